@@ -1,0 +1,35 @@
+"""The `hardnet` command: one file per subcommand, gathered here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from hardnet.cli import bench, data, export, match, train
+from hardnet.errors import HardnetError
+
+app = typer.Typer(
+    name="hardnet",
+    help="Learned local image descriptors: match photos, build patch sets, train, benchmark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for command in (match, train, data, export, bench):
+    command.register(app)
+
+
+def main() -> None:
+    """Run the command line; a HardnetError becomes one clear line and exit code 1."""
+    try:
+        app()
+    except HardnetError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""The one exception a user is meant to read."""
+
+
+class HardnetError(Exception):
+    """Something the user can fix: the message names the file or option and the fix.
+
+    The command line prints it as one line and exits with code 1; Python callers may catch it.
+    """
+
+
+class MissingExtraError(HardnetError, ImportError):
+    """A part of the package needs an optional dependency that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f'{package} is not installed; it comes with: pip install "hardnet[{extra}]"'
+        )

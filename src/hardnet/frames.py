@@ -1,0 +1,139 @@
+"""Keypoint conventions, all of them, in one place.
+
+A *frame* is the affine map from the patch square [-1, 1]^2 to image pixels, stored as a (2, 3)
+matrix [A | t]. The centre of the top-left pixel is (0, 0), x points right and y points down. The
+first column of A is where the patch's x axis points in the image.
+
+Everything the outside world calls a keypoint is converted to and from frames here, because a
+window that is half as large, or an angle of the opposite sign, is the most frequent reason for a
+learned descriptor to lose against SIFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import cv2
+
+Frames = NDArray[np.float32]
+
+WINDOW_SIGMAS = 12.0
+"""Side of the measurement window in units of the keypoint's sigma: SIFT's own window
+(4 x 4 cells of 3 sigma each)."""
+
+
+def empty_frames() -> Frames:
+    """No frames: shape (0, 2, 3)."""
+    return np.zeros((0, 2, 3), np.float32)
+
+
+def check_frames(frames: ArrayLike) -> Frames:
+    """Return ``frames`` as a finite float32 array of shape (N, 2, 3), or raise ValueError."""
+    array = np.asarray(frames, np.float32)
+    if array.ndim != 3 or array.shape[1:] != (2, 3):
+        raise ValueError(f"frames must have shape (N, 2, 3), got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError("frames contain NaN or infinity")
+    return array
+
+
+def from_similarity(
+    xy: ArrayLike, sigma: ArrayLike, angle: ArrayLike = 0.0, window: float = WINDOW_SIGMAS
+) -> Frames:
+    """Frames from centre, scale and orientation.
+
+    Args:
+        xy: (N, 2) centres in pixels.
+        sigma: (N,) or scalar, the scale of the keypoint (a radius, not a diameter).
+        angle: (N,) or scalar, radians; the patch's x axis points to (cos, sin) in the image, so
+            a positive angle turns clockwise as seen on screen.
+        window: side of the measurement window in units of sigma.
+
+    Returns:
+        (N, 2, 3) frames.
+    """
+    xy = np.asarray(xy, np.float64).reshape(-1, 2)
+    half = np.broadcast_to(np.asarray(sigma, np.float64) * (window / 2), len(xy))
+    turn = np.broadcast_to(np.asarray(angle, np.float64), len(xy))
+    c, s = half * np.cos(turn), half * np.sin(turn)
+    return np.stack([c, -s, xy[:, 0], s, c, xy[:, 1]], 1).reshape(-1, 2, 3).astype(np.float32)
+
+
+def to_similarity(
+    frames: Frames, window: float = WINDOW_SIGMAS
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Centre, sigma and angle (radians) of each frame; the inverse of :func:`from_similarity`.
+
+    An affine frame is reduced to the similarity of equal area whose x axis points the same way.
+    """
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    angle = np.arctan2(frames[:, 1, 0], frames[:, 0, 0])
+    return centres(frames), (half * 2 / window).astype(np.float32), angle.astype(np.float32)
+
+
+def centres(frames: Frames) -> NDArray[np.float32]:
+    """(N, 2) pixel positions of the frame centres."""
+    return np.ascontiguousarray(frames[:, :, 2])
+
+
+def from_opencv(keypoints: Sequence[cv2.KeyPoint], window: float = WINDOW_SIGMAS) -> Frames:
+    """Frames of OpenCV keypoints.
+
+    ``KeyPoint.size`` is a diameter: twice SIFT's sigma. ``KeyPoint.angle`` is in degrees, clockwise
+    on screen, and -1 where the detector gives none (read as upright).
+    """
+    if not keypoints:
+        return empty_frames()
+    table = np.array([(*k.pt, k.size, k.angle) for k in keypoints], np.float64)
+    angle = np.where(table[:, 3] < 0, 0.0, np.deg2rad(table[:, 3]))
+    return from_similarity(table[:, :2], table[:, 2] / 2, angle, window)
+
+
+def to_opencv(
+    frames: Frames, scores: ArrayLike | None = None, window: float = WINDOW_SIGMAS
+) -> list[cv2.KeyPoint]:
+    """OpenCV keypoints of frames; the inverse of :func:`from_opencv` for similarity frames."""
+    import cv2
+
+    xy, sigma, angle = to_similarity(frames, window)
+    response = np.zeros(len(xy)) if scores is None else np.asarray(scores, np.float64)
+    degrees = np.rad2deg(angle.astype(np.float64)) % 360.0
+    return [
+        cv2.KeyPoint(float(x), float(y), float(2 * s), float(a), float(r))
+        for (x, y), s, a, r in zip(xy, sigma, degrees, response, strict=True)
+    ]
+
+
+def transform(frames: Frames, homography: ArrayLike) -> Frames:
+    """Carry frames through a homography, by its local affine approximation at each centre.
+
+    Args:
+        frames: (N, 2, 3).
+        homography: (3, 3), source pixels -> target pixels.
+
+    Returns:
+        (N, 2, 3) frames in the target image.
+    """
+    h = np.asarray(homography, np.float64)
+    a, t = frames[:, :, :2].astype(np.float64), frames[:, :, 2].astype(np.float64)
+    projected = t @ h[:, :2].T + h[:, 2]
+    w = projected[:, 2:]
+    target = projected[:, :2] / w
+    # d(target)/d(source) = (H_2x2 - target * h_3) / w
+    jacobian = (h[None, :2, :2] - target[:, :, None] * h[None, 2:, :2]) / w[:, :, None]
+    return np.concatenate([jacobian @ a, target[:, :, None]], 2).astype(np.float32)
+
+
+def rescale(frames: Frames, factor: float) -> Frames:
+    """Frames of an image that is resized by ``factor``.
+
+    Resizing keeps pixel *corners* in place, so centres move by half a pixel: (x + .5) s - .5.
+    """
+    out = frames.astype(np.float64) * factor
+    out[:, :, 2] += 0.5 * factor - 0.5
+    return out.astype(np.float32)
