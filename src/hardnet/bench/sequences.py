@@ -88,7 +88,7 @@ def read_homography(path: Path) -> NDArray[np.float64]:
     determinant = np.linalg.det(matrix)
     if determinant == 0:
         raise HardnetError(f"{path}: the homography is singular")
-    return matrix * np.sign(determinant)
+    return np.asarray(matrix * np.sign(determinant))
 
 
 def read_grey(path: Path) -> NDArray[np.uint8]:
