@@ -1,0 +1,49 @@
+# Every target sets itself up in .venv: nothing but python3 (3.11 or newer) and make is needed.
+# The stamps in .venv are renewed when the dependencies change, so a second call starts at once.
+PYTHON ?= python3
+PY := .venv/bin/python
+# Workers of the test and benchmark tools must find the venv's programs, too.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help demo test test-all lint bench clean
+
+help:
+	@echo "make demo      match a real stereo pair with the light install, check it with its disparity"
+	@echo "make test      the tests that take seconds"
+	@echo "make test-all  all tests: also trains, builds the wheel and installs it in an empty venv"
+	@echo "make lint      ruff and mypy"
+	@echo "make bench     the speed benchmarks of benchmarks/"
+	@echo "make clean     remove .venv and everything that was built"
+
+demo: .venv/.demo
+	$(PY) examples/demo.py
+
+test: .venv/.dev
+	$(PY) -m pytest -m "not slow"
+
+test-all: .venv/.dev
+	$(PY) -m pytest
+
+lint: .venv/.dev
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+bench: .venv/.dev
+	@set -e; for script in benchmarks/*.py; do echo "$(PY) $$script"; $(PY) $$script; done
+
+clean:
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# The light install: no torch.
+.venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
+	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[demo]"
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[train,bench,dev]"
+	@touch $@
