@@ -1,0 +1,204 @@
+"""Turn packages of free photographs into a training folder: shrink, drop copies, split, credit.
+
+The pictures named in `photo_sources.toml` were chosen by eye, so the rules here are few: a
+minimum size, one copy of each picture, and a split into `train` and `val` that depends only on
+names. A picture can therefore never change sides because another package was missing or added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.photo_sources import Source, SourceError, find_archive, select, unpack
+
+Image = NDArray[np.uint8]
+
+MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
+LONG_SIDE = 960  # stock photos are soft at full size: shrunk to this their pixels are sharp
+JPEG_QUALITY = 95
+SAME_PICTURE = 8  # of 63 hash bits; sizes and encodings of one picture differ by less
+VAL_PER_MILLE = 60
+SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and two small scenes
+CREDITS = "SOURCES.md"
+
+
+def shrink(image: Image, long_side: int = LONG_SIDE) -> Image:
+    """Shrink to ``long_side`` pixels by area averaging; smaller pictures stay as they are.
+
+    Example:
+        >>> shrink(np.zeros((600, 1200, 3), np.uint8)).shape
+        (480, 960, 3)
+    """
+    height, width = image.shape[:2]
+    scale = long_side / max(height, width)
+    if scale >= 1:
+        return image
+    size = (round(width * scale), round(height * scale))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def perceptual_hash(image: Image) -> int:
+    """Return 63 bits: the lowest DCT frequencies against their median (mean grey left out)."""
+    grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
+    small = cv2.resize(grey, (32, 32), interpolation=cv2.INTER_AREA).astype(np.float32)
+    low = np.asarray(cv2.dct(small))[:8, :8].ravel()[1:]
+    return int("".join("1" if bit else "0" for bit in low > np.median(low)), 2)
+
+
+def is_validation(scene: str) -> bool:
+    """Tell whether a scene is held out: a fixed hash of its name alone decides."""
+    digest = hashlib.sha256(f"{SPLIT_SEED}:{scene}".encode()).hexdigest()
+    return int(digest, 16) % 1000 < VAL_PER_MILLE
+
+
+def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Image | None]]:
+    """Yield (name, shrunken picture) in sorted order; None where a file cannot be decoded."""
+    names = select(source, root)
+    if source.frames:
+        for name in names:
+            yield from _video_frames(source, root, name, source.frames)
+        return
+    with ThreadPoolExecutor(2) as pool:
+        yield from zip(names, pool.map(lambda name: _read(root / name), names), strict=True)
+
+
+def _read(path: Path) -> Image | None:
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    return None if image is None else shrink(np.asarray(image, np.uint8))
+
+
+def _video_frames(
+    source: Source, root: Path, name: str, frames: tuple[int, int, int]
+) -> Iterator[tuple[str, Image]]:
+    first, last, step = frames
+    video = cv2.VideoCapture(str(root / name))
+    # Read one by one: seeking is inexact in most codecs and would not be reproducible.
+    for number in range(last + 1):
+        good, image = video.read()
+        if not good:
+            raise SourceError(f"{source.name}: {name} cannot be decoded at frame {number}")
+        if number >= first and (number - first) % step == 0:
+            frame = f"{PurePosixPath(name).with_suffix('')}-{number:04d}.png"
+            yield frame, shrink(np.asarray(image, np.uint8))
+
+
+@dataclass
+class PhotoFolder:
+    """The growing output folder: writes every new picture once and counts per source.
+
+    Everything is written below a hidden folder and takes the place of `train` and `val` in
+    `finish`, so that an interrupted run leaves the previous result whole.
+    """
+
+    folder: Path
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    _seen: list[tuple[str, int]] = field(default_factory=list)  # scene and hash of each picture
+
+    def __post_init__(self) -> None:
+        used = any((self.folder / side).exists() for side in ("train", "val"))
+        if used and not (self.folder / CREDITS).exists():
+            raise HardnetError(
+                f"{self.folder} has a train or val folder that this command did not write; "
+                "choose another output folder"
+            )
+        shutil.rmtree(self._partial, ignore_errors=True)
+        for side in ("train", "val"):
+            (self._partial / side).mkdir(parents=True)
+
+    @property
+    def _partial(self) -> Path:
+        return self.folder / ".partial"
+
+    def add(self, source: Source, name: str, image: Image) -> str | None:
+        """Write the picture; return None, or why it was left out."""
+        if max(image.shape[:2]) < MIN_SIDE:
+            return "too small"
+        scene, bits = source.scene_of(name), perceptual_hash(image)
+        for other, known in self._seen:
+            if source.views and other == scene:
+                continue
+            if (bits ^ known).bit_count() <= SAME_PICTURE:
+                return f"same picture as one of {other}"
+        self._seen.append((scene, bits))
+        side = "val" if is_validation(scene) else "train"
+        stem, _, suffix = name.replace("/", "-").rpartition(".")
+        path = self._partial / side / f"{source.name}__{stem}.jpg"
+        if path.exists():  # a.png beside a.jpg, and they are different pictures
+            path = path.with_stem(f"{path.stem}-{suffix}")
+        if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]):
+            raise HardnetError(f"cannot write {path}; is the disk full?")
+        self.counts.setdefault(source.name, {"train": 0, "val": 0})[side] += 1
+        return None
+
+    def total(self, side: str) -> int:
+        """Return the number of pictures written to ``side``."""
+        return sum(count[side] for count in self.counts.values())
+
+    def finish(self, sources: Sequence[Source], warnings: Sequence[str]) -> None:
+        """Put the new pictures in place of the old ones and write the table of credits."""
+        if not self.counts:
+            shutil.rmtree(self._partial)
+            raise HardnetError("no photo could be fetched: " + "; ".join(warnings or ["no source"]))
+        (self.folder / CREDITS).write_text(self._credits(sources, warnings), "utf-8")
+        for side in ("train", "val"):
+            shutil.rmtree(self.folder / side, ignore_errors=True)
+            (self._partial / side).rename(self.folder / side)
+        self._partial.rmdir()
+
+    def _credits(self, sources: Sequence[Source], warnings: Sequence[str]) -> str:
+        lines = [
+            "# Sources of the photographs",
+            "",
+            f"{self.total('train')} photographs to train and {self.total('val')} held out, "
+            f"at most {LONG_SIDE} pixels. File names start with the name of the source.",
+            "",
+            "| source | kind | version | licence | credit | train | val |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for source in sources:
+            if count := self.counts.get(source.name):
+                cells = (source.name, source.kind, source.version, source.licence, source.credit)
+                lines.append(f"| {' | '.join(cells)} | {count['train']} | {count['val']} |")
+        if warnings:
+            lines += ["", "Left out:", "", *(f"- {warning}" for warning in warnings)]
+        return "\n".join(lines) + "\n"
+
+
+def add_source(source: Source, into: PhotoFolder, cache: Path, folders: Path | None) -> list[str]:
+    """Fetch one source and add its pictures; return a sentence per picture that was left out.
+
+    Args:
+        source: an entry of the manifest.
+        into: where the pictures go.
+        cache: folder of downloaded archives.
+        folders: parent of the sources of kind "folder".
+
+    Raises:
+        SourceError: the source cannot be used at all; the message names the fix.
+    """
+    notes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        if source.kind == "folder":
+            if folders is None:
+                raise SourceError(f"{source.name}: is a local folder; give its parent folder")
+            root = folders / source.root
+        else:
+            root = unpack(source, find_archive(source, cache), Path(scratch))
+        if not root.is_dir():
+            raise SourceError(f"{source.name}: has no folder {source.root}; check `root`")
+        for name, image in read_pictures(source, root):
+            reason = "not a picture" if image is None else into.add(source, name, image)
+            if reason:
+                notes.append(f"{source.name}: {name}: {reason}")
+    return notes
