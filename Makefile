@@ -39,11 +39,13 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-# The light install: no torch.
+# The light install: no torch. (-qq: errors are shown, notes about package mirrors are not.)
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
-	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[demo]"
+	@echo "installing the light install into .venv, about a minute"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[demo]"
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[train,bench,dev]"
+	@echo "installing everything for training, benchmarks and tests into .venv, a few minutes"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[train,bench,dev]"
 	@touch $@
