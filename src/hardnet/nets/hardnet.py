@@ -46,7 +46,7 @@ def _block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
     return (
         nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False),
         nn.BatchNorm2d(outputs, affine=False),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
     )
 
 

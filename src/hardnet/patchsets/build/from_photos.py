@@ -1,0 +1,256 @@
+"""A patch set from any folder of photographs.
+
+Each photo is rendered under random homographies with changed light and sensor; a frame detected
+in the photo is carried into every rendering, and the patches cut by it show the same surface
+point. This is how a descriptor learns from pictures nobody has reconstructed in 3D.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.frames import Frames, centres, from_opencv, transform
+from hardnet.patches import cut_patches
+from hardnet.patchsets.brown import PATCH, BrownWriter
+from hardnet.patchsets.build.views import (
+    forget_affine_shape,
+    jitter,
+    random_homography,
+    random_light_and_sensor,
+    render,
+)
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})
+
+
+@dataclass(frozen=True)
+class PhotoSettings:
+    """What the set is made of; stored beside it in ``set.json``.
+
+    Attributes:
+        points: most points taken from one photo.
+        views: renderings of each photo; a point has up to ``views + 1`` patches.
+        max_size: photos are shrunk to this long side first, because stock photos are soft at
+            full size and a blurred patch teaches nothing.
+        min_std: grey levels of contrast (standard deviation) a patch must have.
+        min_detail: grey levels of contrast that must be left after 8 x 8 blocks of the 64 x 64
+            patch are averaged away: a ramp or an out-of-focus blob has contrast but no detail.
+        affine_share: share of the views cut by the true affine frame; the others keep a
+            similarity frame, as DoG would give.
+        pairs: rows of the test pair file.
+        seed: everything random follows from it and from the photo's name.
+    """
+
+    points: int = 500
+    views: int = 6
+    max_size: int = 900
+    min_std: float = 10.0
+    min_detail: float = 4.0
+    affine_share: float = 0.6
+    pairs: int = 100_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What :func:`build_from_photos` made."""
+
+    photos: int
+    points: int
+    patches: int
+    skipped: tuple[str, ...]
+
+
+def list_photos(folder: Path) -> list[Path]:
+    """Image files below ``folder``, in an order that does not depend on the machine."""
+    if not folder.is_dir():
+        raise HardnetError(f"{folder} is not a folder")
+    photos = sorted(
+        (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()),
+        key=lambda p: p.relative_to(folder).as_posix(),
+    )
+    if not photos:
+        raise HardnetError(f"{folder} contains no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    return photos
+
+
+def patches_of_photo(
+    path: Path, name: str, settings: PhotoSettings
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+    """Corresponding patches of one photo.
+
+    Args:
+        path: the image file.
+        name: identifies the photo in its folder; seeds its randomness, so that the patches of one
+            photo do not depend on which others are there.
+        settings: see :class:`PhotoSettings`.
+
+    Returns:
+        (n, 64, 64) patches and their (n,) points, numbered from 0 in this photo and contiguous;
+        None if the file cannot be read as an image.
+    """
+    cv2.setNumThreads(1)  # photos are spread over processes; threads inside would only compete
+    image = _read_grey(path, settings.max_size)
+    if image is None:
+        return None
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    height, width = image.shape
+    frames = detect(image, settings.points, rng)
+    patches, points = [], []
+    for view in range(settings.views + 1):
+        if view == 0:
+            picture, moved = image, frames
+        else:
+            homography = random_homography(width, height, rng)
+            picture = random_light_and_sensor(render(image, homography), rng)
+            true = transform(frames, homography)
+            keep_shape = rng.random(len(frames)) < settings.affine_share
+            moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
+            moved = jitter(moved, rng)
+        cut = cut_patches(picture, moved, PATCH)
+        good = inside(moved, width, height) & informative(cut, settings)
+        patches.append(cut[good])
+        points.append(np.flatnonzero(good))
+    return _keep_pairs(np.concatenate(patches), np.concatenate(points))
+
+
+def detect(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
+    """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
+    height, width = image.shape
+    sift = cv2.SIFT_create(contrastThreshold=0.02)
+    keypoints = sorted(sift.detect(image, None), key=lambda k: (-k.response, k.pt, k.angle))
+    frames = from_opencv(keypoints)
+    frames = frames[inside(frames, width, height)][: 4 * count]
+    frames = frames[_apart(frames)]
+    chosen = np.sort(rng.permutation(len(frames))[:count])
+    return frames[chosen]
+
+
+def inside(frames: Frames, width: int, height: int) -> NDArray[np.bool_]:
+    """(N,) whether all four corners of the frame lie in the image."""
+    reach = np.abs(frames[:, :, :2]).sum(2)
+    centre = centres(frames)
+    low, high = centre - reach, centre + reach
+    return np.asarray((low >= 0).all(1) & (high <= [width - 1, height - 1]).all(1))
+
+
+def informative(patches: NDArray[np.uint8], settings: PhotoSettings) -> NDArray[np.bool_]:
+    """(N,) whether the (N, 64, 64) patch has contrast and detail and is not black or white."""
+    blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
+    detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
+    saturated = ((patches <= 1) | (patches >= 254)).mean((1, 2))
+    contrast = blocks.std((1, 2, 3, 4))
+    return np.asarray(
+        (contrast >= settings.min_std) & (detail >= settings.min_detail) & (saturated < 0.1)
+    )
+
+
+def _apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
+    """(N,) frames that are not nearly the same as an earlier (stronger) one.
+
+    Two names for one point would be trained as a negative that no descriptor can separate.
+    """
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
+    centre, axis = centres(frames), frames[:, :, 0] / np.maximum(half, 1e-6)[:, None]
+    keep = np.zeros(len(frames), bool)
+    kept = np.zeros(0, np.int64)
+    for i in range(len(frames)):
+        near = kept[np.abs(centre[kept] - centre[i]).max(1) < share * half[i]]
+        same_size = np.abs(np.log2(half[near] / half[i])) < 0.5
+        same_turn = (axis[near] * axis[i]).sum(1) > np.cos(np.deg2rad(40))
+        if not (same_size & same_turn).any():
+            keep[i] = True
+            kept = np.append(kept, i)
+    return keep
+
+
+def _keep_pairs(
+    patches: NDArray[np.uint8], points: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Only points with at least two patches, renumbered without gaps and made contiguous."""
+    names, number, counts = np.unique(points, return_inverse=True, return_counts=True)
+    new = np.cumsum(counts > 1) - 1
+    good = counts[number] > 1
+    order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]
+    return patches[order], new[number[order]].astype(np.int64)
+
+
+def _read_grey(path: Path, max_size: int) -> NDArray[np.uint8] | None:
+    image = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_GRAYSCALE) if _size(path) else None
+    if image is None or min(image.shape) < 2 * PATCH:
+        return None
+    factor = max_size / max(image.shape)
+    if factor < 1:
+        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+    return np.asarray(image, np.uint8)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def build_from_photos(
+    folder: Path,
+    output: Path,
+    settings: PhotoSettings,
+    workers: int,
+    progress: Callable[[int, int, str | None], None] | None = None,
+) -> BuildReport:
+    """Build a patch set in the Brown format from the photos below ``folder``.
+
+    Args:
+        folder: searched recursively.
+        output: the set to write; must not exist.
+        settings: see :class:`PhotoSettings`.
+        workers: processes; the set does not depend on their number.
+        progress: called with (photos done, photos in all, name of a skipped photo or None).
+    """
+    photos = list_photos(folder)
+    names = [p.relative_to(folder).as_posix() for p in photos]
+    skipped: list[str] = []
+    next_point = 0
+    with BrownWriter(output) as writer:
+        for k, result in enumerate(_map_photos(photos, names, settings, workers)):
+            if result is None:
+                skipped.append(names[k])
+            elif len(result[0]):
+                patches, points = result
+                writer.add(patches, points + next_point, group=k)
+                next_point += int(points[-1]) + 1
+            if progress:
+                progress(k + 1, len(photos), names[k] if result is None else None)
+        about = {"builder": "photos", "settings": asdict(settings), "photos": names, "skipped": skipped}
+        size = writer.finish(
+            settings.pairs, settings.seed, {"set.json": json.dumps(about, indent=1) + "\n"}
+        )
+    return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
+
+
+def _map_photos(
+    photos: list[Path], names: list[str], settings: PhotoSettings, workers: int
+) -> Iterable[tuple[NDArray[np.uint8], NDArray[np.int64]] | None]:
+    """Results in the order of ``photos``, with only a few waiting in memory."""
+    if workers <= 1:
+        yield from map(patches_of_photo, photos, names, [settings] * len(photos))
+        return
+    context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
+    with ProcessPoolExecutor(workers, context) as pool:
+        window = 4 * workers
+        pending = []
+        for photo, name in zip(photos, names, strict=True):
+            pending.append(pool.submit(patches_of_photo, photo, name, settings))
+            if len(pending) >= window:
+                yield pending.pop(0).result()
+        for future in pending:
+            yield future.result()

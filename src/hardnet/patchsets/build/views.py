@@ -1,0 +1,120 @@
+"""Random views of a photograph: how the camera, the light and the sensor could have been.
+
+Each function takes a seeded generator and draws one such change. The ranges are gentle on
+purpose: hardest-in-batch learning needs pairs that can be told to match, and a set of pairs that
+are too hard leaves the loss at its margin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.frames import Frames, from_similarity, to_similarity
+
+
+def random_homography(
+    width: int, height: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target."""
+    turn = np.deg2rad(rng.uniform(-40, 40))
+    zoom = 2 ** rng.uniform(-0.6, 0.5)
+    stretch = 2 ** rng.uniform(0, 0.7)  # a tilted plane is foreshortened in one direction
+    axis = rng.uniform(0, np.pi)
+    tilt = rng.uniform(-0.25, 0.25, 2) / (0.5 * max(width, height))
+    centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
+    squeeze = _rotation(axis) @ np.diag([stretch**-0.5, stretch**0.5]) @ _rotation(-axis)
+    affine = np.eye(3)
+    affine[:2, :2] = zoom * _rotation(turn) @ squeeze
+    perspective = np.eye(3)
+    perspective[2, :2] = tilt
+    return np.asarray(np.linalg.inv(centre) @ affine @ perspective @ centre)
+
+
+def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The picture as the homography shows it, on a canvas of the same size, smoothed before
+    it is shrunk so that it does not alias."""
+    height, width = image.shape
+    scale = np.sqrt(abs(np.linalg.det(homography[:2, :2])))
+    if scale < 1:
+        image = _blur(image, 0.5 * np.sqrt(1 / scale**2 - 1))
+    out = cv2.warpPerspective(
+        image, homography, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT
+    )
+    return np.asarray(out, np.uint8)
+
+
+def random_light_and_sensor(
+    image: NDArray[np.uint8], rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Gamma, contrast, a shading ramp, blur, noise and JPEG; never drives pixels into saturation."""
+    height, width = image.shape
+    x = image.astype(np.float32) / 255
+    x = x ** np.float32(2 ** rng.uniform(-0.6, 0.6))
+    slope = rng.uniform(-0.3, 0.3, 2)
+    ramp = 1 + slope[0] * np.linspace(-1, 1, width)[None] + slope[1] * np.linspace(-1, 1, height)[:, None]
+    x = x * ramp.astype(np.float32)
+    low, high = np.percentile(x, (0.5, 99.5))
+    contrast = rng.uniform(0.65, 1.0)
+    base = rng.uniform(0, 1 - contrast)
+    x = (x - low) / max(high - low, 1e-3) * contrast + base
+    if rng.random() < 0.4:
+        x = _blur(x, rng.uniform(0.3, 1.0))
+    if rng.random() < 0.5:
+        x = x + rng.standard_normal(x.shape, np.float32) * np.float32(rng.uniform(0.002, 0.02))
+    out = np.clip(x * 255 + 0.5, 0, 255).astype(np.uint8)
+    if rng.random() < 0.5:
+        quality = int(rng.integers(20, 90))
+        _, code = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, quality])
+        out = np.asarray(cv2.imdecode(code, cv2.IMREAD_GRAYSCALE), np.uint8)
+    return out
+
+
+def jitter(
+    frames: Frames,
+    rng: np.random.Generator,
+    shift: float = 0.15,
+    scale: float = 0.15,
+    turn: float = 10.0,
+    anisotropy: float = 0.1,
+) -> Frames:
+    """Frames as an imperfect detector would find them.
+
+    Args:
+        frames: (N, 2, 3).
+        rng: source of randomness.
+        shift: largest displacement, in half-sizes of the frame.
+        scale: largest change of size, in octaves.
+        turn: largest rotation, in degrees.
+        anisotropy: largest stretch along a random direction, in octaves.
+    """
+    n = len(frames)
+    angle = np.deg2rad(rng.uniform(-turn, turn, n))
+    size = 2 ** rng.uniform(-scale, scale, n)
+    stretch = 2 ** (rng.uniform(-anisotropy, anisotropy, n) / 2)
+    axis = rng.uniform(0, np.pi, n)
+    diagonal = np.zeros((n, 2, 2))
+    diagonal[:, 0, 0], diagonal[:, 1, 1] = stretch * size, size / stretch
+    noise = _rotation(angle) @ _rotation(axis) @ diagonal @ _rotation(-axis)
+    centre = rng.uniform(-shift, shift, (n, 2, 1))
+    a = frames[:, :, :2].astype(np.float64)
+    return np.concatenate([a @ noise, a @ centre + frames[:, :, 2:]], 2).astype(np.float32)
+
+
+def forget_affine_shape(frames: Frames) -> Frames:
+    """The similarity frames (same centre, area and x axis) that a detector without affine
+    adaptation reports."""
+    return from_similarity(*to_similarity(frames))
+
+
+def _rotation(angle: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """(..., 2, 2) rotation matrices."""
+    c, s = np.cos(angle), np.sin(angle)
+    return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
+
+
+def _blur(image: NDArray[Any], sigma: float) -> NDArray[Any]:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), max(float(sigma), 1e-2)))
