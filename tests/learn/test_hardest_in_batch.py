@@ -29,7 +29,9 @@ def loop_loss(a: torch.Tensor, p: torch.Tensor, margin: float = 1.0) -> float:
     n = len(a)
 
     def d(x: torch.Tensor, y: torch.Tensor) -> float:
-        return math.sqrt(sum((float(u) - float(v)) ** 2 for u, v in zip(x, y, strict=True)) + EPSILON)
+        return math.sqrt(
+            sum((float(u) - float(v)) ** 2 for u, v in zip(x, y, strict=True)) + EPSILON
+        )
 
     total = 0.0
     for i in range(n):

@@ -38,9 +38,7 @@ def photos(
     """
     from hardnet.patchsets.build.from_photos import PhotoSettings, build_from_photos
 
-    settings = PhotoSettings(
-        points=points, views=views, max_size=max_size, pairs=pairs, seed=seed
-    )
+    settings = PhotoSettings(points=points, views=views, max_size=max_size, pairs=pairs, seed=seed)
     console = Console(stderr=True)
     columns = (TextColumn("photos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:

@@ -32,7 +32,6 @@ class Recipe:
         validate_every: steps between two validations; 0 for only at the end.
         validation_pairs: test pairs used, from the start of the list.
         checkpoint_every: steps between two checkpoints.
-        compile: fuse the network with torch.compile (needs a C++ compiler; about 1.2x faster).
         accelerator: "cpu", "cuda", "auto" ...; see Lightning Fabric.
     """
 
@@ -52,7 +51,6 @@ class Recipe:
     validate_every: int = 500
     validation_pairs: int = 20_000
     checkpoint_every: int = 200
-    compile: bool = False
     accelerator: str = "auto"
 
     @property
@@ -61,8 +59,11 @@ class Recipe:
         return -(-self.pairs // self.batch)
 
     def learning_rate(self, step: int) -> float:
-        """Linear decay per step. The first two steps both use ``lr``, as in the published code,
-        which updates the rate after a step from the number of that step."""
+        """Linear decay per step.
+
+        The first two steps both use ``lr``, as in the published code, which sets the rate after a
+        step from the number of that step.
+        """
         return self.lr * max(0.0, 1 - max(step - 1, 0) * self.batch / self.pairs)
 
 

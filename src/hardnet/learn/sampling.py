@@ -45,9 +45,7 @@ def mask_own_partner(distances: Tensor, offset: int) -> Tensor:
     return distances + partner + copy
 
 
-def hardest_in_batch_blockwise(
-    anchors: Tensor, positives: Tensor, block: int = 1024
-) -> Tensor:
+def hardest_in_batch_blockwise(anchors: Tensor, positives: Tensor, block: int = 1024) -> Tensor:
     """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
 
     Only *which* negative is the hardest needs the whole matrix; that is found block by block

@@ -74,7 +74,7 @@ class Trainer:
         self._fabric = Fabric(accelerator=recipe.accelerator, devices=1)
         torch.manual_seed(recipe.seed)
         # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
-        self.net = build_net(recipe.net, recipe.dropout).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net = build_net(recipe.net, recipe.dropout).to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(
             self.net.parameters(),
             lr=recipe.lr,
@@ -89,8 +89,7 @@ class Trainer:
             self._load()
         elif resume:
             raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
-        forward = torch.compile(self.net) if recipe.compile else self.net
-        self._forward, self._stepper = self._fabric.setup(forward, self.optimizer)
+        self._forward, self._stepper = self._fabric.setup(self.net, self.optimizer)
         folder.mkdir(parents=True, exist_ok=True)
         write_recipe(recipe, folder / "recipe.yaml")
 

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -138,7 +139,7 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
     """Unpack ``archive`` into ``folder`` and return the folder that ``root`` names."""
     try:
         if archive.suffix == ".tgz":
-            with tarfile.open(archive) as tar:
+            with tarfile.open(archive, "r:gz") as tar:
                 tar.extractall(folder, filter="data")
             folder = folder / "package"  # npm puts everything below this name
         elif archive.suffix == ".deb":
@@ -150,7 +151,7 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
             with zipfile.ZipFile(folder / source.inside) as inner:
                 inner.extractall(folder / "inside")
             folder = folder / "inside"
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
         raise SourceError(
             f"{source.name}: {archive.name} cannot be unpacked ({error}); delete it and run again"
         ) from error

@@ -128,7 +128,7 @@ def patches_of_photo(
 def detect(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
     """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
     height, width = image.shape
-    sift = cv2.SIFT_create(contrastThreshold=0.02)
+    sift = cv2.SIFT.create(contrastThreshold=0.02)
     keypoints = sorted(sift.detect(image, None), key=lambda k: (-k.response, k.pt, k.angle))
     frames = from_opencv(keypoints)
     frames = frames[inside(frames, width, height)][: 4 * count]
@@ -230,7 +230,12 @@ def build_from_photos(
                 next_point += int(points[-1]) + 1
             if progress:
                 progress(k + 1, len(photos), names[k] if result is None else None)
-        about = {"builder": "photos", "settings": asdict(settings), "photos": names, "skipped": skipped}
+        about = {
+            "builder": "photos",
+            "settings": asdict(settings),
+            "photos": names,
+            "skipped": skipped,
+        }
         size = writer.finish(
             settings.pairs, settings.seed, {"set.json": json.dumps(about, indent=1) + "\n"}
         )

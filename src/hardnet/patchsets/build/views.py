@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from hardnet.frames import Frames, from_similarity, to_similarity
 
 
-def random_homography(
-    width: int, height: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def random_homography(width: int, height: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target."""
     turn = np.deg2rad(rng.uniform(-40, 40))
     zoom = 2 ** rng.uniform(-0.6, 0.5)
@@ -35,8 +33,10 @@ def random_homography(
 
 
 def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The picture as the homography shows it, on a canvas of the same size, smoothed before
-    it is shrunk so that it does not alias."""
+    """The picture under a homography, on a canvas of the same size.
+
+    It is smoothed before it is shrunk, so that it does not alias.
+    """
     height, width = image.shape
     scale = np.sqrt(abs(np.linalg.det(homography[:2, :2])))
     if scale < 1:
@@ -55,7 +55,11 @@ def random_light_and_sensor(
     x = image.astype(np.float32) / 255
     x = x ** np.float32(2 ** rng.uniform(-0.6, 0.6))
     slope = rng.uniform(-0.3, 0.3, 2)
-    ramp = 1 + slope[0] * np.linspace(-1, 1, width)[None] + slope[1] * np.linspace(-1, 1, height)[:, None]
+    ramp = (
+        1
+        + slope[0] * np.linspace(-1, 1, width)[None]
+        + slope[1] * np.linspace(-1, 1, height)[:, None]
+    )
     x = x * ramp.astype(np.float32)
     low, high = np.percentile(x, (0.5, 99.5))
     contrast = rng.uniform(0.65, 1.0)
@@ -105,8 +109,7 @@ def jitter(
 
 
 def forget_affine_shape(frames: Frames) -> Frames:
-    """The similarity frames (same centre, area and x axis) that a detector without affine
-    adaptation reports."""
+    """Similarity frames (same centre, area, x axis), as a detector without affine shape gives."""
     return from_similarity(*to_similarity(frames))
 
 

@@ -1,0 +1,67 @@
+"""Recipes: files, overrides, mistakes, and the published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("omegaconf")
+
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import Recipe, read_recipe, write_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def test_published_recipes() -> None:
+    nips = read_recipe(RECIPES / "nips.yaml", ["data=[x]"])
+    post = read_recipe(RECIPES / "post-nips.yaml", ["data=[x]"])
+    assert (nips.lr, nips.dropout, nips.augment) == (0.1, 0.1, False)
+    assert (post.lr, post.dropout, post.augment) == (10.0, 0.3, True)
+    for recipe in (nips, post):
+        assert (recipe.momentum, recipe.dampening, recipe.weight_decay) == (0.9, 0.9, 1e-4)
+        assert (recipe.batch, recipe.pairs, recipe.margin) == (1024, 50_000_000, 1.0)
+
+
+def test_every_recipe_in_the_repository_is_valid() -> None:
+    for path in RECIPES.glob("*.yaml"):
+        read_recipe(path, ["data=[x]"])
+
+
+def test_linear_decay_starts_after_the_second_step() -> None:
+    recipe = Recipe(lr=10, batch=10, pairs=100)
+    assert recipe.steps == 10
+    rates = [recipe.learning_rate(t) for t in range(10)]
+    assert rates == pytest.approx([10, 10, 9, 8, 7, 6, 5, 4, 3, 2])
+
+
+def test_overrides_and_round_trip(tmp_path: Path) -> None:
+    recipe = read_recipe(RECIPES / "nips.yaml", ["data=[a,b]", "lr=0.5", "augment=true"])
+    assert (recipe.data, recipe.lr, recipe.augment) == (["a", "b"], 0.5, True)
+    write_recipe(recipe, tmp_path / "r.yaml")
+    assert read_recipe(tmp_path / "r.yaml", []) == recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dropuot=0.1", "did you mean dropout"),
+        ("lr", "key=value"),
+        ("lr=fast", "lr"),
+        ("batch=0", "batch must be positive"),
+        ("dropout=1.5", "dropout must be"),
+        ("data=[]", "names no patch set"),
+    ],
+)
+def test_mistakes_are_named(override: str, message: str) -> None:
+    with pytest.raises(HardnetError, match=message):
+        read_recipe(RECIPES / "nips.yaml", ["data=[x]", override])
+
+
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(HardnetError, match="no such recipe"):
+        read_recipe(tmp_path / "none.yaml", [])
+    (tmp_path / "bad.yaml").write_text("lr: [1\n")
+    with pytest.raises(HardnetError, match=r"bad\.yaml"):
+        read_recipe(tmp_path / "bad.yaml", [])

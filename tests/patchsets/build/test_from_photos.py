@@ -1,0 +1,116 @@
+"""A patch set from real photographs: correct correspondence, reproducible, robust to bad files."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.from_photos import (
+    PhotoSettings,
+    build_from_photos,
+    detect,
+    informative,
+    inside,
+    patches_of_photo,
+)
+
+SETTINGS = PhotoSettings(points=60, views=3, max_size=500, pairs=200, seed=5)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for name in ("astronaut.png", "coffee.png", "rocket.jpg"):
+        shutil.copy(photo_folder / name, folder / name)
+    (folder / "broken.jpg").write_bytes(b"this is not a picture")
+    (folder / "empty.png").write_bytes(b"")
+    cv2.imwrite(str(folder / "tiny.png"), np.zeros((5, 5), np.uint8))
+    return folder
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+
+
+def test_byte_for_byte_and_whatever_the_number_of_workers(photos: Path, tmp_path: Path) -> None:
+    one = build_from_photos(photos, tmp_path / "one", SETTINGS, workers=1)
+    two = build_from_photos(photos, tmp_path / "two", SETTINGS, workers=2)
+    assert one == two
+    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    assert one.skipped == ("broken.jpg", "empty.png", "tiny.png")
+    assert one.photos == 3
+    found = read_brown(tmp_path / "one")
+    assert len(found) == one.patches > 3 * 60
+    assert len(np.unique(found.points)) == one.points
+    assert (np.bincount(found.points) >= 2).all()
+
+
+def test_patches_of_a_point_look_alike(photos: Path, tmp_path: Path) -> None:
+    """Matching patches correlate, others do not: fails if frames or views get out of step."""
+    build_from_photos(photos, tmp_path / "set", SETTINGS, workers=1)
+    found = read_brown(tmp_path / "set", size=32)
+    x = found.patches.reshape(len(found), -1).astype(np.float64)
+    x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    correlation = (x[found.pairs[:, 0]] * x[found.pairs[:, 1]]).mean(1)
+    assert np.median(correlation[found.pair_labels]) > 0.5
+    assert abs(np.median(correlation[~found.pair_labels])) < 0.2
+
+
+def test_a_photo_does_not_depend_on_its_neighbours(photos: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(photos / "coffee.png", alone)
+    full, _ = patches_of_photo(photos / "coffee.png", "coffee.png", SETTINGS)
+    single, _ = patches_of_photo(alone / "coffee.png", "coffee.png", SETTINGS)
+    assert np.array_equal(full, single)
+
+
+def test_another_seed_gives_other_patches(photos: Path) -> None:
+    one, _ = patches_of_photo(photos / "coffee.png", "coffee.png", SETTINGS)
+    other, _ = patches_of_photo(
+        photos / "coffee.png", "coffee.png", PhotoSettings(points=60, views=3, max_size=500, seed=6)
+    )
+    assert one.shape != other.shape or not np.array_equal(one, other)
+
+
+def test_detected_frames_are_inside_and_apart(photos: Path) -> None:
+    image = cv2.imread(str(photos / "astronaut.png"), cv2.IMREAD_GRAYSCALE)
+    frames = detect(image, 300, np.random.default_rng(0))
+    assert 100 < len(frames) <= 300
+    assert inside(frames, 512, 512).all()
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
+    for i in range(len(frames)):
+        for j in range(i):
+            close = np.abs(frames[i, :, 2] - frames[j, :, 2]).max() < 0.25 * min(half[i], half[j])
+            like = abs(np.log2(half[i] / half[j])) < 0.5
+            turn = frames[i, :, 0] @ frames[j, :, 0] / (half[i] * half[j]) > np.cos(np.deg2rad(40))
+            assert not (close and like and turn)
+
+
+def test_uninformative_patches_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    flat = np.full((64, 64), 128)
+    ramp = np.linspace(60, 190, 64)[None].repeat(64, 0)
+    faint = flat + rng.normal(0, 4, (64, 64))
+    burnt = np.where(rng.random((64, 64)) < 0.5, 255, 100)
+    good = flat + rng.normal(0, 25, (64, 64)).clip(-100, 100)
+    patches = np.stack([flat, ramp, faint, burnt, good]).astype(np.uint8)
+    assert informative(patches, PhotoSettings()).tolist() == [False, False, False, False, True]
+
+
+def test_folder_without_images(tmp_path: Path) -> None:
+    with pytest.raises(HardnetError, match="contains no image"):
+        build_from_photos(tmp_path, tmp_path / "set", SETTINGS, workers=1)
+    with pytest.raises(HardnetError, match="is not a folder"):
+        build_from_photos(tmp_path / "none", tmp_path / "set", SETTINGS, workers=1)
+    (tmp_path / "bad.jpg").write_bytes(b"x")
+    with pytest.raises(HardnetError, match="no patch was produced"):
+        build_from_photos(tmp_path, tmp_path / "set", SETTINGS, workers=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jpg"]

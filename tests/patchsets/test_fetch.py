@@ -1,0 +1,389 @@
+"""Local archives through the real unpacking, selection, deduplication and split; no network."""
+
+import functools
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hardnet.cli.data_fetch import fetch_photos
+from hardnet.errors import HardnetError
+from hardnet.patchsets import photo_sources
+from hardnet.patchsets.fetch import (
+    CREDITS,
+    PhotoFolder,
+    is_validation,
+    perceptual_hash,
+    read_pictures,
+    shrink,
+)
+from hardnet.patchsets.photo_sources import (
+    Source,
+    SourceError,
+    find_archive,
+    read_manifest,
+    select,
+    unpack,
+)
+
+needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
+
+
+@functools.cache
+def photo(seed: int, size: tuple[int, int] = (600, 800)) -> np.ndarray:
+    """A picture with structure at every scale, so that its hash is stable and its own."""
+    rng = np.random.default_rng(seed)
+    image = np.zeros((*size, 3))
+    for cells in (4, 9, 30, 120):
+        noise = rng.uniform(0, 255 / 4, (cells, cells, 3))
+        image += cv2.resize(noise, size[::-1], interpolation=cv2.INTER_CUBIC)
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def save(path: Path, image: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), image)
+    return path
+
+
+def npm_archive(cache: Path, tree: Path, name: str, version: str) -> Path:
+    cache.mkdir(exist_ok=True)
+    archive = cache / f"{name}-{version}.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tree, "package")
+    return archive
+
+
+def npm(name: str = "kit", **fields: object) -> Source:
+    settings = {"version": "1.0.0", "licence": "MIT", "take": ("*.jpg",), **fields}
+    return Source(kind="npm", name=name, **settings)  # type: ignore[arg-type]
+
+
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+# ---- the manifest -------------------------------------------------------------------------------
+
+
+def test_the_shipped_manifest_is_complete_and_pinned():
+    sources = read_manifest()
+    assert len(sources) > 20
+    assert [s.name for s in sources] == sorted({s.name for s in sources})
+    for source in sources:
+        assert source.licence
+        assert source.take
+        assert bool(source.version) == (source.kind != "folder"), source.name
+        assert source.scene_of("folder/a01.jpg").startswith(f"{source.name}/")
+
+
+def test_the_shipped_manifest_leaves_benchmark_and_demo_pictures_out():
+    text = (Path(photo_sources.__file__).parent / "photo_sources.toml").read_text("utf-8")
+    for word in ("motorcycle_", "graf", "leuven", "oxford", "hpatches", "ukbench", "wxbs"):
+        assert word not in text.replace("startbootstrap-grayscale", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[source", "not a manifest"),
+        ("[other]", "source"),
+        ('[[source]]\nkind = "rpm"\nname = "x"', "npm, debian, pypi, folder"),
+        ('[[source]]\nkind = "npm"\nname = "x"\nlicense = "MIT"', "license"),
+    ],
+)
+def test_a_broken_manifest_is_a_clear_error(tmp_path, text, said):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(HardnetError, match=said) as caught:
+        read_manifest(path)
+    assert "mine.toml" in str(caught.value)
+
+
+def test_a_missing_manifest_is_a_clear_error(tmp_path):
+    with pytest.raises(HardnetError, match=r"absent\.toml"):
+        read_manifest(tmp_path / "absent.toml")
+
+
+# ---- archives -----------------------------------------------------------------------------------
+
+
+def test_npm_tarball(tmp_path):
+    save(tmp_path / "tree/dist/img/b.jpg", photo(1))
+    save(tmp_path / "tree/dist/img/sub/a.jpg", photo(2))
+    save(tmp_path / "tree/dist/img/logo.jpg", photo(3))
+    save(tmp_path / "tree/other/c.jpg", photo(4))
+    archive = npm_archive(tmp_path / "cache", tmp_path / "tree", "kit", "1.0.0")
+    source = npm(root="dist/img", leave=("logo*",))
+    assert find_archive(source, tmp_path / "cache") == archive
+    root = unpack(source, archive, tmp_path / "out")
+    assert select(source, root) == ["b.jpg", "sub/a.jpg"]
+
+
+def test_wheel(tmp_path):
+    picture = save(tmp_path / "china.jpg", photo(1))
+    archive = tmp_path / "scikit_learn-1.3.2-cp311-cp311-any.whl"
+    with zipfile.ZipFile(archive, "w") as wheel:
+        wheel.write(picture, "sklearn/datasets/images/china.jpg")
+        wheel.writestr("sklearn/__init__.py", "")
+    source = Source(
+        "pypi", "scikit-learn", "CC-BY-2.0", ("*.jpg",), "1.3.2", root="sklearn/datasets/images"
+    )
+    assert find_archive(source, tmp_path) == archive
+    assert select(source, unpack(source, archive, tmp_path / "out")) == ["china.jpg"]
+
+
+@needs_dpkg
+def test_debian_package_with_a_zip_inside(tmp_path):
+    tree = tmp_path / "tree"
+    picture = save(tmp_path / "wall.jpg", photo(1))
+    (tree / "usr/share/games").mkdir(parents=True)
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        "Package: tex\nVersion: 4:2.5-2\nArchitecture: all\n"
+        "Maintainer: A <a@example.org>\nDescription: textures\n"
+    )
+    with zipfile.ZipFile(tree / "usr/share/games/0.pk3", "w") as pk3:
+        pk3.write(picture, "textures/stone/wall.jpg")
+    archive = tmp_path / "tex_4%3a2.5-2_all.deb"
+    subprocess.run(["dpkg-deb", "-b", tree, archive], check=True, capture_output=True)
+    source = Source(
+        "debian",
+        "tex",
+        "GPL-2+",
+        ("stone/*",),
+        "4:2.5-2",
+        inside="usr/share/games/0.pk3",
+        root="textures",
+    )
+    (tmp_path / "out").mkdir()
+    assert find_archive(source, tmp_path) == archive
+    assert select(source, unpack(source, archive, tmp_path / "out")) == ["stone/wall.jpg"]
+
+
+@pytest.mark.parametrize("damage", ["not an archive", "cut short"])
+def test_a_damaged_archive_names_itself_and_the_fix(tmp_path, damage):
+    save(tmp_path / "tree/a.jpg", photo(1))
+    archive = npm_archive(tmp_path / "cache", tmp_path / "tree", "kit", "1.0.0")
+    data = archive.read_bytes()
+    cut = data[: len(data) // 2]
+    archive.write_bytes(cut if damage == "cut short" else b"<html>Moved</html>")
+    with pytest.raises(SourceError, match=r"^kit: kit-1\.0\.0\.tgz .*delete it and run again$"):
+        unpack(npm(), archive, tmp_path / "out")
+
+
+def test_a_tarball_cannot_write_outside_its_folder(tmp_path):
+    picture = save(tmp_path / "a.jpg", photo(1))
+    archive = tmp_path / "kit-1.0.0.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(picture, "../escaped.jpg")
+    with pytest.raises(SourceError, match="kit"):
+        unpack(npm(), archive, tmp_path / "deep/out")
+    assert not (tmp_path / "deep/escaped.jpg").exists()
+
+
+def test_a_missing_client_names_the_package_and_the_fix(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match=r"kit: npm is missing; install Node\.js"):
+        find_archive(npm(), tmp_path)
+
+
+def client(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put an executable called npm on the PATH."""
+    program = folder / "bin/npm"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+def test_a_failing_client_passes_its_last_words_on(tmp_path, monkeypatch):
+    client(tmp_path, monkeypatch, "echo E404 not in this registry >&2; exit 1")
+    with pytest.raises(SourceError, match=r"kit@1\.0\.0.*E404 not in this registry.*network"):
+        find_archive(npm(), tmp_path)
+
+
+def test_a_download_is_kept_and_not_repeated(tmp_path, monkeypatch):
+    client(tmp_path, monkeypatch, f"echo call >> {tmp_path}/calls; echo data > kit-1.0.0.tgz")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for _ in range(2):
+        assert find_archive(npm(), cache).read_text() == "data\n"
+    assert (tmp_path / "calls").read_text() == "call\n"
+    assert [path.name for path in cache.iterdir()] == ["kit-1.0.0.tgz"]
+
+
+def test_globs_that_pick_nothing_are_an_error(tmp_path):
+    save(tmp_path / "a.jpg", photo(1))
+    with pytest.raises(SourceError, match="kit: no picture fits"):
+        select(npm(take=("*.png",)), tmp_path)
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def test_shrink_keeps_the_aspect_and_small_pictures():
+    assert shrink(photo(1, (1000, 2000))).shape == (480, 960, 3)
+    small = photo(1, (300, 500))
+    assert shrink(small) is small
+
+
+def test_the_hash_knows_a_picture_in_another_size_and_encoding():
+    image = photo(1)
+    blocky = cv2.imdecode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 40])[1], 1)
+    smaller = cv2.resize(blocky, (500, 375), interpolation=cv2.INTER_AREA)
+    known = perceptual_hash(image)
+    assert (known ^ perceptual_hash(smaller)).bit_count() <= 4
+    others = [(known ^ perceptual_hash(photo(seed))).bit_count() for seed in range(2, 20)]
+    assert min(others) > 8
+
+
+def test_video_frames_are_the_ones_asked_for(tmp_path):
+    path = tmp_path / "clip.avi"
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (640, 480))
+    if not video.isOpened():
+        pytest.skip("this OpenCV cannot write video")
+    for number in range(10):
+        video.write(np.full((480, 640, 3), 20 * number, np.uint8))
+    video.release()
+    frames = list(read_pictures(npm(take=("*.avi",), frames=(2, 8, 3)), tmp_path))
+    assert [name for name, _ in frames] == ["clip-0002.png", "clip-0005.png", "clip-0008.png"]
+    greys = [float(image.mean()) for _, image in frames if image is not None]
+    assert greys == pytest.approx([40, 100, 160], abs=3)
+    with pytest.raises(SourceError, match=r"clip\.avi.*frame 10"):
+        list(read_pictures(npm(take=("*.avi",), frames=(2, 12, 3)), tmp_path))
+
+
+def test_copies_are_dropped_but_views_of_a_scene_are_kept(tmp_path):
+    folder = PhotoFolder(tmp_path)
+    assert folder.add(npm("one"), "a.jpg", photo(1)) is None
+    reason = folder.add(npm("two"), "b.jpg", shrink(photo(1), 500))
+    assert reason == "same picture as one of one/a.jpg"
+    views = npm("series", scene="(.*)_", views=True)
+    assert folder.add(views, "door_1.jpg", photo(2)) is None
+    assert folder.add(views, "door_2.jpg", photo(2)) is None
+    assert folder.add(views, "wall_1.jpg", photo(2)) == "same picture as one of series/door"
+    assert folder.add(npm("one"), "icon.jpg", photo(3, (300, 390))) == "too small"
+    assert sum(sum(count.values()) for count in folder.counts.values()) == 3
+
+
+def test_pictures_that_differ_only_in_their_suffix_do_not_overwrite_each_other(tmp_path):
+    folder, source = PhotoFolder(tmp_path), npm(scene="()")
+    folder.add(source, "sub/a.jpg", photo(1))
+    folder.add(source, "sub/a.png", photo(2))
+    folder.finish([source], [])
+    names = sorted(path.name for path in tmp_path.glob("*/*.jpg"))
+    assert names == ["kit__sub-a-png.jpg", "kit__sub-a.jpg"]
+
+
+def test_the_split_is_fixed_and_holds_out_about_six_percent():
+    held = [scene for scene in (f"kit/{n}.jpg" for n in range(5000)) if is_validation(scene)]
+    assert 240 < len(held) < 360
+    assert is_validation("scikit-learn/china.jpg")
+    assert not is_validation("scikit-learn/flower.jpg")
+
+
+# ---- the whole command --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    """A manifest of one package, one series of views and one package that cannot be had."""
+    for seed in range(50):
+        save(tmp_path / f"tree/img/{seed:02d}.jpg", photo(seed, (320, 420)))
+    (tmp_path / "tree/img/broken.jpg").write_text("not a picture")
+    save(tmp_path / "tree/img/copy.jpg", photo(7, (640, 840)))
+    npm_archive(tmp_path / "cache", tmp_path / "tree", "kit", "1.0.0")
+    for view in range(3):
+        save(tmp_path / f"series/door/{view}.jpg", photo(100, (320, 420)))
+    (tmp_path / "mine.toml").write_text(
+        '[[source]]\nkind = "npm"\nname = "kit"\nversion = "1.0.0"\nroot = "img"\n'
+        'take = ["*.jpg"]\nlicence = "MIT"\ncredit = "A. Author"\n'
+        '[[source]]\nkind = "npm"\nname = "gone"\nversion = "9.9.9"\n'
+        'take = ["*.jpg"]\nlicence = "MIT"\n'
+        '[[source]]\nkind = "folder"\nname = "door"\nroot = "door"\nscene = "()"\n'
+        'views = true\ntake = ["*.jpg"]\nlicence = "CC0-1.0"\n'
+    )
+    return tmp_path
+
+
+def run(workshop: Path, output: str = "out", series: bool = True):
+    return fetch_photos(
+        workshop / output,
+        workshop / "series" if series else None,
+        workshop / "cache",
+        workshop / "mine.toml",
+        quiet(),
+    )
+
+
+def pictures(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("*/*")}
+
+
+def test_fetch_photos_from_end_to_end(workshop, monkeypatch):
+    client(workshop, monkeypatch, "echo no such package >&2; exit 1")
+    summary = run(workshop)
+    out = workshop / "out"
+    assert summary.total("train") + summary.total("val") == 53
+    assert summary.counts["door"] in ({"train": 3, "val": 0}, {"train": 0, "val": 3})
+    assert summary.total("val") == len(list((out / "val").iterdir()))
+    assert summary.counts["kit"]["val"] > 0
+    warnings = "\n".join(summary.warnings)
+    assert "gone" in warnings
+    assert "no such package" in warnings
+    assert "kit: broken.jpg: not a picture" in warnings
+    assert "kit: copy.jpg: same picture as one of kit/07.jpg" in warnings
+    table = (out / CREDITS).read_text()
+    counts = summary.counts["kit"]
+    assert f"| kit | npm | 1.0.0 | MIT | A. Author | {counts['train']} | {counts['val']} |" in table
+    assert "| gone |" not in table
+    assert "- gone: " in table
+    for name, data in pictures(out).items():
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None, name
+        assert max(image.shape) <= 960
+
+
+def test_fetch_photos_again_gives_the_same_bytes(workshop, monkeypatch):
+    client(workshop, monkeypatch, "exit 1")
+    run(workshop)
+    first = pictures(workshop / "out")
+    (workshop / "out/train/left-over.jpg").write_text("from an older manifest")
+    run(workshop)
+    assert pictures(workshop / "out") == first
+    run(workshop, "elsewhere")
+    assert pictures(workshop / "elsewhere") == first
+
+
+def test_without_series_folder_the_packages_keep_their_sides(workshop, monkeypatch):
+    client(workshop, monkeypatch, "exit 1")
+    run(workshop)
+    summary = run(workshop, "plain", series=False)
+    assert "door" not in summary.counts
+    assert not any("door" in warning for warning in summary.warnings)
+    with_series = {name for name in pictures(workshop / "out") if "door__" not in name}
+    assert set(pictures(workshop / "plain")) == with_series
+
+
+def test_a_folder_with_other_work_is_not_touched(workshop):
+    mine = save(workshop / "out/train/mine.jpg", photo(1))
+    with pytest.raises(HardnetError, match="did not write"):
+        run(workshop)
+    assert mine.exists()
+
+
+def test_nothing_fetched_is_an_error_and_keeps_the_old_result(workshop, monkeypatch):
+    client(workshop, monkeypatch, "exit 1")
+    run(workshop)
+    before = pictures(workshop / "out")
+    (workshop / "cache/kit-1.0.0.tgz").unlink()
+    with pytest.raises(HardnetError, match="no photo could be fetched: gone"):
+        run(workshop, series=False)
+    assert pictures(workshop / "out") == before
