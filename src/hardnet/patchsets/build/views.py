@@ -50,7 +50,7 @@ def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray
 def random_light_and_sensor(
     image: NDArray[np.uint8], rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Gamma, contrast, a shading ramp, blur, noise and JPEG; never drives pixels into saturation."""
+    """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels."""
     height, width = image.shape
     x = image.astype(np.float32) / 255
     x = x ** np.float32(2 ** rng.uniform(-0.6, 0.6))
