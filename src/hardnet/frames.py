@@ -129,11 +129,12 @@ def transform(frames: Frames, homography: ArrayLike) -> Frames:
     return np.concatenate([jacobian @ a, target[:, :, None]], 2).astype(np.float32)
 
 
-def rescale(frames: Frames, factor: float) -> Frames:
-    """Frames of an image that is resized by ``factor``.
+def rescale(frames: Frames, factor: float | tuple[float, float]) -> Frames:
+    """Frames of an image that is resized by ``factor``, or by one factor for x and one for y.
 
     Resizing keeps pixel *corners* in place, so centres move by half a pixel: (x + .5) s - .5.
     """
-    out = frames.astype(np.float64) * factor
-    out[:, :, 2] += 0.5 * factor - 0.5
+    scale = np.broadcast_to(np.asarray(factor, np.float64), 2)
+    out = frames.astype(np.float64) * scale[:, None]
+    out[:, :, 2] += 0.5 * scale - 0.5
     return out.astype(np.float32)

@@ -7,6 +7,8 @@ level and chunk, so that ten thousand frames cost a fraction of what describing 
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -79,5 +81,6 @@ def _sample(
     # remap takes short coordinates: far outside is the border pixel in any case.
     np.clip(xy, -2.0, 32000.0, out=xy)
     rows = xy.reshape(len(frames) * size, size, 2)
-    out = cv2.remap(image, rows, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    no_second_map: Any = None  # x and y lie together; OpenCV's type stubs do not know of that
+    out = cv2.remap(image, rows, no_second_map, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(out, np.uint8).reshape(len(frames), size, size)
