@@ -1,0 +1,38 @@
+"""Detectors by name: image -> frames and scores, strongest first."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors import dog
+from hardnet.errors import HardnetError
+from hardnet.frames import Frames
+
+
+class Detector(Protocol):
+    """A function that finds keypoints."""
+
+    def __call__(
+        self, image: NDArray[np.uint8], keypoints: int = 2048
+    ) -> tuple[Frames, NDArray[np.float32]]:
+        """(H, W) uint8 -> (N, 2, 3) frames and (N,) scores, N <= keypoints, strongest first."""
+        ...
+
+
+_DETECTORS: dict[str, Detector] = {"dog": dog.detect}
+
+
+def names() -> list[str]:
+    """The detectors that :func:`load` knows."""
+    return sorted(_DETECTORS)
+
+
+def load(name: str) -> Detector:
+    """The detector called ``name``."""
+    try:
+        return _DETECTORS[name]
+    except KeyError:
+        raise HardnetError(f"no detector '{name}': choose one of {', '.join(names())}") from None

@@ -1,0 +1,40 @@
+"""Difference-of-Gaussians keypoints (Lowe 2004), by OpenCV's SIFT detector."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.frames import Frames, empty_frames, from_opencv
+
+CONTRAST = 0.005
+"""Eight times below OpenCV's default.
+
+The budget keeps the strongest keypoints in any case, so this only matters where the default finds
+too few: on the blurred image 6 of Oxford's "bikes" it raises 362 keypoints to 3569 at no cost in
+time. Half as much again starts to find JPEG blocks."""
+
+
+def detect(image: NDArray[np.uint8], keypoints: int = 2048) -> tuple[Frames, NDArray[np.float32]]:
+    """Find the strongest keypoints of an image.
+
+    A position with two strong orientations gives two frames, as in Lowe's paper.
+
+    Args:
+        image: (H, W) uint8.
+        keypoints: the budget; the strongest responses are kept.
+
+    Returns:
+        (N, 2, 3) frames and (N,) scores (absolute DoG contrast), strongest first; N <= keypoints.
+        Equal scores are ordered by position, so the result does not depend on threads.
+    """
+    # Without precise upscaling OpenCV reports every keypoint a quarter of a pixel too far right
+    # and down, because its doubled image is not centred.
+    sift = cv2.SIFT.create(nfeatures=0, contrastThreshold=CONTRAST, enable_precise_upscale=True)
+    found = sift.detect(image, None)
+    if not found:
+        return empty_frames(), np.zeros(0, np.float32)
+    keys = np.array([(-k.response, k.pt[1], k.pt[0], k.size, k.angle) for k in found])
+    order = np.lexsort(keys.T[::-1])[:keypoints]
+    return from_opencv([found[i] for i in order]), (-keys[order, 0]).astype(np.float32)
