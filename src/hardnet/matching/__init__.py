@@ -1,0 +1,1 @@
+"""Matches between images: nearest neighbours, verified geometry, pictures."""

@@ -1,0 +1,121 @@
+"""Draw matches: both photos side by side, every inlier in the colour of its place."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.images import Pixels, to_colour
+
+MAX_HEIGHT = 900  # pixels of the taller photo in the picture
+MAX_LINES = 120  # more lines hide the photos; every inlier keeps its dots
+GAP = 12
+_PAPER = (250, 250, 248)
+_INK = (60, 60, 64)
+_FINE = 2  # drawn at twice the size and shrunk: OpenCV's small circles are diamonds otherwise
+_BITS = 4  # OpenCV draws at sub-pixel positions given in units of 1/16 pixel
+# Colours of the four corners of the left photo, blended between: warm to cold, left to right.
+_CORNERS = np.array(
+    [[[255, 176, 32], [32, 200, 255]], [[255, 64, 129], [124, 92, 255]]], np.float32
+)
+
+
+def draw_matches(
+    image_a: Pixels,
+    image_b: Pixels,
+    xy_a: NDArray[np.floating],
+    xy_b: NDArray[np.floating],
+    caption: str | None = None,
+) -> Pixels:
+    """Picture of two photos and the matches between them.
+
+    Args:
+        image_a: (H, W) or (H, W, 3) RGB, on the left.
+        image_b: the same, on the right; both are shown at equal height.
+        xy_a: (M, 2) positions in image a.
+        xy_b: (M, 2) positions in image b.
+        caption: one line of ASCII text under the photos.
+
+    Returns:
+        (H', W', 3) RGB.
+    """
+    height = min(max(len(image_a), len(image_b)), MAX_HEIGHT) * _FINE
+    left, right = _resize(image_a, height), _resize(image_b, height)
+    start_b = left.shape[1] + GAP * _FINE
+    width = (start_b + right.shape[1]) // _FINE * _FINE
+    right = right[:, : width - start_b]
+    canvas = np.full((height, width, 3), _PAPER, np.uint8)
+    canvas[:, : left.shape[1]] = left
+    canvas[:, start_b:] = right
+
+    a = _place(xy_a, image_a, left)
+    b = _place(xy_b, image_b, right) + np.array([start_b, 0])
+    colours = _colours(a, left.shape[1], height)
+    lines = canvas.copy()
+    for i in _spread(a, MAX_LINES):
+        ends = _fixed(a[i]), _fixed(b[i])
+        cv2.line(lines, *ends, colours[i], _FINE, cv2.LINE_AA, _BITS)
+    canvas = np.asarray(cv2.addWeighted(lines, 0.75, canvas, 0.25, 0), np.uint8)
+    for point, colour in zip(np.concatenate([a, b]), colours * 2, strict=True):
+        cv2.circle(canvas, _fixed(point), _fixed_length(2.7 * _FINE), _INK, -1, cv2.LINE_AA, _BITS)
+        cv2.circle(
+            canvas, _fixed(point), _fixed_length(2.0 * _FINE), colour, -1, cv2.LINE_AA, _BITS
+        )
+    size = width // _FINE, height // _FINE
+    picture = np.asarray(cv2.resize(canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return picture if caption is None else np.vstack([picture, _strip(caption, size[0])])
+
+
+def _resize(image: Pixels, height: int) -> Pixels:
+    """Colour image of the given height, a little paler so that the matches stand out."""
+    width = max(round(image.shape[1] * height / len(image)), 1)
+    how = cv2.INTER_AREA if height < len(image) else cv2.INTER_LINEAR
+    colour = cv2.resize(to_colour(image), (width, height), interpolation=how)
+    grey = cv2.cvtColor(cv2.cvtColor(colour, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return np.asarray(cv2.addWeighted(colour, 0.55, grey, 0.35, 18), np.uint8)
+
+
+def _place(xy: NDArray[np.floating], image: Pixels, shown: Pixels) -> NDArray[np.float64]:
+    """Positions in the resized image (pixel corners stay in place, as in ``frames.rescale``)."""
+    scale = np.array([shown.shape[1] / image.shape[1], len(shown) / len(image)])
+    placed: NDArray[np.float64] = (np.asarray(xy, np.float64) + 0.5) * scale - 0.5
+    return placed
+
+
+def _colours(a: NDArray[np.float64], width: int, height: int) -> list[tuple[int, int, int]]:
+    """The colour of each position of the left photo: a blend of the corners' colours."""
+    u, v = (np.clip(a / (width, height), 0, 1)).T[:, :, None]
+    top = _CORNERS[0, 0] * (1 - u) + _CORNERS[0, 1] * u
+    bottom = _CORNERS[1, 0] * (1 - u) + _CORNERS[1, 1] * u
+    return [(int(r), int(g), int(b)) for r, g, b in top * (1 - v) + bottom * v]
+
+
+def _spread(points: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Indices of up to ``count`` points far from each other: each is the farthest from the last."""
+    if len(points) <= count:
+        return np.arange(len(points))
+    chosen = np.zeros(count, np.intp)
+    distance = np.full(len(points), np.inf)
+    for k in range(1, count):
+        distance = np.minimum(distance, ((points - points[chosen[k - 1]]) ** 2).sum(1))
+        chosen[k] = distance.argmax()
+    return chosen
+
+
+def _strip(caption: str, width: int) -> Pixels:
+    """One line of text on paper, as wide as the picture."""
+    strip = np.full((34, width, 3), _PAPER, np.uint8)
+    size = 0.5
+    (length, _), _ = cv2.getTextSize(caption, cv2.FONT_HERSHEY_SIMPLEX, size, 1)
+    size = min(size, size * (width - 20) / max(length, 1))
+    cv2.putText(strip, caption, (10, 22), cv2.FONT_HERSHEY_SIMPLEX, size, _INK, 1, cv2.LINE_AA)
+    return strip
+
+
+def _fixed(point: NDArray[np.float64]) -> tuple[int, int]:
+    return _fixed_length(point[0]), _fixed_length(point[1])
+
+
+def _fixed_length(length: float) -> int:
+    return round(float(length) * (1 << _BITS))
