@@ -1,0 +1,40 @@
+"""Learned local image descriptors: load a descriptor, extract features, match photos.
+
+>>> import hardnet
+>>> a, b = hardnet.extract("a.jpg"), hardnet.extract("b.jpg")  # doctest: +SKIP
+>>> hardnet.match(a, b).draw("matches.png")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import load
+    from hardnet.features import Features, extract
+    from hardnet.matching.matches import Matches, match
+
+__version__: str
+__all__ = ["Features", "Matches", "__version__", "extract", "load", "match"]
+
+# Each name is imported when it is first used: `import hardnet` costs nothing.
+_HOMES = {
+    "load": "hardnet.descriptors",
+    "Features": "hardnet.features",
+    "extract": "hardnet.features",
+    "Matches": "hardnet.matching.matches",
+    "match": "hardnet.matching.matches",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("hardnet")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hardnet' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
