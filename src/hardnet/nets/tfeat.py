@@ -1,0 +1,85 @@
+"""TFeat, the shallow network of Balntas et al. 2016, in the two forms that were published.
+
+Both are convolution 7, tanh, max-pool, convolution 6, tanh and one fully connected layer with tanh:
+a 32 x 32 patch becomes 128 numbers. They differ in what surrounds these layers, and in the names
+of the parameters; the names here are those of the published files, so that they load as they are.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hardnet.nets.normalise import normalise_patches, unit_length
+
+
+class TFeat(nn.Module):
+    """TFeat as its authors published it (``tfeat-liberty.params`` and its sisters).
+
+    The patch is normalised by its biased variance with 1e-5 added. The published descriptor is the
+    tanh output compared by L2; ours is that output scaled to unit length, as every descriptor here
+    is. :meth:`raw` gives the published values. Scaling costs nothing: matching AP on patches of the
+    Oxford sequences moves by less than 0.01 (``tests/nets/test_tfeat.py`` measures the ranking).
+
+    Args:
+        dropout: rate before the last layer; TFeat was published without.
+    """
+
+    dim = 128
+    patch_size = 32
+    unrelated = ()
+    """Prefixes of parameters that published files carry and this network does not use."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.InstanceNorm2d(1, affine=False),
+            *_convolutions(),
+        )
+        self.descr = nn.Sequential(nn.Linear(64 * 8 * 8, self.dim), nn.Tanh())
+        self.dropout = nn.Dropout(dropout)
+
+    def raw(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) -> (N, 128) in [-1, 1], not of unit length."""
+        x: Tensor = self.descr(self.dropout(self.features(patches).flatten(1)))
+        return x
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) grey patches, best in 0..255 -> (N, 128) unit vectors."""
+        return unit_length(self.raw(patches))
+
+
+class HardTFeat(nn.Module):
+    """TFeat trained with the HardNet loss (``HardTFeat.pth``).
+
+    Input normalisation and unit length are those of HardNet; the last tanh comes before the scaling
+    to unit length.
+
+    Args:
+        dropout: rate before the last layer.
+    """
+
+    dim = 128
+    patch_size = 32
+    unrelated = ("SIFT.",)  # the file was saved with a SIFT module attached for comparison
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*_convolutions())
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout), nn.Conv2d(64, self.dim, kernel_size=8), nn.Tanh()
+        )
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) grey patches of any brightness range -> (N, 128) unit vectors."""
+        x = self.classifier(self.features(normalise_patches(patches)))
+        return unit_length(x.flatten(1))
+
+
+def _convolutions() -> tuple[nn.Module, ...]:
+    return (
+        nn.Conv2d(1, 32, kernel_size=7),
+        nn.Tanh(),
+        nn.MaxPool2d(kernel_size=2, stride=2),
+        nn.Conv2d(32, 64, kernel_size=6),
+        nn.Tanh(),
+    )
