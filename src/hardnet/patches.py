@@ -7,26 +7,25 @@ level and chunk, so that ten thousand frames cost a fraction of what describing 
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.errors import HardnetError
 from hardnet.frames import Frames, check_frames
 
 PATCH_SIZE = 32
 """Side of the patch the networks read."""
 
-_CHUNK = 512  # frames per remap call: OpenCV limits a destination to 32767 rows
+_CHUNK = 256  # frames per remap call: what one call touches stays in the cache
+_MAX_SIDE = 32000  # OpenCV remaps images, and into images, of less than 32767 rows and columns
+_OUTSIDE = -2  # remap takes short coordinates, and far outside is the border pixel in any case
 _FINEST_STEP = 0.75  # a level is used for steps of 0.75 to 1.5 of its pixels
 
 
-def patch_grid(size: int) -> NDArray[np.float32]:
-    """(S*S, 2) positions of the patch's pixel centres in the square [-1, 1]^2, row by row."""
-    ticks = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1
-    v, u = np.meshgrid(ticks, ticks, indexing="ij")
-    return np.stack([u.ravel(), v.ravel()], 1)
+def patch_ticks(size: int) -> NDArray[np.float32]:
+    """(S,) positions of the patch's pixel centres along one side of the square [-1, 1]^2."""
+    return (np.arange(size, dtype=np.float32) * 2 + 1) / np.float32(size) - 1
 
 
 def pyramid(image: NDArray[np.uint8], levels: int) -> list[NDArray[np.uint8]]:
@@ -55,6 +54,8 @@ def cut_patches(
     """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise ValueError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
+    if max(image.shape) > _MAX_SIDE:
+        raise HardnetError(f"the image has {max(image.shape)} pixels a side: shrink it (max_size)")
     frames = check_frames(frames)
     patches = np.empty((len(frames), size, size), np.uint8)
     if not len(frames):
@@ -64,23 +65,24 @@ def cut_patches(
     wanted = np.floor(np.log2(np.maximum(step, 1e-6) / _FINEST_STEP)).astype(int)
     images = pyramid(image, max(int(wanted.max()), 0) + 1)
     level = np.clip(wanted, 0, len(images) - 1)
-    grid = patch_grid(size)
+    chunk = min(_CHUNK, _MAX_SIDE // size)
     for k, source in enumerate(images):
         chosen = np.flatnonzero(level == k)
-        for start in range(0, len(chosen), _CHUNK):
-            index = chosen[start : start + _CHUNK]
-            patches[index] = _sample(source, frames[index] / np.float32(2**k), grid, size)
+        for start in range(0, len(chosen), chunk):
+            index = chosen[start : start + chunk]
+            patches[index] = _sample(source, frames[index] / np.float32(2**k), size)
     return patches
 
 
-def _sample(
-    image: NDArray[np.uint8], frames: Frames, grid: NDArray[np.float32], size: int
-) -> NDArray[np.uint8]:
+def _sample(image: NDArray[np.uint8], frames: Frames, size: int) -> NDArray[np.uint8]:
     """Bilinear samples of ``image`` on the grid of each frame: (n, S, S) uint8."""
-    xy = grid[None] @ frames[:, :, :2].transpose(0, 2, 1) + frames[:, None, :, 2]
-    # remap takes short coordinates: far outside is the border pixel in any case.
-    np.clip(xy, -2.0, 32000.0, out=xy)
-    rows = xy.reshape(len(frames) * size, size, 2)
-    no_second_map: Any = None  # x and y lie together; OpenCV's type stubs do not know of that
-    out = cv2.remap(image, rows, no_second_map, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    ticks = patch_ticks(size)
+    # An affine grid is a sum of two vectors, one per column and one per row of the patch.
+    columns = frames[:, :, 0, None] * ticks
+    rows = frames[:, :, 1, None] * ticks + frames[:, :, 2, None]
+    x, y = (
+        np.clip(columns[:, i, None, :] + rows[:, i, :, None], _OUTSIDE, _MAX_SIDE).reshape(-1, size)
+        for i in (0, 1)
+    )
+    out = cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(out, np.uint8).reshape(len(frames), size, size)
