@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from hardnet.bench.metrics import average_precision_at_hits, average_precision_trapezoid
 from hardnet.bench.overlap import suppress_overlaps
-from hardnet.bench.sequences import Sequence, inside, project, read_grey
+from hardnet.bench.sequences import Sequence, inside, project
 from hardnet.detectors import dog
 from hardnet.frames import Frames, transform
+from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ CANDIDATES = 10_000
 SHIFT, ZOOM, TURN, STRETCH = 0.15, 0.15, 10.0, 0.1
 """Easy noise, each the bound of a uniform draw: shift in x and y as a share of the half-size,
 log2 of the scale, degrees, log2 of the anisotropy (along a random direction)."""
-_BLOCK = 32767 // PATCH_SIDE
 NOISE_LEVELS: Mapping[str, float] = {"easy": 1.0, "hard": 2.0, "tough": 3.0}
 """Multiples of the easy noise."""
 
@@ -61,8 +61,8 @@ class MatchingScore:
 
 def cut_sequence(sequence: Sequence, limit: int = MAX_FRAMES, seed: int = 0) -> SequencePatches:
     """Cut the patches of a sequence; the same seed gives the same patches."""
-    image = read_grey(sequence.reference)
-    targets = [(read_grey(t.image), t.homography) for t in sequence.targets]
+    image = to_grey(read_image(sequence.reference))
+    targets = [(to_grey(read_image(t.image)), t.homography) for t in sequence.targets]
     frames = visible_everywhere(dog.detect(image, CANDIDATES)[0], image, targets)
     frames = frames[suppress_overlaps(frames, limit)]
     rng = np.random.default_rng([seed, zlib.crc32(sequence.name.encode())])
@@ -72,8 +72,8 @@ def cut_sequence(sequence: Sequence, limit: int = MAX_FRAMES, seed: int = 0) -> 
         draw = rng.uniform(-1, 1, (len(frames), 6))
         for level, factor in NOISE_LEVELS.items():
             carried = transform(add_noise(frames, draw, factor), homography)
-            patches[level].append(_cut(target, carried))
-    return SequencePatches(sequence.name, _cut(image, frames), patches)
+            patches[level].append(cut_patches(target, carried, PATCH_SIDE))
+    return SequencePatches(sequence.name, cut_patches(image, frames, PATCH_SIDE), patches)
 
 
 def visible_everywhere(
@@ -191,15 +191,6 @@ def matching_ap(reference: NDArray[np.float32], target: NDArray[np.float32]) -> 
         average_precision_trapezoid(distance, correct, len(index)),
         average_precision_at_hits(distance, correct, len(index)),
     )
-
-
-def _cut(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8]:
-    """Cut (N, 65, 65) patches, in blocks that stay below OpenCV's limit of 32767 rows per remap."""
-    blocks = [
-        cut_patches(image, frames[start : start + _BLOCK], PATCH_SIDE)
-        for start in range(0, max(len(frames), 1), _BLOCK)
-    ]
-    return np.concatenate(blocks)
 
 
 def _rotation(angle: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -89,14 +88,6 @@ def read_homography(path: Path) -> NDArray[np.float64]:
     if determinant == 0:
         raise HardnetError(f"{path}: the homography is singular")
     return np.asarray(matrix * np.sign(determinant))
-
-
-def read_grey(path: Path) -> NDArray[np.uint8]:
-    """An image file as (H, W) uint8."""
-    image = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
-    if image is None:
-        raise HardnetError(f"{path}: not an image that OpenCV can read")
-    return np.asarray(image, np.uint8)
 
 
 def project(homography: ArrayLike, xy: ArrayLike) -> NDArray[np.float64]:
