@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
 
 from hardnet.bench import sequence_patches as sp
 from hardnet.bench.sequences import find_sequences
+from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity, to_similarity
 
 SHIFT = np.array([[1.0, 0, 12], [0, 1, -7], [0, 0, 1]])
@@ -93,6 +96,13 @@ def test_only_frames_inside_all_images_are_kept(sequence):
     np.testing.assert_array_equal(kept[:, :, 2], [[20, 20], [160, 120], [20, 120]])
     kept = sp.visible_everywhere(frames, image, [(image, SHIFT), (image[:, :150], np.eye(3))])
     np.testing.assert_array_equal(kept[:, :, 2], [[20, 20], [20, 120]])
+
+
+def test_a_sequence_without_common_keypoints_is_named(sequence):
+    away = replace(sequence.targets[0], homography=np.eye(3))
+    away.homography[0, 2] = 5000
+    with pytest.raises(HardnetError, match="blobs"):
+        sp.cut_sequence(replace(sequence, targets=(away,)))
 
 
 def test_matching_ap_by_hand():

@@ -20,6 +20,7 @@ from hardnet.bench.metrics import average_precision_at_hits, average_precision_t
 from hardnet.bench.overlap import suppress_overlaps
 from hardnet.bench.sequences import Sequence, inside, project
 from hardnet.detectors import dog
+from hardnet.errors import HardnetError
 from hardnet.frames import Frames, transform
 from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
@@ -65,6 +66,8 @@ def cut_sequence(sequence: Sequence, limit: int = MAX_FRAMES, seed: int = 0) -> 
     targets = [(to_grey(read_image(t.image)), t.homography) for t in sequence.targets]
     frames = visible_everywhere(dog.detect(image, CANDIDATES)[0], image, targets)
     frames = frames[suppress_overlaps(frames, limit)]
+    if len(frames) < 2:
+        raise HardnetError(f"{sequence.name}: fewer than 2 keypoints are inside all of its images")
     rng = np.random.default_rng([seed, zlib.crc32(sequence.name.encode())])
     patches: dict[str, list[NDArray[np.uint8]]] = {level: [] for level in NOISE_LEVELS}
     for target, homography in targets:
