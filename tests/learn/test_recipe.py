@@ -48,7 +48,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
     [
         ("dropuot=0.1", "did you mean dropout"),
         ("lr", "key=value"),
-        ("lr=fast", "lr"),
+        ("lr=fast", "lr: Value .fast."),
         ("batch=0", "batch must be positive"),
         ("dropout=1.5", "dropout must be"),
         ("data=[]", "names no patch set"),

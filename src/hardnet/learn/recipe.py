@@ -75,6 +75,7 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
     try:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError  # omegaconf's own parser
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
     path = Path(path)
@@ -89,7 +90,10 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
             _check_key(str(key), path)
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
     except OmegaConfBaseException as error:
-        raise HardnetError(f"{path}: {str(error).splitlines()[0]}") from None
+        where = f"{path}: {error.full_key}" if error.full_key else str(path)
+        raise HardnetError(f"{where}: {str(error).splitlines()[0]}") from None
+    except YAMLError as error:
+        raise HardnetError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     assert isinstance(recipe, Recipe)
     _check_values(recipe, path)
     return recipe
