@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet import frames
+from hardnet.patches import cut_patches
+
+
+def some_frames(count: int = 50, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    xy = rng.uniform(100, 400, (count, 2))
+    return frames.from_similarity(xy, rng.uniform(1, 8, count), rng.uniform(-3, 3, count))
+
+
+def random_homography(seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.array([[1, 0.2, 5], [-0.1, 0.9, 8], [2e-4, -1e-4, 1]]) + rng.normal(0, 1e-5, (3, 3))
+
+
+def turned(image: np.ndarray, degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """The image turned clockwise on screen about its centre, and the (3, 3) map of its pixels."""
+    height, width = image.shape
+    c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    centre = np.array([(width - 1) / 2, (height - 1) / 2])
+    matrix = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]])
+    matrix[:2, 2] = centre - matrix[:2, :2] @ centre
+    return cv2.warpAffine(image, matrix[:2], (width, height), flags=cv2.INTER_CUBIC), matrix
+
+
+def test_similarity_by_hand() -> None:
+    # Turned clockwise by 90 degrees: the patch's x axis points down, its y axis points left.
+    frame = frames.from_similarity([[10, 20]], 2.0, np.pi / 2)[0]
+    np.testing.assert_allclose(frame, [[0, -12, 10], [12, 0, 20]], atol=1e-5)
+
+
+def test_similarity_round_trip() -> None:
+    original = some_frames()
+    xy, sigma, angle = frames.to_similarity(original)
+    np.testing.assert_allclose(frames.from_similarity(xy, sigma, angle), original, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [frames.WINDOW_SIGMAS, 24.0, 10.3923])
+def test_window_is_side_over_sigma(window: float) -> None:
+    frame = frames.from_similarity([[0, 0]], 3.0, window=window)[0]
+    assert frame[0, 0] == pytest.approx(3.0 * window / 2)
+    assert frames.to_similarity(frame[None], window)[1][0] == pytest.approx(3.0)
+
+
+def test_affine_frame_reduces_to_similarity_of_equal_area() -> None:
+    affine = np.array([[[12.0, 0, 5], [0, 3, 7]]], np.float32)
+    assert frames.to_similarity(affine)[1][0] == pytest.approx(1.0)
+
+
+def test_opencv_round_trip() -> None:
+    original = some_frames()
+    back = frames.from_opencv(frames.to_opencv(original))
+    np.testing.assert_allclose(back, original, atol=1e-3)
+
+
+def test_opencv_size_is_a_diameter() -> None:
+    frame = frames.from_opencv([cv2.KeyPoint(5.0, 6.0, 4.0, -1.0)])[0]
+    np.testing.assert_allclose(frame, [[12, 0, 5], [0, 12, 6]])
+
+
+def test_opencv_angle_turns_with_the_image(camera: np.ndarray) -> None:
+    degrees = 40.0
+    second, matrix = turned(camera, degrees)
+    sift = cv2.SIFT_create(enable_precise_upscale=True)
+    a = frames.transform(frames.from_opencv(sift.detect(camera, None)), matrix)
+    b = frames.from_opencv(sift.detect(second, None))
+    xy_a, sigma_a, angle_a = frames.to_similarity(a)
+    xy_b, sigma_b, angle_b = frames.to_similarity(b)
+    distance = np.linalg.norm(xy_a[:, None] - xy_b[None], axis=2)
+    same = (distance < 1) & (np.abs(np.log(sigma_a[:, None] / sigma_b[None])) < 0.1)
+    i, j = np.nonzero(same)
+    assert len(i) > 200
+    difference = np.angle(np.exp(1j * (angle_a[i] - angle_b[j])))
+    # A place with several orientations pairs wrongly now and then: the median is what counts. The
+    # opposite sign would put it at 80 degrees.
+    assert np.abs(np.rad2deg(np.median(difference))) < 1
+    assert (np.abs(np.rad2deg(difference)) < 5).mean() > 0.6
+
+
+def test_transform_equals_finite_differences() -> None:
+    original, homography = some_frames(), random_homography()
+
+    def project(points: np.ndarray) -> np.ndarray:
+        lifted = np.concatenate([points, np.ones((len(points), 1))], 1) @ homography.T
+        return lifted[:, :2] / lifted[:, 2:]
+
+    result = frames.transform(original, homography)
+    centre = original[:, :, 2].astype(np.float64)
+    np.testing.assert_allclose(result[:, :, 2], project(centre), rtol=1e-5)
+    step = 1e-4
+    for axis in (0, 1):
+        side = original[:, :, axis].astype(np.float64) * step
+        slope = (project(centre + side) - project(centre - side)) / (2 * step)
+        np.testing.assert_allclose(result[:, :, axis], slope, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.25])
+def test_rescale_follows_a_resized_image(factor: float) -> None:
+    yy, xx = np.mgrid[:200, :200]
+    centre = np.array([91.3, 107.8])
+    blob = np.exp(-((xx - centre[0]) ** 2 + (yy - centre[1]) ** 2) / (2 * 10.0**2))
+    small = cv2.resize(blob, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+    v, u = np.mgrid[: small.shape[0], : small.shape[1]]
+    found = np.array([(u * small).sum(), (v * small).sum()]) / small.sum()
+    moved = frames.rescale(frames.from_similarity([centre], 4.0), factor)
+    np.testing.assert_allclose(moved[0, :, 2], found, atol=0.01)  # half a pixel rule: off by > 0.2
+    assert moved[0, 0, 0] == pytest.approx(24 * factor)
+
+
+def test_rescale_by_one_factor_per_axis() -> None:
+    moved = frames.rescale(np.array([[[4, 2, 10], [6, 8, 20]]], np.float32), (0.5, 2.0))
+    np.testing.assert_allclose(moved[0], [[2, 1, 4.75], [12, 16, 40.5]])
+
+
+def test_rescale_round_trip() -> None:
+    original = some_frames()
+    back = frames.rescale(frames.rescale(original, (0.37, 0.41)), (1 / 0.37, 1 / 0.41))
+    np.testing.assert_allclose(back, original, atol=1e-3)
+
+
+@pytest.mark.parametrize("degrees", [0.0, 30.0, -110.0])
+def test_patch_of_the_turned_image_by_the_turned_frame_is_the_same(
+    camera: np.ndarray, degrees: float
+) -> None:
+    smooth = cv2.GaussianBlur(camera, (0, 0), 2)
+    second, matrix = turned(smooth, degrees)
+    rng = np.random.default_rng(0)
+    first = frames.from_similarity(
+        rng.uniform(190, 320, (40, 2)), rng.uniform(1.5, 4, 40), rng.uniform(-3, 3, 40)
+    )
+    a = cut_patches(smooth, first).astype(float)
+    b = cut_patches(second, frames.transform(first, matrix)).astype(float)
+    assert np.abs(a - b).mean() < 1
+    assert np.abs(a - cut_patches(second, first)).mean() > 10 or degrees == 0
+
+
+def test_patch_of_the_magnified_image_by_the_rescaled_frame_is_the_same(camera: np.ndarray) -> None:
+    smooth = cv2.GaussianBlur(camera, (0, 0), 2)
+    double = cv2.resize(smooth, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
+    first = some_frames(40)
+    a = cut_patches(smooth, first).astype(float)
+    b = cut_patches(double, frames.rescale(first, 2.0)).astype(float)
+    assert np.abs(a - b).mean() < 1
+
+
+def test_check_frames_names_the_problem() -> None:
+    with pytest.raises(ValueError, match=r"shape \(N, 2, 3\)"):
+        frames.check_frames(np.zeros((4, 3, 3)))
+    with pytest.raises(ValueError, match="NaN"):
+        frames.check_frames(np.full((1, 2, 3), np.nan))
+
+
+def test_no_frames() -> None:
+    empty = frames.empty_frames()
+    assert frames.from_opencv([]).shape == (0, 2, 3)
+    assert frames.to_opencv(empty) == []
+    assert frames.transform(empty, np.eye(3)).shape == (0, 2, 3)
+    assert frames.rescale(empty, 0.5).shape == (0, 2, 3)
+    assert frames.from_similarity(np.zeros((0, 2)), np.zeros(0)).shape == (0, 2, 3)
