@@ -28,9 +28,7 @@ Data = Annotated[
 Descriptors = Annotated[
     str, typer.Option(help="Names or weight files, separated by commas; rootsift gives ratios.")
 ]
-Sequences = Annotated[
-    str | None, typer.Option(help="Only these, by name, separated by commas: choose on some, ...")
-]
+Sequences = Annotated[str | None, typer.Option(help="Only these, by name, separated by commas.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the numbers and their origin as JSON.")
 ]
