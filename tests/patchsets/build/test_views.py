@@ -18,9 +18,9 @@ from hardnet.patchsets.build.views import (
 )
 
 
-def test_rendering_and_frames_agree(photo_folder: Path) -> None:
+def test_rendering_and_frames_agree(photos: Path) -> None:
     """The patch cut by the moved frame from the rendering is the patch of the original."""
-    image = cv2.imread(str(photo_folder / "astronaut.png"), cv2.IMREAD_GRAYSCALE)
+    image = cv2.imread(str(photos / "astronaut.png"), cv2.IMREAD_GRAYSCALE)
     rng = np.random.default_rng(2)
     frames = from_similarity(rng.uniform(180, 330, (40, 2)), 3.0, rng.uniform(0, 6, 40))
     errors = []
@@ -65,8 +65,8 @@ def test_similarity_frames_keep_centre_area_and_axis() -> None:
     assert np.allclose(np.linalg.norm(plain[:, :, 0]), np.linalg.norm(plain[:, :, 1]))
 
 
-def test_light_changes_do_not_saturate(photo_folder: Path) -> None:
-    image = cv2.imread(str(photo_folder / "coffee.png"), cv2.IMREAD_GRAYSCALE)
+def test_light_changes_do_not_saturate(photos: Path) -> None:
+    image = cv2.imread(str(photos / "coffee.png"), cv2.IMREAD_GRAYSCALE)
     rng = np.random.default_rng(3)
     for _ in range(20):
         out = random_light_and_sensor(image, rng)

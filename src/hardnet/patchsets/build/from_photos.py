@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, from_opencv, transform
+from hardnet.images import read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
 from hardnet.patchsets.build.views import (
@@ -187,17 +188,11 @@ def _keep_pairs(
 
 
 def _read_grey(path: Path, max_size: int) -> NDArray[np.uint8] | None:
-    image = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_GRAYSCALE) if _size(path) else None
-    if image is None or min(image.shape) < 2 * PATCH:
+    try:
+        image, _ = shrink(to_grey(read_image(path)), max_size)
+    except HardnetError:
         return None
-    factor = max_size / max(image.shape)
-    if factor < 1:
-        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
-    return np.asarray(image, np.uint8)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
+    return image if min(image.shape) >= 2 * PATCH else None
 
 
 def build_from_photos(
