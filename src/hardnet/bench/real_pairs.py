@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import hardnet
 from hardnet.bench.sequences import Sequence, inside, project
@@ -56,7 +56,7 @@ class RawPatches:
     name = "raw-patches"
     dim = PATCH_SIZE * PATCH_SIZE
 
-    def __call__(self, patches: NDArray[Any]) -> NDArray[np.float32]:
+    def __call__(self, patches: ArrayLike) -> NDArray[np.float32]:
         """(N, 32, 32) -> (N, 1024)."""
         return np.asarray(patches, np.float32).reshape(-1, self.dim)
 
