@@ -1,0 +1,98 @@
+"""Networks exported to ONNX, run by onnxruntime: the way HardNet is shipped.
+
+The graph holds everything from raw grey values to unit vectors, so Python only converts to float.
+
+Parallel over *small batches*, not inside layers: every thread runs whole batches of 16 patches
+through one shared single-threaded session. The activations of a batch stay close to the caches,
+threads never wait for each other at layer ends (which costs most when the machine is shared), and
+memory does not grow with the number of patches.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike
+
+from hardnet.descriptors.base import Descriptors
+from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
+from hardnet.errors import HardnetError
+
+BATCH = 16
+
+
+class OnnxDescriptor:
+    """A network in an ONNX file with input (N, 1, S, S) float and output (N, D) float.
+
+    Args:
+        path: the ``.onnx`` file.
+        name: what to call it; the file's stem by default.
+        threads: how many batches run at the same time; all usable cores by default.
+    """
+
+    def __init__(
+        self, path: Path | str, name: str | None = None, threads: int | None = None
+    ) -> None:
+        path = Path(path)
+        self.name = name or path.stem
+        self.threads = threads or usable_cores()
+        self._session = _open(path)
+        self._input = self._session.get_inputs()[0].name
+        self.patch_size, self.dim = _sizes(self._session, path)
+
+    def __call__(self, patches: ArrayLike) -> Descriptors:
+        """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
+        checked = resize_patches(check_patches(patches), self.patch_size)
+        out = np.empty((len(checked), self.dim), np.float32)
+
+        def describe(start: int) -> None:
+            batch = checked[start : start + BATCH, None].astype(np.float32, copy=False)
+            out[start : start + BATCH] = unit_rows(self._session.run(None, {self._input: batch})[0])
+
+        starts = range(0, len(checked), BATCH)
+        threads = min(self.threads, len(starts))
+        if threads <= 1:
+            for start in starts:
+                describe(start)
+            return out
+        with ThreadPoolExecutor(threads) as pool:  # session.run releases the GIL
+            for _ in pool.map(describe, starts):
+                pass
+        return out
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _open(path: Path) -> onnxruntime.InferenceSession:
+    if not path.is_file():
+        raise HardnetError(f"no weights file {path}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only; they are raised as well
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no public base class
+        reason = str(error).splitlines()[0]
+        raise HardnetError(f"{path} cannot be read as an ONNX network: {reason}") from error
+
+
+def _sizes(session: onnxruntime.InferenceSession, path: Path) -> tuple[int, int]:
+    """(S, D) of a network that reads (N, 1, S, S) and gives (N, D)."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    if len(inputs) == 1 and len(outputs) == 1:
+        read, given = inputs[0].shape, outputs[0].shape
+        fixed = all(isinstance(n, int) for n in (*read[1:], *given[1:]))
+        if fixed and len(read) == 4 and read[1] == 1 and read[2] == read[3] and len(given) == 2:
+            return int(read[2]), int(given[1])
+    shapes = f"{[i.shape for i in inputs]} -> {[o.shape for o in outputs]}"
+    raise HardnetError(f"{path} maps {shapes}; a descriptor maps [N, 1, S, S] -> [N, D]")

@@ -1,0 +1,46 @@
+"""Any weights file of a registered network, run by PyTorch: for training code and experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hardnet.descriptors.base import Descriptors
+from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
+from hardnet.errors import MissingExtraError
+
+BATCH = 128
+
+
+class TorchDescriptor:
+    """A network of ``hardnet.nets`` with weights from a file.
+
+    Args:
+        path: ``.safetensors`` or a published state dict (``.pth``, ``.pt``, ``.params``).
+        name: what to call it; the file's stem by default.
+    """
+
+    def __init__(self, path: Path | str, name: str | None = None) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("torch", "train") from error
+        from hardnet.nets.checkpoints import load_net
+
+        self._torch = torch
+        self._net = load_net(path)
+        self.name = name or Path(path).stem
+        self.dim = self._net.dim
+
+    def __call__(self, patches: ArrayLike) -> Descriptors:
+        """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
+        checked = resize_patches(check_patches(patches), self._net.patch_size)
+        out = np.empty((len(checked), self.dim), np.float32)
+        with self._torch.inference_mode():
+            for start in range(0, len(checked), BATCH):
+                batch = checked[start : start + BATCH, None].astype(np.float32)
+                described = self._net(self._torch.from_numpy(batch)).numpy()
+                out[start : start + BATCH] = unit_rows(described)
+        return out
