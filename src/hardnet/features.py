@@ -101,7 +101,9 @@ def extract(
     clock("detect")
     patches = cut_patches(grey, found)
     clock("cut")
-    vectors = np.asarray(describe(patches), np.float32).reshape(len(patches), describe.dim)
+    vectors = np.zeros((0, describe.dim), np.float32)
+    if len(patches):
+        vectors = np.asarray(describe(patches), np.float32)
     clock("describe")
     is_array = isinstance(image, np.ndarray)
     return Features(

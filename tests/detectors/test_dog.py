@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet import detectors
+from hardnet.detectors import dog
+from hardnet.errors import HardnetError
+from hardnet.frames import centres, to_similarity, transform
+
+
+def blob(x: float, y: float, spread: float) -> np.ndarray:
+    yy, xx = np.mgrid[:200, :200]
+    hill = np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / (2 * spread**2))
+    return np.round(40 + 150 * hill).astype(np.uint8)
+
+
+@pytest.mark.parametrize("spread", [3.0, 6.0])
+def test_a_blob_is_found_where_it_is(spread: float) -> None:
+    frames, _ = dog.detect(blob(100.3, 90.6, spread), 1)
+    xy, sigma, _ = to_similarity(frames)
+    # OpenCV's default doubling of the image would be off by 0.25.
+    np.testing.assert_allclose(xy[0], [100.3, 90.6], atol=0.05)
+    assert sigma[0] == pytest.approx(0.89 * spread, rel=0.05)
+
+
+def test_strongest_first_and_within_budget(camera: np.ndarray) -> None:
+    frames, scores = dog.detect(camera, 500)
+    assert frames.shape == (500, 2, 3)
+    assert frames.dtype == np.float32
+    assert (np.diff(scores) <= 0).all()
+    fewer, fewer_scores = dog.detect(camera, 100)
+    np.testing.assert_array_equal(fewer, frames[:100])
+    np.testing.assert_array_equal(fewer_scores, scores[:100])
+
+
+def test_the_same_with_one_and_two_threads(camera: np.ndarray) -> None:
+    threads = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(1)
+        one = dog.detect(camera)
+        cv2.setNumThreads(2)
+        two = dog.detect(camera)
+    finally:
+        cv2.setNumThreads(threads)
+    np.testing.assert_array_equal(one[0], two[0])
+    np.testing.assert_array_equal(one[1], two[1])
+
+
+def test_faint_images_still_fill_the_budget(camera: np.ndarray) -> None:
+    faint = (100 + camera * 0.15).astype(np.uint8)
+    assert len(cv2.SIFT_create().detect(faint, None)) < 150
+    assert len(dog.detect(faint, 500)[0]) == 500
+
+
+def test_nothing_in_an_even_image() -> None:
+    frames, scores = dog.detect(np.full((100, 100), 128, np.uint8))
+    assert frames.shape == (0, 2, 3)
+    assert scores.shape == (0,)
+
+
+def test_keypoints_repeat_on_a_real_pair(data: Path) -> None:
+    first, second = (
+        cv2.imread(str(data / "oxford-affine" / "graf" / f"{k}.png"), 0) for k in (1, 2)
+    )
+    homography = np.loadtxt(data / "oxford-affine" / "graf" / "H_1_2")
+    moved = centres(transform(dog.detect(first)[0], homography))
+    found = centres(dog.detect(second)[0])
+    height, width = second.shape
+    inside = ((moved > 0) & (moved < (width, height))).all(1)
+    nearest = np.linalg.norm(moved[inside][:, None] - found[None], axis=2).min(1)
+    assert (nearest < 2).mean() > 0.4  # 2048 random positions: 0.05
+
+
+def test_unknown_detector_lists_the_known() -> None:
+    with pytest.raises(HardnetError, match="no detector 'surf': choose one of dog"):
+        detectors.load("surf")
