@@ -15,10 +15,8 @@ _PAPER = (250, 250, 248)
 _INK = (60, 60, 64)
 _FINE = 2  # drawn at twice the size and shrunk: OpenCV's small circles are diamonds otherwise
 _BITS = 4  # OpenCV draws at sub-pixel positions given in units of 1/16 pixel
-# Colours of the four corners of the left photo, blended between: warm to cold, left to right.
-_CORNERS = np.array(
-    [[[255, 176, 32], [32, 200, 255]], [[255, 64, 129], [124, 92, 255]]], np.float32
-)
+_HUES = 45.0, -165.0  # degrees, left to right: orange, red, magenta, blue, cyan
+_SATURATION = 0.4, 1.0  # top to bottom: pale to deep
 
 
 def draw_matches(
@@ -84,11 +82,13 @@ def _place(xy: NDArray[np.floating], image: Pixels, shown: Pixels) -> NDArray[np
 
 
 def _colours(a: NDArray[np.float64], width: int, height: int) -> list[tuple[int, int, int]]:
-    """The colour of each position of the left photo: a blend of the corners' colours."""
-    u, v = (np.clip(a / (width, height), 0, 1)).T[:, :, None]
-    top = _CORNERS[0, 0] * (1 - u) + _CORNERS[0, 1] * u
-    bottom = _CORNERS[1, 0] * (1 - u) + _CORNERS[1, 1] * u
-    return [(int(r), int(g), int(b)) for r, g, b in top * (1 - v) + bottom * v]
+    """The colour of each position of the left photo: its column gives the hue, its row how deep."""
+    u, v = np.clip(a / (width, height), 0, 1).T
+    hue = (_HUES[0] + (_HUES[1] - _HUES[0]) * u) % 360
+    saturation = _SATURATION[0] + (_SATURATION[1] - _SATURATION[0]) * v
+    hsv = np.stack([hue, saturation, np.ones_like(hue)], 1).astype(np.float32)
+    rgb = np.asarray(cv2.cvtColor(hsv.reshape(-1, 1, 3), cv2.COLOR_HSV2RGB)) if len(a) else hsv
+    return [(int(r), int(g), int(b)) for r, g, b in rgb.reshape(-1, 3) * 255]
 
 
 def _spread(points: NDArray[np.float64], count: int) -> NDArray[np.intp]:
