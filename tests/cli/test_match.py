@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.images import read_image, write_image
+
+
+def hardnet(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hardnet.cli.app", "match", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def rootsift(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return hardnet(*arguments, "--descriptor", "rootsift")
+
+
+@pytest.fixture(scope="module")
+def pair(photos: Path) -> tuple[Path, Path]:
+    return photos / "motorcycle_left.png", photos / "motorcycle_right.png"
+
+
+def test_json(pair: tuple[Path, Path]) -> None:
+    run = rootsift(*pair, "--json", "--keypoints", 1000)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert set(found) == {"images", "geometry", "matches", "inliers", "seconds"}
+    matches = np.array(found["matches"])
+    assert matches.shape == (len(found["inliers"]), 4)
+    assert set(found["inliers"]) <= {True, False}
+    assert found["geometry"]["kind"] == "fundamental"
+    assert np.array(found["geometry"]["model"]).shape == (3, 3)
+    assert [image["path"] for image in found["images"]] == [str(path) for path in pair]
+    assert found["images"][0]["size"] == [741, 500]
+    assert found["images"][0]["keypoints"] == 1000
+    assert set(found["seconds"]) == {
+        "load", "read", "detect", "cut", "describe", "match", "verify",
+    }  # fmt: skip
+    inliers = matches[found["inliers"]]
+    assert len(inliers) > 200
+    assert np.abs(inliers[:, 1] - inliers[:, 3]).mean() < 1  # a rectified pair: rows agree
+
+
+def test_people_get_a_table_and_a_picture(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    run = rootsift(*pair, "-o", tmp_path / "matches.png", "--keypoints", 800)
+    assert run.returncode == 0, run.stderr
+    for word in ("keypoints", "matches", "inliers", "fundamental", "seconds", "matches.png"):
+        assert word in run.stdout
+    assert read_image(tmp_path / "matches.png").shape[1] > 1400
+
+
+def test_model_option(pair: tuple[Path, Path]) -> None:
+    run = rootsift(*pair, "--json", "--model", "homography", "--keypoints", 1000)
+    assert json.loads(run.stdout)["geometry"]["kind"] == "homography"
+
+
+def test_no_match_is_one_line_code_one_and_valid_json(photos: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "no.png"
+    run = rootsift(photos / "chelsea.png", photos / "brick.png", "--json", "-o", picture)
+    assert run.returncode == 1
+    found = json.loads(run.stdout)
+    assert found["geometry"] == {"kind": None, "model": None}
+    assert not any(found["inliers"])
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert "no match" in run.stderr
+    assert not picture.exists()
+
+
+def test_no_keypoints_is_no_match(photos: Path, tmp_path: Path) -> None:
+    write_image(tmp_path / "even.png", np.full((80, 80), 128, np.uint8))
+    run = rootsift(tmp_path / "even.png", photos / "chelsea.png", "--json")
+    assert run.returncode == 1
+    assert json.loads(run.stdout)["matches"] == []
+    assert len(run.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "dot", "folder", "cut"])
+def test_bad_input_is_one_line_and_code_one(photos: Path, tmp_path: Path, kind: str) -> None:
+    bad = tmp_path / f"{kind}.jpg"
+    if kind == "text":
+        bad.write_text("words")
+    elif kind == "dot":
+        bad.write_bytes(cv2.imencode(".jpg", np.zeros((1, 1, 3), np.uint8))[1].tobytes())
+    elif kind == "folder":
+        bad.mkdir()
+    elif kind == "cut":
+        whole = cv2.imencode(".jpg", read_image(photos / "chelsea.png"))[1].tobytes()
+        bad.write_bytes(whole[:5000])
+    run = rootsift(photos / "chelsea.png", bad, "--json")
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert run.stderr.startswith("error:")
+    assert bad.name in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["only-one.png"],
+        ["a.png", "b.png", "--keypoints", "0"],
+        ["a.png", "b.png", "--model", "affine"],
+        ["a.png", "b.png", "--ratio", "1.5"],
+        ["a.png", "b.png", "--no-such-option"],
+    ],
+)
+def test_wrong_usage_is_code_two(arguments: list[str]) -> None:
+    run = hardnet(*arguments)
+    assert run.returncode == 2
+    assert run.stdout == ""
+
+
+def test_unknown_descriptor_is_code_one(pair: tuple[Path, Path]) -> None:
+    run = hardnet(*pair, "--descriptor", "surf")
+    assert run.returncode == 1
+    assert run.stderr.startswith("error:")
+    assert "surf" in run.stderr
+
+
+def test_help_has_an_example() -> None:
+    run = hardnet("--help")
+    assert run.returncode == 0
+    assert "hardnet match left.jpg right.jpg" in run.stdout
+
+
+def test_exif_rotation_gives_the_matches_of_the_upright_picture(
+    photos: Path, tmp_path: Path
+) -> None:
+    upright = read_image(photos / "motorcycle_right.png")
+    write_image(tmp_path / "upright.png", upright)
+    # Stored on its side, with the tag (6) that says: turn clockwise to view. No loss in between.
+    stored = np.ascontiguousarray(np.rot90(upright, 1))
+    png = cv2.imencode(".png", stored[:, :, ::-1])[1].tobytes()
+    tiff = b"MM\x00*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
+    chunk = b"eXIf" + tiff
+    header = 8 + 25  # signature and IHDR
+    exif = struct.pack(">I", len(tiff)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (tmp_path / "turned.png").write_bytes(png[:header] + exif + png[header:])
+
+    left = photos / "motorcycle_left.png"
+    results = [
+        json.loads(rootsift(left, tmp_path / name, "--json", "--keypoints", 800).stdout)
+        for name in ("upright.png", "turned.png")
+    ]
+    for field in ("matches", "inliers", "geometry"):
+        assert results[0][field] == results[1][field]
+    assert results[1]["images"][1]["size"] == [741, 500]
+
+
+def test_max_size_reports_original_pixels(pair: tuple[Path, Path]) -> None:
+    found = json.loads(rootsift(*pair, "--json", "--max-size", 400).stdout)
+    matches = np.array(found["matches"])[found["inliers"]]
+    assert found["images"][0]["size"] == [741, 500]
+    assert matches[:, 0].max() > 600
+    assert np.median(np.abs(matches[:, 1] - matches[:, 3])) < 1
