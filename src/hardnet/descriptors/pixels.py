@@ -21,8 +21,8 @@ class PixelsDescriptor:
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, 256) unit vectors."""
-        small = resize_patches(check_patches(patches), self.side)
-        rows = small.reshape(len(small), self.dim).astype(np.float32)
+        exact = check_patches(patches).astype(np.float32)  # resizing bytes would round
+        rows = resize_patches(exact, self.side).reshape(-1, self.dim).astype(np.float32)
         # The mean of equal float32 numbers may differ from them in the last digit: a flat patch
         # must give zeros here, not amplified rounding.
         flat = rows.max(1, initial=-np.inf) == rows.min(1, initial=np.inf)

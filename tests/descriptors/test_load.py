@@ -1,0 +1,88 @@
+"""Descriptors by name and by file; the shipped weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardnet.descriptors import WEIGHTS, Descriptor, load, names
+from hardnet.errors import HardnetError
+
+
+def test_names() -> None:
+    assert names() == ["hardnet", "hardnet-int8", "pixels", "rootsift", "sift"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_name_loads_a_descriptor(name: str, patches: np.ndarray) -> None:
+    describe = load(name)
+    assert isinstance(describe, Descriptor)
+    assert describe.name == name
+    assert describe(patches).shape == (len(patches), describe.dim)
+
+
+def test_unknown_name_lists_the_names_and_the_nearest() -> None:
+    with pytest.raises(HardnetError, match=r"'harndet' \(did you mean 'hardnet'\?\); known: hard"):
+        load("harndet")
+    with pytest.raises(HardnetError, match=r"unknown descriptor 'qqq'; known: hardnet, "):
+        load("qqq")
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.safetensors", "a.pth"])
+def test_missing_and_damaged_files_are_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(HardnetError, match="no weights file"):
+        load(tmp_path / name)
+    (tmp_path / name).write_bytes(b"no network")
+    with pytest.raises(HardnetError, match=name.replace(".", r"\.")):
+        load(tmp_path / name)
+
+
+def test_an_onnx_file_that_is_no_descriptor(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    make, real = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [make.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [make.make_tensor_value_info("x", real, ["N", 3, 224, 224])],
+        [make.make_tensor_value_info("y", real, ["N", 3, 224, 224])],
+    )
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "relu.onnx")
+    with pytest.raises(HardnetError, match=r"relu\.onnx maps .*224.*a descriptor maps"):
+        load(tmp_path / "relu.onnx")
+
+
+def test_onnx_equals_torch_and_threads_change_nothing(weights: Path, patches: np.ndarray) -> None:
+    torch_values = load(weights / "net.safetensors")(patches)
+    one = load(weights / "net.onnx", threads=1)(patches)
+    two = load(weights / "net.onnx", threads=2)(patches)
+    np.testing.assert_allclose(one, torch_values, atol=1e-5)
+    np.testing.assert_array_equal(one, two)
+
+
+def test_describing_needs_no_torch() -> None:
+    code = (
+        "import sys, numpy; from hardnet.descriptors import load;"
+        "load('rootsift')(numpy.zeros((1, 32, 32), 'uint8'));"
+        "import hardnet.descriptors.hardnet_onnx, hardnet.descriptors.torch_net;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_torch_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, weights: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(HardnetError, match=r'torch is not installed.*"hardnet\[train\]"'):
+        load(weights / "net.safetensors")
+
+
+def test_shipped_weights_agree_with_each_other(patches: np.ndarray) -> None:
+    exact = load("hardnet")(patches)
+    np.testing.assert_allclose(load(WEIGHTS / "hardnet.safetensors")(patches), exact, atol=1e-4)
+    assert (load("hardnet-int8")(patches) * exact).sum(1).mean() > 0.999
