@@ -8,7 +8,11 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 
 RATIO = 0.9
-"""Default of the ratio test, on Euclidean distances. See ``match_descriptors``."""
+"""Default of the ratio test, on Euclidean distances, together with the mutual test.
+
+RootSIFT on images 1 to 3 and 1 to 5 of Oxford's five sequences, 1500 keypoints: 0.8 keeps 2707
+correct matches and 90% of what it keeps is correct; 0.9: 3057 and 78%; 1 (off): 3309 and 54%.
+MAGSAC++ does not need the 90%, so 0.9 takes the larger number."""
 
 _BLOCK_ELEMENTS = 4_000_000  # distances held at once: 16 MB, whatever the number of descriptors
 
