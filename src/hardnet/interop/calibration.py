@@ -25,7 +25,7 @@ def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.ui
         seed: of the draw.
 
     Returns:
-        (N, 32, 32) uint8.
+        (N, 32, 32) uint8; images that cannot be read are passed over.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -44,11 +44,16 @@ def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.ui
     files = [files[i] for i in random.permutation(len(files))[: max(16, count // 50)]]
     each = -(-count // len(files))
     cut = np.concatenate([_patches_of(path, each, random) for path in files])
+    if not len(cut):
+        raise HardnetError(f"no patches in the photographs of {folder}")
     return cut[random.permutation(len(cut))[:count]]
 
 
 def _patches_of(path: Path, count: int, random: np.random.Generator) -> NDArray[np.uint8]:
-    grey = to_grey(read_image(path))
+    try:
+        grey = to_grey(read_image(path))
+    except HardnetError:  # a damaged or tiny image among many is no reason to stop
+        return np.zeros((0, PATCH_SIZE, PATCH_SIZE), np.uint8)
     # More than wanted: the strongest alone would all be corners of high contrast.
     frames = from_opencv(cv2.SIFT.create(4 * count).detect(grey, None))
     return cut_patches(grey, frames[random.permutation(len(frames))[:count]])
