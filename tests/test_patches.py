@@ -142,9 +142,7 @@ def test_tiny_image_and_huge_frame() -> None:
 def test_frame_without_area_is_one_pixel(camera: np.ndarray) -> None:
     point = np.zeros((1, 2, 3), np.float32)
     point[0, :, 2] = 30, 40
-    np.testing.assert_array_equal(
-        cut_patches(camera, point)[0], np.full((32, 32), camera[40, 30])
-    )
+    np.testing.assert_array_equal(cut_patches(camera, point)[0], np.full((32, 32), camera[40, 30]))
 
 
 @pytest.mark.parametrize(
