@@ -98,10 +98,14 @@ def test_validation_is_called_and_logged(patch_set: PatchSet, tmp_path: Path) ->
 
 
 def test_final_weights_load_again(patch_set: PatchSet, tmp_path: Path) -> None:
-    from hardnet.nets.checkpoints import load_net
+    from hardnet.nets.checkpoints import load_net, read_checkpoint
 
     trainer = Trainer(recipe(), patch_set, tmp_path)
-    net = load_net(trainer.run())
+    weights = trainer.run()
+    facts = read_checkpoint(weights).metadata
+    assert facts["recipe"]["seed"] == 4
+    assert facts["pairs"] == 96
+    net = load_net(weights)
     ours = trainer.describe(patch_set.patches[:5])
     with torch.no_grad():
         theirs = net.eval()(torch.from_numpy(patch_set.patches[:5])[:, None].float() / 255)

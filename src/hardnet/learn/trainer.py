@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,8 @@ class Trainer:
             log.close()
         self.save()
         weights = self.folder / f"{self.recipe.net}.safetensors"
-        save_checkpoint(weights, self.net, self.recipe.net)
+        facts = {"recipe": asdict(self.recipe), "pairs": self.step * self.recipe.batch}
+        save_checkpoint(weights, self.net, self.recipe.net, facts)
         return weights
 
     def _train_step(self) -> dict[str, float]:
