@@ -172,7 +172,7 @@ def _finish(
     for each in report.tables(results):
         shown = RichTable(title=each.title, title_justify="left")
         for i, column in enumerate(each.columns):
-            shown.add_column(column, justify="right" if i else "left")
+            shown.add_column(column, justify="right" if i else "left", no_wrap=i == 0)
         for row in each.rows:
             shown.add_row(*(cell.replace("**", "") for cell in row))
         console.print(shown)
