@@ -131,7 +131,7 @@ def calibrate(net: Net, layers: list[Layer], patches: NDArray[np.uint8]) -> list
 def best_scale(activations: Tensor, levels: int = ACTIVATION_LEVELS) -> float:
     """The scale of least mean squared error for 0..levels; values above it are clipped."""
     # An odd step, so that it does not keep hitting the same column of every map.
-    sample = activations.flatten()[:: activations.numel() // 500_000 | 1]
+    sample = activations.flatten()[:: activations.numel() // 200_000 | 1]
     largest = float(sample.max())
     if largest <= 0:
         raise HardnetError("a layer of the network gives only zeros on the calibration patches")
