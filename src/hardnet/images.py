@@ -21,6 +21,9 @@ Pixels = NDArray[np.uint8]
 MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+"""Names of files that are taken for images in a folder."""
+
 _DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, this obeys EXIF
 _JPEG, _PNG, _PNG_END = b"\xff\xd8", b"\x89PNG", b"IEND\xaeB`\x82"
 # A marker that ends entropy-coded data: neither a stuffed 0xFF byte nor a restart marker.
@@ -54,6 +57,16 @@ def read_image(source: Source) -> Pixels:
             f"{MIN_SIDE}x{MIN_SIDE}"
         )
     return pixels
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Image files below ``folder``, in an order that does not depend on the machine."""
+    if not folder.is_dir():
+        raise HardnetError(f"{folder} is not a folder")
+    found = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+    if not found:
+        raise HardnetError(f"{folder} contains no image ({', '.join(sorted(SUFFIXES))})")
+    return sorted(found, key=lambda p: p.relative_to(folder).as_posix())
 
 
 def to_grey(pixels: Pixels) -> Pixels:

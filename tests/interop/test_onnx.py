@@ -121,7 +121,7 @@ def test_real_patches_are_reproducible_and_errors_name_the_folder(
     (tmp_path / "broken.png").write_bytes(b"no image")
     assert len(real_patches(tmp_path, 50)) > 20
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(HardnetError, match="neither an info"):
+    with pytest.raises(HardnetError, match="contains no image"):
         real_patches(empty, 50)
     with pytest.raises(HardnetError, match="no folder"):
         real_patches(tmp_path / "none", 50)

@@ -6,6 +6,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from hardnet.cli import bench, data, export, match, train
 from hardnet.errors import HardnetError
@@ -27,7 +28,9 @@ def main() -> None:
     try:
         app()
     except HardnetError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        # Escaped: a file called "photo [1].jpg" is not markup.
+        line = f"[bold red]error:[/] {escape(str(error))}"
+        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_opencv
-from hardnet.images import read_image, to_grey
+from hardnet.images import list_images, read_image, to_grey
 from hardnet.patches import PATCH_SIZE, cut_patches
-
-_IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
 
 def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -37,9 +35,7 @@ def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.ui
         patches = read_brown(folder, PATCH_SIZE).patches
         chosen = random.permutation(len(patches))[:count]
         return np.array(patches[np.sort(chosen)])
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _IMAGES)
-    if not files:
-        raise HardnetError(f"{folder} has neither an info.txt (patch set) nor photographs")
+    files = list_images(folder)
     # A few patches of many photographs say more than many patches of a few.
     files = [files[i] for i in random.permutation(len(files))[: max(16, count // 50)]]
     each = -(-count // len(files))

@@ -75,7 +75,7 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
     try:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError  # omegaconf's own parser
+        from yaml import YAMLError  # omegaconf reads with it
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
     path = Path(path)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
 from hardnet.learn.allocator import keep_freed_memory
@@ -74,7 +74,8 @@ class Trainer:
         self._fabric = Fabric(accelerator=recipe.accelerator, devices=1)
         torch.manual_seed(recipe.seed)
         # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
-        self.net = build_net(recipe.net, recipe.dropout).to(memory_format=torch.channels_last)
+        self.net: nn.Module = build_net(recipe.net, recipe.dropout)
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(
             self.net.parameters(),
             lr=recipe.lr,

@@ -15,7 +15,7 @@ from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.from_photos import (
     PhotoSettings,
     build_from_photos,
-    detect,
+    choose_frames,
     informative,
     inside,
     patches_of_photo,
@@ -82,7 +82,7 @@ def test_another_seed_gives_other_patches(album: Path) -> None:
 
 def test_detected_frames_are_inside_and_apart(album: Path) -> None:
     image = cv2.imread(str(album / "astronaut.png"), cv2.IMREAD_GRAYSCALE)
-    frames = detect(image, 300, np.random.default_rng(0))
+    frames = choose_frames(image, 300, np.random.default_rng(0))
     assert 100 < len(frames) <= 300
     assert inside(frames, 512, 512).all()
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))

@@ -19,9 +19,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.detectors import dog
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, centres, from_opencv, transform
-from hardnet.images import read_image, shrink, to_grey
+from hardnet.frames import Frames, centres, transform
+from hardnet.images import list_images, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
 from hardnet.patchsets.build.views import (
@@ -31,8 +32,6 @@ from hardnet.patchsets.build.views import (
     random_light_and_sensor,
     render,
 )
-
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})
 
 
 @dataclass(frozen=True)
@@ -73,19 +72,6 @@ class BuildReport:
     skipped: tuple[str, ...]
 
 
-def list_photos(folder: Path) -> list[Path]:
-    """Image files below ``folder``, in an order that does not depend on the machine."""
-    if not folder.is_dir():
-        raise HardnetError(f"{folder} is not a folder")
-    photos = sorted(
-        (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()),
-        key=lambda p: p.relative_to(folder).as_posix(),
-    )
-    if not photos:
-        raise HardnetError(f"{folder} contains no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    return photos
-
-
 def patches_of_photo(
     path: Path, name: str, settings: PhotoSettings
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
@@ -107,7 +93,7 @@ def patches_of_photo(
         return None
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
-    frames = detect(image, settings.points, rng)
+    frames = choose_frames(image, settings.points, rng)
     patches, points = [], []
     for view in range(settings.views + 1):
         if view == 0:
@@ -126,12 +112,10 @@ def patches_of_photo(
     return _keep_pairs(np.concatenate(patches), np.concatenate(points))
 
 
-def detect(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
+def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
     """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
     height, width = image.shape
-    sift = cv2.SIFT.create(contrastThreshold=0.02)
-    keypoints = sorted(sift.detect(image, None), key=lambda k: (-k.response, k.pt, k.angle))
-    frames = from_opencv(keypoints)
+    frames, _ = dog.detect(image, 8 * count)
     frames = frames[inside(frames, width, height)][: 4 * count]
     frames = frames[_apart(frames)]
     chosen = np.sort(rng.permutation(len(frames))[:count])
@@ -211,7 +195,7 @@ def build_from_photos(
         workers: processes; the set does not depend on their number.
         progress: called with (photos done, photos in all, name of a skipped photo or None).
     """
-    photos = list_photos(folder)
+    photos = list_images(folder)
     names = [p.relative_to(folder).as_posix() for p in photos]
     skipped: list[str] = []
     next_point = 0
