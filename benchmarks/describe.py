@@ -72,6 +72,7 @@ def main(
 
     settings = {"threads": threads, "patches": patches, "repetitions": repetitions}
     results = {
+        "kind": "describe",
         "patches_per_second": rates,
         "ratio_to_kornia": {
             batch: {name: rate / row["kornia"] for name, rate in row.items()}

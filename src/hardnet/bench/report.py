@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,14 @@ def read_results(path: Path) -> dict[str, Any]:
         results = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise HardnetError(f"{path}: cannot read results: {error}") from error
-    if not isinstance(results, dict) or results.get("kind") not in ("patches", "pairs"):
-        raise HardnetError(
-            f"{path}: not written by 'hardnet bench patches' or 'hardnet bench pairs'"
-        )
+    if not isinstance(results, dict) or results.get("kind") not in _TABLES:
+        raise HardnetError(f"{path}: not a results file of {', '.join(_TABLES)}")
     return results
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    """The tables of a results file: the summary, then one row per sequence."""
-    return _patch_tables(results) if results["kind"] == "patches" else _pair_tables(results)
+    """The tables of a results file: the summary, then the details."""
+    return _TABLES[results["kind"]](results)
 
 
 def figure(results: Mapping[str, Any], path: Path) -> None:
@@ -54,6 +52,8 @@ def figure(results: Mapping[str, Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "bench") from error
+    if results["kind"] == "describe":
+        raise HardnetError("there is no figure of the describe benchmark, only its table")
     label, values = _headline(results)
     names = [name for name in next(iter(values.values())) if name != "all"]
     width = 0.8 / len(values)
@@ -120,6 +120,16 @@ def _pair_tables(results: Mapping[str, Any]) -> list[Table]:
     ]
 
 
+def _describe_tables(results: Mapping[str, Any]) -> list[Table]:
+    rates, ratios = results["patches_per_second"], results["ratio_to_kornia"]
+    rows = [
+        [name, *(f"{rates[batch][name]:.0f} ({ratios[batch][name]:.2f}x)" for batch in rates)]
+        for name in next(iter(rates.values()))
+    ]
+    columns = ["descriptor", *(f"patches/s, batch {batch} (ratio)" for batch in rates)]
+    return [Table("Describing real patches, 2 threads", columns, rows)]
+
+
 def _by_sequence(title: str, values: Mapping[str, Mapping[str, float]], style: str) -> Table:
     """Sequences down, descriptors across, the best of each row in bold."""
     names = [name for name in next(iter(values.values())) if name != "all"]
@@ -133,3 +143,10 @@ def _by_sequence(title: str, values: Mapping[str, Mapping[str, float]], style: s
 
 def _ratio(value: float, baseline: float | None) -> str:
     return f"{value / baseline:.2f}x" if baseline else "-"
+
+
+_TABLES: dict[str, Callable[[Mapping[str, Any]], list[Table]]] = {
+    "patches": _patch_tables,
+    "pairs": _pair_tables,
+    "describe": _describe_tables,
+}

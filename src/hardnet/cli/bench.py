@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     bench.command("patches")(patches)
     bench.command("pairs")(pairs)
     bench.command("table")(table)
+    bench.command("refresh")(refresh)
     app.add_typer(bench, name="bench")
 
 
@@ -130,6 +131,23 @@ def table(
     print("\n\n".join(t.markdown() for t in report.tables(content)))
     if figure is not None:
         report.figure(content, figure)
+
+
+def refresh(
+    documents: Annotated[list[Path], typer.Argument(help="Markdown files.")],
+) -> None:
+    """Renew the tables of Markdown files from the results files they name.
+
+    Example: hardnet bench refresh README.md docs/results.md
+    """
+    from hardnet.bench import document
+
+    for path in documents:
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
+        path.write_text(document.refresh(text, Path.cwd()))
 
 
 def _choose(

@@ -1,0 +1,31 @@
+"""Tables inside Markdown files, taken from results files, so that no number is typed by hand.
+
+A document says where a table goes:
+
+    <!-- summary results/match_real_pairs.json -->
+    <!-- end -->
+
+``summary`` asks for the first table of the results file, ``tables`` for all of them. What stands
+between the two lines is replaced; the path is relative to the root of the repository.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hardnet.bench.report import read_results, tables
+
+_SLOT = re.compile(r"(<!-- (summary|tables) (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def refresh(text: str, root: Path) -> str:
+    """``text`` with every table as its results file has it now."""
+
+    def fill(slot: re.Match[str]) -> str:
+        opening, what, path, _, closing = slot.groups()
+        found = tables(read_results(root / path))
+        shown = found[:1] if what == "summary" else found
+        return opening + "".join(table.markdown() + "\n\n" for table in shown) + closing
+
+    return _SLOT.sub(fill, text)
