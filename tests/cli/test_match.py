@@ -80,6 +80,14 @@ def test_no_keypoints_is_no_match(photos: Path, tmp_path: Path) -> None:
     assert run.returncode == 1
     assert json.loads(run.stdout)["matches"] == []
     assert len(run.stderr.strip().splitlines()) == 1
+    assert "no keypoints in" in run.stderr
+    assert "even.png" in run.stderr
+
+
+def test_brackets_in_a_file_name_are_not_markup(photos: Path, tmp_path: Path) -> None:
+    run = rootsift(tmp_path / "x [bold].jpg", photos / "chelsea.png")
+    assert run.returncode == 1
+    assert "x [bold].jpg does not exist" in run.stderr
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "dot", "folder", "cut"])

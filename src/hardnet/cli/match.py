@@ -77,13 +77,8 @@ def _match(
     else:
         Console().print(_to_table(result))
     if not verified:
-        Console(stderr=True).print(
-            f"no match: {len(result)} tentative matches between {image_a} and {image_b}, but "
-            "no geometry agrees; try more --keypoints or a larger --max-size",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        line = f"no match: {_why_not(result)}"
+        Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1)
     if output is not None and not as_json:
         Console().print(f"picture: {output}", highlight=False, markup=False, soft_wrap=True)
@@ -127,3 +122,14 @@ def _to_table(result: Matches) -> Table:
     table.add_row("model", result.geometry.kind or "none")
     table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in _seconds(result).items()))
     return table
+
+
+def _why_not(result: Matches) -> str:
+    """What a user can do about a pair that does not match."""
+    empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
+    if empty:
+        return f"no keypoints in {' and '.join(empty)}; is there anything but a flat surface?"
+    return (
+        f"{len(result)} tentative matches between {result.a.path} and {result.b.path}, but no "
+        "geometry agrees; try more --keypoints or a larger --max-size"
+    )
