@@ -23,6 +23,6 @@ def test_shipped_weights_match_the_pair_and_the_disparity_agrees(tmp_path: Path)
     _, inliers, known, confirmed = found["hardnet"]
     assert inliers > 800
     assert confirmed > 0.85 * known > 0.7 * inliers
-    # A quarter less than RootSIFT would mean broken weights or a wrong window, not bad luck.
+    # A tenth less than RootSIFT would mean broken weights or a wrong window, not bad luck.
     assert confirmed > 0.9 * found["rootsift"][3]
     assert cv2.imread(str(tmp_path / "demo" / "motorcycle.png")).shape[1] > 800
