@@ -138,3 +138,36 @@ def rescale(frames: Frames, factor: float | tuple[float, float]) -> Frames:
     out = frames.astype(np.float64) * scale[:, None]
     out[:, :, 2] += 0.5 * scale - 0.5
     return out.astype(np.float32)
+
+
+def disturb(
+    frames: Frames,
+    shift: NDArray[np.float64],
+    octaves: NDArray[np.float64],
+    angle: NDArray[np.float64],
+    stretch: NDArray[np.float64],
+    axis: NDArray[np.float64],
+) -> Frames:
+    """Frames with a wrong place, size, orientation and shape, as an imperfect detector gives.
+
+    Args:
+        frames: (N, 2, 3).
+        shift: (N, 2) displacement, in half-sizes of the frame.
+        octaves: (N,) change of size, log2.
+        angle: (N,) rotation, radians.
+        stretch: (N,) anisotropy, log2 of the ratio of the two axes; the area stays.
+        axis: (N,) direction of the stretch in the patch, radians.
+    """
+    size, ratio = 2**octaves, 2 ** (stretch / 2)
+    diagonal = np.zeros((len(frames), 2, 2))
+    diagonal[:, 0, 0], diagonal[:, 1, 1] = ratio * size, size / ratio
+    noise = rotation(angle) @ rotation(axis) @ diagonal @ rotation(-axis)
+    a = frames[:, :, :2].astype(np.float64)
+    centre = frames[:, :, 2:] + a @ shift[:, :, None]
+    return np.concatenate([a @ noise, centre], 2).astype(np.float32)
+
+
+def rotation(angle: ArrayLike) -> NDArray[np.float64]:
+    """(..., 2, 2) matrices that turn by (...) radians, clockwise on screen."""
+    c, s = np.cos(angle), np.sin(angle)
+    return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)

@@ -21,7 +21,7 @@ from hardnet.bench.overlap import suppress_overlaps
 from hardnet.bench.sequences import Sequence, inside, project
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, transform
+from hardnet.frames import Frames, disturb, transform
 from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
 
@@ -102,16 +102,14 @@ def add_noise(frames: Frames, draw: NDArray[np.float64], factor: float) -> Frame
         factor: multiple of the easy noise.
     """
     shift_x, shift_y, zoom, turn, stretch = factor * draw[:, :5].T
-    along = draw[:, 5] * (np.pi / 2)
-    amount = 2 ** (STRETCH * stretch / 2)
-    unstretched = np.zeros((len(frames), 2, 2))
-    unstretched[:, 0, 0], unstretched[:, 1, 1] = amount, 1 / amount
-    shape = _rotation(along) @ unstretched @ _rotation(-along)
-    linear = 2 ** (ZOOM * zoom)[:, None, None] * _rotation(np.deg2rad(TURN) * turn) @ shape
-    shift = SHIFT * np.stack([shift_x, shift_y], 1)
-    a = frames[:, :, :2].astype(np.float64)
-    centre = frames[:, :, 2:] + a @ shift[:, :, None]
-    return np.concatenate([a @ linear, centre], 2).astype(np.float32)
+    return disturb(
+        frames,
+        shift=SHIFT * np.stack([shift_x, shift_y], 1),
+        octaves=ZOOM * zoom,
+        angle=np.deg2rad(TURN) * turn,
+        stretch=STRETCH * stretch,
+        axis=draw[:, 5] * (np.pi / 2),
+    )
 
 
 def score_sequence(patches: SequencePatches, describe: Descriptor) -> dict[str, MatchingScore]:
@@ -194,9 +192,3 @@ def matching_ap(reference: NDArray[np.float32], target: NDArray[np.float32]) -> 
         average_precision_trapezoid(distance, correct, len(index)),
         average_precision_at_hits(distance, correct, len(index)),
     )
-
-
-def _rotation(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 2, 2) rotations by (N,) radians."""
-    c, s = np.cos(angle), np.sin(angle)
-    return np.stack([c, -s, s, c], 1).reshape(-1, 2, 2)

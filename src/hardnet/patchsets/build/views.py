@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import Frames, from_similarity, to_similarity
+from hardnet.frames import Frames, disturb, from_similarity, rotation, to_similarity
 
 
 def random_homography(width: int, height: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -24,9 +24,9 @@ def random_homography(width: int, height: int, rng: np.random.Generator) -> NDAr
     axis = rng.uniform(0, np.pi)
     tilt = rng.uniform(-0.25, 0.25, 2) / (0.5 * max(width, height))
     centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
-    squeeze = _rotation(axis) @ np.diag([stretch**-0.5, stretch**0.5]) @ _rotation(-axis)
+    squeeze = rotation(axis) @ np.diag([stretch**-0.5, stretch**0.5]) @ rotation(-axis)
     affine = np.eye(3)
-    affine[:2, :2] = zoom * _rotation(turn) @ squeeze
+    affine[:2, :2] = zoom * rotation(turn) @ squeeze
     perspective = np.eye(3)
     perspective[2, :2] = tilt
     return np.asarray(np.linalg.inv(centre) @ affine @ perspective @ centre)
@@ -97,26 +97,16 @@ def jitter(
     """
     n = len(frames)
     angle = np.deg2rad(rng.uniform(-turn, turn, n))
-    size = 2 ** rng.uniform(-scale, scale, n)
-    stretch = 2 ** (rng.uniform(-anisotropy, anisotropy, n) / 2)
+    octaves = rng.uniform(-scale, scale, n)
+    stretch = rng.uniform(-anisotropy, anisotropy, n)
     axis = rng.uniform(0, np.pi, n)
-    diagonal = np.zeros((n, 2, 2))
-    diagonal[:, 0, 0], diagonal[:, 1, 1] = stretch * size, size / stretch
-    noise = _rotation(angle) @ _rotation(axis) @ diagonal @ _rotation(-axis)
-    centre = rng.uniform(-shift, shift, (n, 2, 1))
-    a = frames[:, :, :2].astype(np.float64)
-    return np.concatenate([a @ noise, a @ centre + frames[:, :, 2:]], 2).astype(np.float32)
+    displacement = rng.uniform(-shift, shift, (n, 2))
+    return disturb(frames, displacement, octaves, angle, stretch, axis)
 
 
 def forget_affine_shape(frames: Frames) -> Frames:
     """Similarity frames (same centre, area, x axis), as a detector without affine shape gives."""
     return from_similarity(*to_similarity(frames))
-
-
-def _rotation(angle: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., 2, 2) rotation matrices."""
-    c, s = np.cos(angle), np.sin(angle)
-    return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
 
 
 def _blur(image: NDArray[Any], sigma: float) -> NDArray[Any]:
