@@ -24,14 +24,20 @@ for command in (match, train, data, export, bench):
 
 
 def main() -> None:
-    """Run the command line; a HardnetError becomes one clear line and exit code 1."""
+    """Run the command line; what the user can fix becomes one clear line and exit code 1."""
     try:
         app()
     except HardnetError as error:
-        # Escaped: a file called "photo [1].jpg" is not markup.
-        line = f"[bold red]error:[/] {escape(str(error))}"
-        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:  # a full disk, a folder that may not be written
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _fail(message: str) -> None:
+    # Escaped: a file called "photo [1].jpg" is not markup.
+    line = f"[bold red]error:[/] {escape(message)}"
+    Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardnet.learn.distances import distance_matrix
+from hardnet.learn.distances import distance_matrix, pair_distances
 
 SAME_PATCH = 0.008
 """A "non-matching" descriptor closer than this is the same patch under two names (a point that was
@@ -79,5 +79,4 @@ def hardest_in_batch_blockwise(anchors: Tensor, positives: Tensor, block: int = 
         left = torch.where(by_row, own, column_index)
         right = torch.where(by_row, row_index, own)
         nothing = torch.minimum(row_best, column_best) >= FAR
-    chosen = (2 - 2 * (anchors[left] * positives[right]).sum(1)).clamp_min(0)
-    return torch.sqrt(chosen + 1e-6) + nothing * FAR
+    return pair_distances(anchors[left], positives[right]) + nothing * FAR

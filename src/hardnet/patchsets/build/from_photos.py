@@ -87,7 +87,6 @@ def patches_of_photo(
         (n, 64, 64) patches and their (n,) points, numbered from 0 in this photo and contiguous;
         None if the file cannot be read as an image.
     """
-    cv2.setNumThreads(1)  # photos are spread over processes; threads inside would only compete
     image = _read_grey(path, settings.max_size)
     if image is None:
         return None
@@ -229,7 +228,8 @@ def _map_photos(
         yield from map(patches_of_photo, photos, names, [settings] * len(photos))
         return
     context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
-    with ProcessPoolExecutor(workers, context) as pool:
+    # Photos are spread over processes: OpenCV's threads inside each would only compete.
+    with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
         window = 4 * workers
         pending = []
         for photo, name in zip(photos, names, strict=True):
