@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hardnet.bench import sequence_patches as sp
-from hardnet.bench.sequences import find_sequences
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity, to_similarity
+from hardnet.patchsets.sequences import find_sequences
 
 SHIFT = np.array([[1.0, 0, 12], [0, 1, -7], [0, 0, 1]])
 

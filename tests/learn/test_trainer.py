@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from hardnet.errors import HardnetError  # noqa: E402
 from hardnet.learn.recipe import Recipe  # noqa: E402
 from hardnet.learn.trainer import CHECKPOINT, Trainer  # noqa: E402
-from hardnet.patchsets.brown import BrownWriter  # noqa: E402
+from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
 from hardnet.patchsets.patchset import PatchSet  # noqa: E402
 
 

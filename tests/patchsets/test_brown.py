@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.brown import PAIR_FILE, BrownWriter, draw_pairs, read_brown
+from hardnet.patchsets.brown import PAIR_FILE, read_brown
+from hardnet.patchsets.brown_writer import BrownWriter, draw_pairs
 
 
 def write(folder: Path, count: int = 300) -> np.ndarray:

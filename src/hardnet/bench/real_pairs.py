@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import hardnet
-from hardnet.bench.sequences import Sequence, inside, project
 from hardnet.patches import PATCH_SIZE
+from hardnet.patchsets.sequences import Sequence, inside, project
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench.metrics import average_precision_at_hits, average_precision_trapezoid
-from hardnet.bench.overlap import suppress_overlaps
-from hardnet.bench.sequences import Sequence, inside, project
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, disturb, transform
 from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
+from hardnet.patchsets.overlap import suppress_overlaps
+from hardnet.patchsets.sequences import Sequence, inside, project
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor

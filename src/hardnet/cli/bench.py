@@ -18,8 +18,8 @@ from rich.table import Table as RichTable
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.sequences import Sequence
     from hardnet.descriptors import Descriptor
+    from hardnet.patchsets.sequences import Sequence
 
 Data = Annotated[
     list[Path],
@@ -154,8 +154,8 @@ def _choose(
     data: list[Path], sequences: str | None, descriptors: str
 ) -> tuple[list[Sequence], dict[str, Descriptor]]:
     """The sequences and descriptors a command line asks for."""
-    from hardnet.bench.sequences import find_sequences
     from hardnet.descriptors import load
+    from hardnet.patchsets.sequences import find_sequences
 
     chosen = find_sequences(data, None if sequences is None else sequences.split(","))
     contestants: dict[str, Descriptor] = {}

@@ -24,7 +24,8 @@ from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
-from hardnet.patchsets.brown import PATCH, BrownWriter
+from hardnet.patchsets.brown import PATCH
+from hardnet.patchsets.brown_writer import BrownWriter
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,

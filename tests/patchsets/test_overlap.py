@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from hardnet.bench.overlap import disc_overlap, suppress_overlaps
 from hardnet.frames import from_similarity
+from hardnet.patchsets.overlap import disc_overlap, suppress_overlaps
 
 
 def overlap_by_counting(distance, radius_a, radius_b, steps=1200):

@@ -2,13 +2,13 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.sequences import (
+from hardnet.errors import HardnetError
+from hardnet.patchsets.sequences import (
     find_sequences,
     inside,
     project,
     read_homography,
 )
-from hardnet.errors import HardnetError
 
 SHIFT = np.array([[1.0, 0, 5], [0, 1, -3], [0, 0, 1]])
 
