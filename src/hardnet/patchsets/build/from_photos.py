@@ -8,14 +8,12 @@ point. This is how a descriptor learns from pictures nobody has reconstructed in
 from __future__ import annotations
 
 import json
-import multiprocessing
 import zlib
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +24,7 @@ from hardnet.images import list_images, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH
 from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.build.ordered_map import ordered_map
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -200,7 +199,9 @@ def build_from_photos(
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        for k, result in enumerate(_map_photos(photos, names, settings, workers)):
+        cut = partial(_patches_of_job, settings=settings)
+        jobs = zip(photos, names, strict=True)
+        for k, result in enumerate(ordered_map(cut, jobs, workers)):
             if result is None:
                 skipped.append(names[k])
             elif len(result[0]):
@@ -221,21 +222,7 @@ def build_from_photos(
     return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
 
 
-def _map_photos(
-    photos: list[Path], names: list[str], settings: PhotoSettings, workers: int
-) -> Iterable[tuple[NDArray[np.uint8], NDArray[np.int64]] | None]:
-    """Results in the order of ``photos``, with only a few waiting in memory."""
-    if workers <= 1:
-        yield from map(patches_of_photo, photos, names, [settings] * len(photos))
-        return
-    context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
-    # Photos are spread over processes: OpenCV's threads inside each would only compete.
-    with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
-        window = 4 * workers
-        pending = []
-        for photo, name in zip(photos, names, strict=True):
-            pending.append(pool.submit(patches_of_photo, photo, name, settings))
-            if len(pending) >= window:
-                yield pending.pop(0).result()
-        for future in pending:
-            yield future.result()
+def _patches_of_job(
+    job: tuple[Path, str], settings: PhotoSettings
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+    return patches_of_photo(*job, settings)
