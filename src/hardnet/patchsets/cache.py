@@ -37,6 +37,11 @@ def user_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "hardnet"
 
 
+def set_name(folder: Path) -> str:
+    """The name of a set is that of its folder, also when it is given as ``.`` or ``set/``."""
+    return os.path.basename(os.path.abspath(folder))
+
+
 def cache_folder(set_folder: str | Path) -> Path:
     """A folder that can be written for what is derived from a set; it is made if absent.
 

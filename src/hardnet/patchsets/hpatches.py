@@ -1,0 +1,232 @@
+"""The HPatches patch release on disk.
+
+A folder per sequence, ``v_*`` (viewpoint) or ``i_*`` (illumination), each with 16 strips: the
+reference ``ref.png`` and five targets at three levels of noise, ``e1.png`` to ``t5.png``. A strip
+is a column of N grey 65 x 65 patches; row k of all 16 shows the same 3D point. A split says which
+sequences are for training and which for testing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.cache import CACHE, Progress, cached, set_name, state, write_npy
+from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.strips import picture_size, read_picture
+
+SIDE = 65
+LEVELS = {"easy": "e", "hard": "h", "tough": "t"}
+TARGETS = 5
+TAGS = ("ref", *(f"{level}{k}" for level in LEVELS.values() for k in range(1, TARGETS + 1)))
+"""The 16 strips of a sequence."""
+
+SPLITS_FILE = "splits.json"
+GROUPS = {"v_": "viewpoint", "i_": "illumination"}
+
+
+@dataclass(frozen=True)
+class HPatchesSequence:
+    """One sequence: ``count`` patches in each of its 16 strips."""
+
+    name: str
+    folder: Path
+    count: int
+
+    def patches(self, tag: str) -> NDArray[np.uint8]:
+        """(N, 65, 65) patches of the strip ``tag``, decoded anew at each call."""
+        return read_strip(self.folder / f"{tag}.png")
+
+
+@dataclass(frozen=True)
+class HPatches:
+    """A set of sequences, by name in sorted order."""
+
+    name: str
+    folder: Path
+    sequences: Mapping[str, HPatchesSequence]
+
+    def __len__(self) -> int:
+        """The number of patches."""
+        return len(TAGS) * sum(sequence.count for sequence in self.sequences.values())
+
+
+@dataclass(frozen=True)
+class Split:
+    """Names of test and training sequences, in the order of the file: task lists depend on it."""
+
+    name: str
+    test: tuple[str, ...]
+    train: tuple[str, ...]
+
+
+def group_of(name: str) -> str:
+    """The group of the sequence ``name``: "viewpoint", "illumination" or "other"."""
+    return GROUPS.get(name[:2], "other")
+
+
+def strip_count(path: str | Path) -> int:
+    """The number of patches of a strip, from its header."""
+    width, height = picture_size(Path(path))
+    if width != SIDE or height % SIDE or not height:
+        raise HardnetError(
+            f"{path} is {width} x {height} pixels: a strip is {SIDE} wide and a multiple of "
+            f"{SIDE} high"
+        )
+    return height // SIDE
+
+
+def read_strip(path: str | Path) -> NDArray[np.uint8]:
+    """(N, 65, 65) grey patches of a png of width 65 and height 65 N."""
+    count = strip_count(path)
+    return read_picture(Path(path)).reshape(count, SIDE, SIDE)
+
+
+def read_hpatches(folder: str | Path) -> HPatches:
+    """Open a set of sequences, or a single one.
+
+    All strips are checked by their headers; none is decoded, so a set of any size opens at once.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise HardnetError(f"{folder} is not a folder")
+    found = [folder] if has_strips(folder) else sorted(filter(has_strips, folder.iterdir()))
+    if not found:
+        raise HardnetError(
+            f"{folder} has no HPatches sequences: expected folders with ref.png, e1.png to t5.png"
+        )
+    sequences = {sequence.name: sequence for sequence in map(_read_sequence, found)}
+    return HPatches(set_name(folder), folder, MappingProxyType(sequences))
+
+
+def has_strips(folder: Path) -> bool:
+    """Whether ``folder`` has a strip of a sequence."""
+    return folder.name != CACHE and any((folder / f"{tag}.png").is_file() for tag in TAGS)
+
+
+def read_splits(path: str | Path) -> dict[str, Split]:
+    """Read ``splits.json`` of the benchmark: ``{"a": {"test": [...], "train": [...]}, ...}``."""
+    try:
+        table = json.loads(Path(path).read_text("utf-8"))
+        return {
+            str(name): Split(str(name), tuple(entry["test"]), tuple(entry.get("train", ())))
+            for name, entry in table.items()
+        }
+    except FileNotFoundError:
+        raise HardnetError(f"{path} does not exist: check the path") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HardnetError(
+            f"{path} is not a split file: expected "
+            f'{{"a": {{"test": [...], "train": [...]}}, ...}} ({error})'
+        ) from None
+
+
+def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
+    """All splits of a set: of ``splits_file``, else of its ``splits.json``; and derived ones.
+
+    "full", "view" and "illum" follow from the names of the sequences where no file has them.
+    """
+    if splits_file is None and (hpatches.folder / SPLITS_FILE).is_file():
+        splits_file = hpatches.folder / SPLITS_FILE
+    splits = read_splits(splits_file) if splits_file else {}
+    for name, prefix in (("full", ""), ("view", "v_"), ("illum", "i_")):
+        test = tuple(s for s in hpatches.sequences if s.startswith(prefix))
+        if test:
+            splits.setdefault(name, Split(name, test, ()))
+    return splits
+
+
+def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None = None) -> Split:
+    """The split ``name``, all of whose sequences are there; see :func:`find_splits`."""
+    splits = find_splits(hpatches, splits_file)
+    if name not in splits:
+        where = splits_file or hpatches.folder / SPLITS_FILE
+        raise HardnetError(
+            f"split {name} is not known: {where} must name its sequences; "
+            f"known are {', '.join(splits)}"
+        )
+    split = splits[name]
+    _check_names(hpatches, (*split.test, *split.train), f"split {name}")
+    return split
+
+
+def as_patchset(
+    hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Progress | None = None
+) -> PatchSet:
+    """The sequences ``names`` for training: 16 patches of each 3D point.
+
+    The strips are decoded one by one into the set's cache, which is then mapped into memory.
+
+    Args:
+        hpatches: the set.
+        names: sequences to take, in this order.
+        size: side of the patches wanted; each is resized on its own, by bilinear interpolation.
+        progress: called with (strips done, strips in all) while the cache is written.
+    """
+    _check_names(hpatches, names, hpatches.name)
+    if not names:
+        raise HardnetError(f"{hpatches.folder}: no sequence was chosen")
+    chosen = [hpatches.sequences[name] for name in names]
+    strips = [sequence.folder / f"{tag}.png" for sequence in chosen for tag in TAGS]
+    total = len(TAGS) * sum(sequence.count for sequence in chosen)
+
+    def blocks() -> Iterator[NDArray[np.uint8]]:
+        for k, strip in enumerate(strips):
+            patches = read_strip(strip)
+            yield (
+                patches
+                if size == SIDE
+                else np.stack([cv2.resize(patch, (size, size)) for patch in patches])
+            )
+            if progress:
+                progress(k + 1, len(strips))
+
+    key = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
+    patches = cached(
+        hpatches.folder,
+        f"hpatches-{size}-{key}",
+        state(strips),
+        lambda path: write_npy(path, (total, size, size), blocks()),
+    )
+    points, first = [], 0
+    for sequence in chosen:
+        points.append(np.tile(np.arange(first, first + sequence.count), len(TAGS)))
+        first += sequence.count
+    no_pairs = np.zeros((0, 2), np.int64)
+    return PatchSet(hpatches.name, patches.view(np.uint8), np.concatenate(points), no_pairs)
+
+
+def _read_sequence(folder: Path) -> HPatchesSequence:
+    missing = [tag for tag in TAGS if not (folder / f"{tag}.png").is_file()]
+    if missing:
+        raise HardnetError(
+            f"{folder} has {len(TAGS) - len(missing)} of the {len(TAGS)} strips of a sequence; "
+            f"missing: {', '.join(f'{tag}.png' for tag in missing)}"
+        )
+    counts = {tag: strip_count(folder / f"{tag}.png") for tag in TAGS}
+    for tag, count in counts.items():
+        if count != counts["ref"]:
+            raise HardnetError(
+                f"{folder / tag}.png has {count} patches, but ref.png of the same sequence has "
+                f"{counts['ref']}"
+            )
+    return HPatchesSequence(set_name(folder), folder, counts["ref"])
+
+
+def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:
+    absent = [name for name in names if name not in hpatches.sequences]
+    if absent:
+        listed = ", ".join(absent[:8]) + (", ..." if len(absent) > 8 else "")
+        raise HardnetError(
+            f"{what} names {len(absent)} of {len(names)} sequences that are not in "
+            f"{hpatches.folder}: {listed}"
+        )

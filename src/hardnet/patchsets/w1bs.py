@@ -1,0 +1,108 @@
+"""The W1BS (wide baseline stereo) patch set on disk.
+
+A folder per nuisance factor (subset: A, G, L, S, map2photo), each with the folders ``1`` and ``2``
+that hold a column strip of square patches per image pair, ``NAME.bmp``. Row k of both strips shows
+the same place. Geometry (``h``) and keypoints (``.keys``) may lie beside them and are not needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.cache import set_name
+from hardnet.patchsets.strips import picture_size, read_picture
+
+SUFFIXES = (".bmp", ".png")
+
+
+@dataclass(frozen=True)
+class W1BSPair:
+    """Two strips of ``count`` corresponding patches."""
+
+    subset: str
+    name: str
+    first: Path
+    second: Path
+    count: int
+
+    def patches(self, side: Literal[1, 2]) -> NDArray[np.uint8]:
+        """(N, S, S) patches of strip 1 or 2, decoded anew at each call."""
+        strip = read_picture(self.first if side == 1 else self.second)
+        width = strip.shape[1]
+        return strip.reshape(-1, width, width)
+
+
+@dataclass(frozen=True)
+class W1BS:
+    """Pairs of strips, ordered by subset and name."""
+
+    name: str
+    folder: Path
+    pairs: tuple[W1BSPair, ...]
+
+    @property
+    def subsets(self) -> tuple[str, ...]:
+        """Names of the subsets, sorted."""
+        return tuple(dict.fromkeys(pair.subset for pair in self.pairs))
+
+    def __len__(self) -> int:
+        """The number of patches."""
+        return 2 * sum(pair.count for pair in self.pairs)
+
+
+def read_w1bs(folder: str | Path) -> W1BS:
+    """Open a set of subsets, or a single subset; strips are checked by their headers only."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise HardnetError(f"{folder} is not a folder")
+    found = [folder] if has_sides(folder) else sorted(filter(has_sides, folder.iterdir()))
+    pairs = [pair for subset in found for pair in _read_subset(subset)]
+    if not pairs:
+        raise HardnetError(
+            f"{folder} has no W1BS strips: expected SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp"
+        )
+    return W1BS(set_name(folder), folder, tuple(pairs))
+
+
+def has_sides(folder: Path) -> bool:
+    """Whether ``folder`` looks like a subset: strips in a folder ``1`` or ``2``."""
+    return any(_strips(folder / side) for side in "12")
+
+
+def _strips(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    return {p.stem: p for p in sorted(folder.iterdir()) if p.suffix.lower() in SUFFIXES}
+
+
+def _read_subset(folder: Path) -> list[W1BSPair]:
+    first, second = _strips(folder / "1"), _strips(folder / "2")
+    pairs = []
+    for name in sorted(first.keys() | second.keys()):
+        if name not in first or name not in second:
+            side, there = ("1", second) if name not in first else ("2", first)
+            raise HardnetError(f"{folder / side} has no strip {name} to go with {there[name]}")
+        counts = _count(first[name]), _count(second[name])
+        if counts[0] != counts[1]:
+            raise HardnetError(
+                f"{first[name]} has {counts[0]} patches, but {second[name]} has {counts[1]}"
+            )
+        subset = set_name(folder)
+        pairs.append(W1BSPair(subset, name, first[name], second[name], counts[0]))
+    return pairs
+
+
+def _count(path: Path) -> int:
+    width, height = picture_size(path)
+    if not width or not height or height % width:
+        raise HardnetError(
+            f"{path} is {width} x {height} pixels: the height of a column of square patches is a "
+            "multiple of its width"
+        )
+    return height // width
