@@ -54,19 +54,23 @@ def distance_matrix(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
 
     Callers with many rows give them in portions.
     """
-    a, b = centred(*check_rows(a, b))
-    out = np.empty((len(a), len(b)), np.float32)
-    for rows, columns, squared in squared_blocks(a, b):
-        if a.dtype == np.uint8:
-            out[rows, columns] = squared
-            continue
-        # |a|^2 + |b|^2 - 2ab cancels where a is close to b; these few are computed directly.
-        near = squared < _CLOSE * (_squares(a[rows])[:, None] + _squares(b[columns]))
-        i, j = np.nonzero(near)
-        out[rows, columns] = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
-        for start in range(0, len(i), _PAIRS):
-            at = i[start : start + _PAIRS] + rows.start, j[start : start + _PAIRS] + columns.start
-            out[at] = pair_distances(a[at[0]], b[at[1]])
+    a, b = check_rows(a, b)
+    if a.dtype == np.uint8:
+        bits_a, bits_b = _vectors(a), _vectors(b)
+        return _squared(bits_a, bits_b, _squares(bits_a), _squares(bits_b))
+    a, b = _centred(a, b)
+    a_squares, b_squares = _finite_squares(a), _finite_squares(b)
+    out = _squared(_vectors(a), _vectors(b), a_squares, b_squares)
+    # |a|^2 + |b|^2 - 2ab cancels where a is close to b; these few are computed directly.
+    largest = a_squares.max(initial=0) + b_squares.max(initial=0)
+    near = np.flatnonzero(out < _CLOSE * largest)
+    i, j = np.unravel_index(near, out.shape)
+    close = out.ravel()[near] < _CLOSE * (a_squares[i] + b_squares[j])
+    np.sqrt(np.maximum(out, 0, out=out), out=out)
+    i, j = i[close], j[close]
+    for start in range(0, len(i), _PAIRS):
+        at = i[start : start + _PAIRS], j[start : start + _PAIRS]
+        out[at] = pair_distances(a[at[0]], b[at[1]])
     return out
 
 
@@ -84,49 +88,53 @@ def two_nearest(
         (N, 2) indices into b and (N, 2) distances, nearest first; of equal distances the lowest
         index wins. With M = 1 the second index is 0 and its distance infinite.
     """
+    index, distance, _ = _search(a, b, chunk, both=False)
+    return index, distance
+
+
+def two_nearest_and_back(
+    a: NDArray[Any], b: NDArray[Any], chunk: int = CHUNK
+) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
+    """As :func:`two_nearest`, and in the same pass (M,) the row of a nearest to each row of b."""
+    return _search(a, b, chunk, both=True)
+
+
+def _search(
+    a: NDArray[Any], b: NDArray[Any], chunk: int, both: bool
+) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
     a, b = check_rows(a, b)
     if not len(b):
         raise HardnetError("there are no descriptors to find the nearest of")
     index = np.zeros((len(a), 2), np.intp)
     best = np.full((len(a), 2), np.inf, np.float32)
-    for rows, columns, squared in squared_blocks(*centred(a, b), chunk):
-        found = nearest_columns(squared)
+    back = np.zeros(len(b), np.intp)
+    back_best = np.full(len(b), np.inf, np.float32)
+    for rows, columns, squared in squared_blocks(*_centred(a, b), chunk):
+        if both:
+            nearest = squared.argmin(0)
+            value = squared[nearest, np.arange(squared.shape[1])]
+            closer = value < back_best[columns]  # strictly: of equal ones the earlier block wins
+            back[columns][closer] = nearest[closer] + rows.start
+            back_best[columns][closer] = value[closer]
+        two, values = _two_smallest(squared)
         # The earlier columns come first and the sort is stable: the lowest index wins.
-        values = np.concatenate([best[rows], found[1]], 1)
-        indices = np.concatenate([index[rows], found[0] + columns.start], 1)
+        values = np.concatenate([best[rows], values], 1)
+        two = np.concatenate([index[rows], two + columns.start], 1)
         order = np.argsort(values, axis=1, kind="stable")[:, :2]
         best[rows] = np.take_along_axis(values, order, 1)
-        index[rows] = np.take_along_axis(indices, order, 1)
-    return sort_exactly(a, b, index)
-
-
-def sort_exactly(
-    a: NDArray[Any], b: NDArray[Any], index: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Two neighbours of each row of a with their direct distances, nearest first.
-
-    Squared distances of blocks order well but lose digits where a is close to b.
-
-    Args:
-        a: (N, D) descriptors.
-        b: (M, D) descriptors.
-        index: (N, 2) rows of b.
-
-    Returns:
-        index (N, 2) and distances (N, 2), the second infinite if M = 1.
-    """
-    distances = np.stack([pair_distances(a, b[index[:, k]]) for k in (0, 1)], 1)
+        index[rows] = np.take_along_axis(two, order, 1)
+    # Squared distances of blocks order well but lose digits where a is close to b.
+    distance = np.stack([pair_distances(a, b[index[:, k]]) for k in (0, 1)], 1)
     if len(b) == 1:
-        distances[:, 1] = np.inf
-    swap = distances[:, 1] < distances[:, 0]
-    return (
-        np.where(swap[:, None], index[:, ::-1], index),
-        np.where(swap[:, None], distances[:, ::-1], distances),
-    )
+        distance[:, 1] = np.inf
+    equal = (distance[:, 1] == distance[:, 0]) & (index[:, 1] < index[:, 0])
+    swap = ((distance[:, 1] < distance[:, 0]) | equal)[:, None]
+    index = np.where(swap, index[:, ::-1], index)
+    return index, np.where(swap, distance[:, ::-1], distance), back
 
 
-def nearest_columns(squared: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Index (N, 2) and value (N, 2) of the two smallest of each row; *squared* is used up."""
+def _two_smallest(squared: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Columns (N, 2) and values (N, 2) of the two smallest of each row; *squared* is used up."""
     index = np.zeros((len(squared), 2), np.intp)
     value = np.full((len(squared), 2), np.inf, np.float32)
     here = np.arange(len(squared))
@@ -151,22 +159,17 @@ def squared_blocks(
         return
     width = min(len(b), _COLUMNS, chunk)
     height = max(chunk // width, 1)
-    for left in range(0, len(b), width):
-        columns = slice(left, min(left + width, len(b)))
+    for first in range(0, len(b), width):
+        columns = slice(first, min(first + width, len(b)))
         right = _vectors(b[columns])
         right_squares = _finite_squares(right)
-        right = (-2 * right).T
         for top in range(0, len(a), height):
             rows = slice(top, min(top + height, len(a)))
-            block = _vectors(a[rows])
-            block_squares = _finite_squares(block)[:, None]
-            squared = block @ right
-            squared += right_squares
-            squared += block_squares
-            yield rows, columns, squared
+            left = _vectors(a[rows])
+            yield rows, columns, _squared(left, right, _finite_squares(left), right_squares)
 
 
-def centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
+def _centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
     """Both minus the mean of b, where squared distances would drown in rounding otherwise.
 
     That is for vectors far from the origin and close to each other (1000 +- 1): their squares have
@@ -205,13 +208,26 @@ def _vectors(rows: Rows) -> NDArray[np.float32]:
     return np.asarray(rows, np.float32)
 
 
+def _squared(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    a_squares: NDArray[np.float32],
+    b_squares: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """(N, D), (M, D) and their squared lengths (N,), (M,) -> (N, M) squared distances."""
+    squared: NDArray[np.float32] = (-2 * a) @ b.T
+    squared += b_squares
+    squared += a_squares[:, None]
+    return squared
+
+
 def _squares(vectors: Rows) -> NDArray[np.float32]:
     """(N, D) -> (N,) squared lengths."""
     squares: NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors)
     return squares
 
 
-def _finite_squares(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def _finite_squares(vectors: Rows) -> NDArray[np.float32]:
     squares = _squares(vectors)
     if not np.isfinite(squares).all():
         raise HardnetError(_NOT_FINITE)
