@@ -44,7 +44,13 @@ class HPatchesSequence:
 
     def patches(self, tag: str) -> NDArray[np.uint8]:
         """(N, 65, 65) patches of the strip ``tag``, decoded anew at each call."""
-        return read_strip(self.folder / f"{tag}.png")
+        path = self.folder / f"{tag}.png"
+        patches = read_strip(path)
+        if len(patches) != self.count:
+            raise HardnetError(
+                f"{path} has {len(patches)} patches, but had {self.count} when the set was opened"
+            )
+        return patches
 
 
 @dataclass(frozen=True)
@@ -176,12 +182,13 @@ def as_patchset(
     if not names:
         raise HardnetError(f"{hpatches.folder}: no sequence was chosen")
     chosen = [hpatches.sequences[name] for name in names]
-    strips = [sequence.folder / f"{tag}.png" for sequence in chosen for tag in TAGS]
+    strips = [(sequence, tag) for sequence in chosen for tag in TAGS]
+    files = [sequence.folder / f"{tag}.png" for sequence, tag in strips]
     total = len(TAGS) * sum(sequence.count for sequence in chosen)
 
     def blocks() -> Iterator[NDArray[np.uint8]]:
-        for k, strip in enumerate(strips):
-            patches = read_strip(strip)
+        for k, (sequence, tag) in enumerate(strips):
+            patches = sequence.patches(tag)
             yield (
                 patches
                 if size == SIDE
@@ -194,7 +201,7 @@ def as_patchset(
     patches = cached(
         hpatches.folder,
         f"hpatches-{size}-{key}",
-        state(strips),
+        state(files),
         lambda path: write_npy(path, (total, size, size), blocks()),
     )
     points, first = [], 0
