@@ -1,0 +1,158 @@
+"""The Brown (UBC PhotoTour) benchmark: does a pair of patches show the same point?
+
+Only the patches that the pairs name are described, in blocks that are stored one by one: memory
+stays bounded and an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet.bench.metrics import fdr95, fpr95, fpr_at_recall, roc_auc
+from hardnet.errors import HardnetError
+from hardnet.matching.distances import pair_distances
+from hardnet.patchsets.brown import PAIR_FILE
+from hardnet.patchsets.patchset import PatchSet
+
+BLOCK = 8192
+"""Patches described at once, and stored under one key."""
+REPEATS = 10_000
+"""Resamplings of the interval."""
+
+Describe = Callable[[str, Callable[[], NDArray[np.uint8]]], NDArray[Any]]
+"""(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
+
+
+def evaluate(
+    describe: Describe,
+    patchset: PatchSet,
+    label: str,
+    trained: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Run the benchmark for one descriptor on one set.
+
+    Args:
+        describe: gives the descriptors of one block of patches.
+        patchset: with test pairs.
+        label: what the results call the descriptor.
+        trained: the set it was trained on; None for a handcrafted one.
+        progress: called with (blocks done, blocks in all).
+        seed: of the interval.
+
+    Returns:
+        One row: the names, the number of pairs, and as shares FPR95 (false pairs that lie exactly
+        on the threshold accepted; ``fpr95_before``: rejected), FDR95, ROC AUC, and the 95 %
+        interval of FPR95 over pairs.
+    """
+    distances = distances_of_pairs(describe, patchset, progress)
+    labels = patchset.pair_labels
+    if labels.all() or not labels.any():
+        kind = "matching" if labels.all() else "non-matching"
+        raise HardnetError(f"{patchset.name}: all test pairs are {kind}; the rates need both kinds")
+    low, high = fpr95_interval(distances, labels, seed)
+    return {
+        "descriptor": label,
+        "trained": trained,
+        "set": patchset.name,
+        "pairs": len(labels),
+        "fpr95": fpr95(distances, labels),
+        "fpr95_before": fpr_at_recall(distances, labels, 0.95, "before"),
+        "fdr95": fdr95(distances, labels),
+        "auc": roc_auc(distances, labels),
+        "low": low,
+        "high": high,
+    }
+
+
+def distances_of_pairs(
+    describe: Describe, patchset: PatchSet, progress: Callable[[int, int], None] | None = None
+) -> NDArray[np.float32]:
+    """(M,) distance of each test pair."""
+    if not len(patchset.pairs):
+        raise HardnetError(
+            f"{patchset.name} has no test pairs: add {PAIR_FILE} to its folder "
+            "(columns patch, point, 0, patch, point, 0)"
+        )
+    named, places = np.unique(patchset.pairs, return_inverse=True)
+    places = places.reshape(-1, 2)  # (M, 2) into ``named``; numpy 1 and 2 differ in the shape
+    blocks = _blocks(describe, patchset, named, progress)
+    distances = np.empty(len(places), np.float32)
+    for start in range(0, len(places), BLOCK):
+        part = places[start : start + BLOCK]
+        first, second = _gather(blocks, part[:, 0]), _gather(blocks, part[:, 1])
+        distances[start : start + BLOCK] = pair_distances(first, second)
+    return distances
+
+
+def fpr95_interval(
+    distances: ArrayLike, labels: ArrayLike, seed: int = 0, repeats: int = REPEATS
+) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of FPR95 over pairs, true and false ones separately.
+
+    Brown has no sequences to resample, and pairs of the same point are not independent: take the
+    interval as a lower bound of the uncertainty.
+
+    Nothing is really resampled. The k-th smallest of P draws with replacement from P sorted true
+    distances has the place floor(P u), u the k-th smallest of P uniform numbers, which is Beta(k,
+    P - k + 1); and of N draws from the false distances a binomial number lies below a threshold.
+    """
+    distance, match = np.asarray(distances, np.float64), np.asarray(labels, bool)
+    true, false = np.sort(distance[match]), np.sort(distance[~match])
+    rng = np.random.default_rng(seed)
+    needed = math.ceil(0.95 * len(true) - 1e-9)
+    uniform = rng.beta(needed, len(true) - needed + 1, repeats)
+    place = np.minimum((len(true) * uniform).astype(np.int64), len(true) - 1)
+    share = np.searchsorted(false, true[place], side="right") / len(false)
+    rates = rng.binomial(len(false), share) / len(false)
+    low, high = np.quantile(rates, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _blocks(
+    describe: Describe,
+    patchset: PatchSet,
+    named: NDArray[np.int64],
+    progress: Callable[[int, int], None] | None,
+) -> list[NDArray[Any]]:
+    """The descriptors of the patches ``named``, BLOCK at a time (memory-mapped by the store)."""
+    # Other pairs or another patch size must not find these blocks.
+    identity = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
+    folder = f"pairs-{identity.hexdigest()[:12]}"
+    blocks: list[NDArray[Any]] = []
+    starts = range(0, len(named), BLOCK)
+    for start in starts:
+        rows = named[start : start + BLOCK]
+        key = f"{folder}/{start:08d}-{start + len(rows):08d}"
+        found = describe(key, partial(_take, patchset.patches, rows))
+        if len(found) != len(rows):
+            raise HardnetError(
+                f"{patchset.name}: {len(found)} descriptors for {len(rows)} patches of a block"
+            )
+        blocks.append(found)
+        if progress:
+            progress(len(blocks), len(starts))
+    return blocks
+
+
+def _take(patches: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """(N, S, S) of a memory-mapped array, in memory."""
+    return np.array(patches[rows])
+
+
+def _gather(blocks: list[NDArray[Any]], places: NDArray[np.int64]) -> NDArray[Any]:
+    """Rows of the blocks as if they were one array, without joining them."""
+    out = np.empty((len(places), blocks[0].shape[1]), blocks[0].dtype)
+    block = places // BLOCK
+    for k in np.unique(block):
+        here = block == k
+        out[here] = blocks[k][places[here] - k * BLOCK]
+    return out

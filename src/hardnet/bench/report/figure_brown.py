@@ -1,0 +1,50 @@
+"""The Brown figure: FPR95 of every descriptor on every set, on a logarithmic axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardnet.bench.report.brown import tested_on_its_training
+from hardnet.bench.report.canvas import canvas, name_rows
+
+_COLOUR = "#0072B2"
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """One panel per test set; a dot with its interval and number for each descriptor."""
+    rows = [row for row in results["rows"] if not tested_on_its_training(row)]
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    names = list(dict.fromkeys(row["descriptor"] for row in rows))
+    means = {n: _mean([row["fpr95"] for row in rows if row["descriptor"] == n]) for n in names}
+    names.sort(key=lambda name: means[name])
+    place = {name: i for i, name in enumerate(names)}
+    # A rate of 0 has no logarithm: it is drawn where half a false pair would be.
+    floor = {row["set"]: 50 / row["pairs"] for row in rows}
+    width = 0.4 + 0.075 * max(map(len, names)) + 2.6 * len(sets)
+    with canvas(path, width, 1.1 + 0.3 * len(names)) as figure:
+        panels = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
+        for axes, name in zip(panels, sets, strict=True):
+            chosen = [row for row in rows if row["set"] == name]
+            highest = max(100 * row["high"] for row in chosen)
+            axes.set_xscale("log")
+            for row in chosen:
+                y, rate = place[row["descriptor"]], 100 * row["fpr95"]
+                low, dot, high = (
+                    max(x, floor[name]) for x in (100 * row["low"], rate, 100 * row["high"])
+                )
+                axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=5)
+                axes.plot(dot, y, "o", color=_COLOUR, ms=5)
+                axes.text(highest * 1.35, y, f"{rate:.2f}", va="center")
+            axes.set_xlim(right=highest * 3)
+            axes.set_title(name, fontsize=10)
+            axes.set_xlabel("FPR95 [%]")
+            axes.grid(axis="x", color="#EEEEEE")
+            axes.set_axisbelow(True)
+            axes.xaxis.set_major_formatter("{x:g}")
+        name_rows(panels[0], names)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

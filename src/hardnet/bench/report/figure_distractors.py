@@ -1,0 +1,34 @@
+"""The distractor figure of the paper: retrieval mAP against the number of distractors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardnet.bench.report import hpatches_numbers as numbers
+from hardnet.bench.report.canvas import canvas, line_style
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """One line per descriptor, the best first in the legend."""
+    counts = sorted({row["distractors"] for row in results["retrieval"]})
+    field = f"ap_{numbers.PAPER}"
+    means = {k: numbers.mean(results, "retrieval", field, distractors=k) for k in counts}
+    names = numbers.descriptors(results)
+    with canvas(path, 6.2, 3.6) as figure:
+        axes = figure.subplots()
+        # The style goes with the place in the file, so that it does not change with the ranking.
+        for name in numbers.ranking(results, "retrieval", names):
+            known = [k for k in counts if name in means[k]]
+            style = line_style(names.index(name))
+            axes.plot(known, [means[k][name] for k in known], label=name, ms=4, lw=1.4, **style)
+        axes.set_xscale("log")
+        axes.set_xticks(counts, [f"{k:,}".replace(",", " ") for k in counts], rotation=40)
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.grid(color="#EEEEEE")
+        axes.set_axisbelow(True)
+        axes.set_xlabel("number of distractors")
+        axes.set_ylabel("retrieval mAP")
+        figure.legend(loc="outside right upper", frameon=False)

@@ -1,0 +1,144 @@
+"""Tables of the HPatches benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hardnet.bench.report import hpatches_numbers as numbers
+from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, interval, ratio
+from hardnet.bench.report.hpatches_numbers import CONVENTIONS, NOISE, PAPER
+from hardnet.bench.report.table import Table
+
+_SOURCE = {"hits": "mean precision at hits", "trapezoid": "trapezoid from (0, 1)"}
+_NAMES = {c: f"{_SOURCE[c]}{', as in the paper' if c == PAPER else ''}" for c in CONVENTIONS}
+_NEGATIVES = {"inter": "different sequence", "intra": "same sequence"}
+
+
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """The summary, then each task in detail."""
+    found = [_summary(results)]
+    if results.get("verification"):
+        found += [_verification(results, f"ap_{c}") for c in CONVENTIONS]
+        found.append(_verification(results, "auc"))
+    if results.get("matching"):
+        found += [_matching(results, c) for c in CONVENTIONS]
+        found.append(_per_sequence(results))
+    if results.get("retrieval"):
+        found.append(_retrieval(results))
+        if len({row["distractors"] for row in results["retrieval"]}) > 1:
+            found += [_distractors(results, c) for c in CONVENTIONS]
+    return found
+
+
+def _summary(results: Mapping[str, Any]) -> Table:
+    """One line per descriptor: the means of the paper's figure."""
+    names = numbers.descriptors(results)
+    means = {task: numbers.headline(results, task) for task in numbers.TASKS}
+    spreads = {task: numbers.spread(results, task) for task in numbers.TASKS}
+    lines = by_descriptor(list(means.values()), names)
+    baseline = means["matching"].get(BASELINE)
+    rows = []
+    for name, *cells in lines:
+        row = [name]
+        for cell, task in zip(cells, numbers.TASKS, strict=True):
+            row += [cell, interval(*spreads[task].get(name, (None, None)))]
+        rows.append([*row, ratio(means["matching"].get(name), baseline)])
+    about = results.get("set", {})
+    where = f": {about['name']}, split {about['split']}" if about else ""
+    headings = [text for task in numbers.TASKS for text in (f"{task} mAP", "95 % interval")]
+    return Table(
+        f"HPatches{where}",
+        ["descriptor", *headings, f"matching / {BASELINE}"],
+        rows,
+        note=f"Average precision: {_NAMES[PAPER]}. Verification is imbalanced (1 true pair to 5 "
+        "false ones), the mean of both kinds of negatives; all are means over easy, hard and "
+        "tough. Intervals resample sequences.",
+    )
+
+
+def _verification(results: Mapping[str, Any], field: str) -> Table:
+    """Source of the negatives and noise across."""
+    kinds = [k for k in _NEGATIVES if any(r["negatives"] == k for r in results["verification"])]
+    columns = [
+        *(
+            numbers.mean(results, "verification", field, negatives=kind, noise=noise)
+            for kind in kinds
+            for noise in NOISE
+        ),
+        numbers.mean(results, "verification", field),
+    ]
+    convention = field.removeprefix("ap_")
+    what = "ROC AUC, balanced" if field == "auc" else f"AP, imbalanced ({_NAMES[convention]})"
+    return Table(
+        f"HPatches verification: {what}",
+        ["descriptor", *(n for _ in kinds for n in NOISE), "mean"],
+        by_descriptor(columns, numbers.descriptors(results)),
+        [("", 1), *((_NEGATIVES[kind], len(NOISE)) for kind in kinds), ("", 1)],
+        "Negative pairs are of a different or of the same sequence.",
+    )
+
+
+def _matching(results: Mapping[str, Any], convention: str) -> Table:
+    """Kind of sequence and noise across."""
+    field, kinds = f"ap_{convention}", numbers.groups(results)
+    columns = [
+        *(
+            numbers.mean(results, "matching", field, group=kind, noise=noise)
+            for kind in kinds
+            for noise in NOISE
+        ),
+        numbers.mean(results, "matching", field),
+        numbers.mean(results, "matching", "success"),
+    ]
+    return Table(
+        f"HPatches matching: mAP ({_NAMES[convention]})",
+        ["descriptor", *(noise for _ in kinds for noise in NOISE), "mean", "right"],
+        by_descriptor(columns, numbers.descriptors(results)),
+        [("", 1), *((kind, len(NOISE)) for kind in kinds), ("", 1), ("", 1)],
+        "The mean is over sequences, not over kinds. Right: share of the patches whose nearest "
+        "is the right one.",
+    )
+
+
+def _per_sequence(results: Mapping[str, Any]) -> Table:
+    """Sequences down, descriptors across."""
+    values: dict[str, dict[str, float]] = {name: {} for name in numbers.descriptors(results)}
+    for sequence in dict.fromkeys(row["sequence"] for row in results["matching"]):
+        found = numbers.mean(results, "matching", f"ap_{PAPER}", sequence=sequence)
+        for name, value in found.items():
+            values[name][sequence] = value
+    return by_name(f"HPatches matching per sequence: mAP ({_NAMES[PAPER]})", "sequence", values)
+
+
+def _retrieval(results: Mapping[str, Any]) -> Table:
+    """Convention and noise across, with all distractors."""
+    most = numbers.most_distractors(results)
+    columns = []
+    for convention in CONVENTIONS:
+        field = f"ap_{convention}"
+        columns += [
+            numbers.mean(results, "retrieval", field, distractors=most, noise=noise)
+            for noise in NOISE
+        ]
+        columns.append(numbers.mean(results, "retrieval", field, distractors=most))
+    return Table(
+        f"HPatches retrieval: mAP among {most} distractors",
+        ["descriptor", *((*NOISE, "mean") * len(CONVENTIONS))],
+        by_descriptor(columns, numbers.descriptors(results)),
+        [("", 1), *((convention, len(NOISE) + 1) for convention in CONVENTIONS)],
+        "; ".join(f"{convention}: {name}" for convention, name in _NAMES.items()) + ".",
+    )
+
+
+def _distractors(results: Mapping[str, Any], convention: str) -> Table:
+    """Number of distractors across."""
+    counts = sorted({row["distractors"] for row in results["retrieval"]})
+    columns = [
+        numbers.mean(results, "retrieval", f"ap_{convention}", distractors=k) for k in counts
+    ]
+    return Table(
+        f"HPatches retrieval: mAP against the number of distractors ({_NAMES[convention]})",
+        ["descriptor", *(str(k) for k in counts)],
+        by_descriptor(columns, numbers.descriptors(results)),
+    )
