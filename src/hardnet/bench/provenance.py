@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hardnet.patchsets.fingerprint import fingerprint_files
+
 PACKAGES = (
     "hardnet",
     "numpy",
@@ -90,21 +92,13 @@ def revision() -> str | None:
 
 
 def fingerprint(paths: Iterable[Path | str]) -> dict[str, Any]:
-    """One SHA-256 over the names and contents of files; folders are read recursively.
+    """One SHA-256 over the names and contents of files and folders, in the order given.
 
-    The names are relative to the given folder, so that a copy elsewhere has the same fingerprint.
+    A copy of the data elsewhere has the same fingerprint.
     """
-    digest, files = hashlib.sha256(), 0
-    for root in map(Path, paths):
-        members = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
-        for path in members:
-            name = path.relative_to(root).as_posix() if path != root else path.name
-            digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-            with path.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-            files += 1
-    return {"sha256": digest.hexdigest(), "files": files}
+    parts = [fingerprint_files(path) for path in paths]
+    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode())
+    return {"sha256": digest.hexdigest(), "files": sum(part.files for part in parts)}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
