@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from pathlib import Path
 
 import cv2
@@ -9,7 +12,8 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.brown import PAIR_FILE, read_brown
+from hardnet.patchsets import brown
+from hardnet.patchsets.brown import PAIR_FILE, open_brown, read_brown
 from hardnet.patchsets.brown_writer import BrownWriter, draw_pairs
 
 
@@ -53,12 +57,109 @@ def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
     assert np.abs(small - means).max() <= 0.5
 
 
-def test_second_opening_reads_only_the_cache(tmp_path: Path) -> None:
+def test_second_opening_reads_only_the_cache(tmp_path: Path, monkeypatch) -> None:
     patches = write(tmp_path / "set")
-    read_brown(tmp_path / "set")
-    for sheet in (tmp_path / "set").glob("*.bmp"):
-        sheet.unlink()
+    first = read_brown(tmp_path / "set")
+    for name in ("read_picture", "_read_points", "_read_pairs"):
+        monkeypatch.setattr(brown, name, None)
+    second = read_brown(tmp_path / "set")
+    assert np.array_equal(second.patches, patches)
+    assert np.array_equal(second.points, first.points)
+    assert np.array_equal(second.pairs, first.pairs)
+    for array in (second.patches, second.points, second.pairs):
+        assert isinstance(array, np.memmap)
+
+
+def test_a_changed_set_is_read_again(tmp_path: Path) -> None:
+    patches = write(tmp_path / "set")
+    before = read_brown(tmp_path / "set", size=32)
+    sheet = tmp_path / "set" / "patches0000.bmp"
+    cv2.imwrite(str(sheet), np.full((1024, 1024), 9, np.uint8))
+    (tmp_path / "set" / "info.txt").write_text("".join(f"{k // 3} 0\n" for k in range(299)))
+    (tmp_path / "set" / PAIR_FILE).write_text("0 0 0 298 99 0\n")
+    after = read_brown(tmp_path / "set", size=32)
+    assert (after.patches[:256] == 9).all()
+    assert np.array_equal(after.patches[256:], before.patches[256:299])
+    assert len(after) == 299
+    assert after.pairs.tolist() == [[0, 298]]
+    assert len(list((tmp_path / "set" / "cache").iterdir())) == 3
+    assert np.array_equal(read_brown(tmp_path / "set").patches[256:], patches[256:299])
+
+
+def test_a_read_only_set_is_cached_elsewhere(tmp_path: Path, monkeypatch) -> None:
+    patches = write(tmp_path / "set")
+    (tmp_path / "set" / "cache").write_text("no folder can be made here")
+    monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "user"))
     assert np.array_equal(read_brown(tmp_path / "set").patches, patches)
+    assert len(list((tmp_path / "user").rglob("*.npy"))) == 3
+
+
+def test_some_patches_without_a_cache(tmp_path: Path) -> None:
+    patches = write(tmp_path / "set")
+    found = open_brown(tmp_path / "set")
+    assert len(found) == 300
+    assert np.array_equal(found.patches([299, 0, 17, 256]), patches[[299, 0, 17, 256]])
+    assert not list((tmp_path / "set" / "cache").glob("patches*"))
+
+
+@pytest.mark.parametrize("name", ["liberty", "Yosemite-Harris", "notredame_harris"])
+def test_known_sets_have_known_counts(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name)
+    count = brown.COUNTS[name.lower().replace("-", "_")]
+    with pytest.raises(HardnetError, match=rf"has 300 rows, but {name} has {count} patches"):
+        read_brown(tmp_path / name)
+
+
+def test_which_pair_file(tmp_path: Path) -> None:
+    write(tmp_path / "set")
+    folder = tmp_path / "set"
+    (folder / "m50_200000_200000_0.txt").write_text("0 0 0 1 0 0\n")
+    (folder / "m50_3000_3000_0.txt").write_text("0 0 0 2 0 0\n")
+    assert len(read_brown(folder).pairs) == 100
+    (folder / PAIR_FILE).unlink()
+    assert read_brown(folder).pairs.tolist() == [[0, 1]]  # the largest, by number not by letter
+    assert read_brown(folder, pairs_file="m50_3000_3000_0.txt").pairs.tolist() == [[0, 2]]
+    (tmp_path / "mine.txt").write_text("5 1 0 3 1 0\n")
+    assert read_brown(folder, pairs_file=tmp_path / "mine.txt").pairs.tolist() == [[5, 3]]
+    with pytest.raises(HardnetError, match=r"x\.txt: no such pair file; .* has m50_200000"):
+        read_brown(folder, pairs_file="x.txt")
+
+
+def test_no_pair_file_is_no_pairs(tmp_path: Path) -> None:
+    write(tmp_path / "set")
+    (tmp_path / "set" / PAIR_FILE).unlink()
+    assert read_brown(tmp_path / "set").pairs.shape == (0, 2)
+
+
+def test_other_pictures_are_not_sheets(tmp_path: Path) -> None:
+    patches = write(tmp_path / "set")
+    cv2.imwrite(str(tmp_path / "set" / "contact.bmp"), np.zeros((1024, 1024), np.uint8))
+    assert np.array_equal(read_brown(tmp_path / "set").patches, patches)
+
+
+@pytest.mark.slow
+def test_450k_patches_open_at_once_the_second_time(tmp_path: Path, camera: np.ndarray) -> None:
+    count, pairs = brown.COUNTS["liberty"], 100_000
+    folder = tmp_path / "liberty"
+    folder.mkdir()
+    cv2.imwrite(str(folder / "patches0000.bmp"), np.tile(camera, (2, 2)))
+    for k in range(1, -(-count // 256)):  # links: the real number of files, not their bytes
+        os.link(folder / "patches0000.bmp", folder / f"patches{k:04d}.bmp")
+    points = np.arange(count) // 3
+    np.savetxt(folder / "info.txt", np.stack([points, 0 * points], 1), "%d")
+    a, b = np.random.default_rng(0).integers(0, count, (2, pairs))
+    rows = np.stack([a, points[a], 0 * a, b, points[b], 0 * b], 1)
+    np.savetxt(folder / PAIR_FILE, rows, "%d")
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        found = read_brown(folder, size=32)
+        labels = found.pair_labels
+        seconds.append(time.perf_counter() - start)
+    print(f"{count} patches: first {seconds[0]:.1f} s, second {seconds[1]:.3f} s")
+    assert found.patches.shape == (count, 32, 32)
+    assert np.array_equal(labels, points[a] == points[b])
+    assert seconds[1] < 1
 
 
 def test_pairs_are_half_matching_and_negatives_share_the_scene() -> None:
@@ -93,9 +194,28 @@ def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
         (lambda s: (s / "info.txt").write_text(""), "is empty"),
         (lambda s: (s / "info.txt").write_text("x 0\n"), "point number"),
         (lambda s: (s / "patches0001.bmp").unlink(), "has 1 sheets"),
-        (lambda s: (s / "patches0001.bmp").write_bytes(b"BM123"), r"patches0001\.bmp: expected"),
-        (lambda s: (s / PAIR_FILE).write_text("0 0 0 999 7 0\n"), "names patch 999"),
-        (lambda s: (s / PAIR_FILE).write_text("0 5 0 1 0 0\n"), "disagree"),
+        (lambda s: shutil.copy(s / "patches0001.bmp", s / "patches0002.bmp"), "300 rows .* need 2"),
+        (lambda s: (s / "patches0001.bmp").write_bytes(b"BM123"), r"patches0001\.bmp is damaged"),
+        (
+            lambda s: (s / "patches0001.bmp").write_bytes(
+                (s / "patches0001.bmp").read_bytes()[:-5000]
+            ),
+            r"patches0001\.bmp is truncated",
+        ),
+        (
+            lambda s: cv2.imwrite(str(s / "patches0001.bmp"), np.zeros((1024, 512), np.uint8)),
+            r"patches0001\.bmp is 512 x 1024 pixels: expected a 1024 x 1024 sheet",
+        ),
+        (
+            lambda s: (s / PAIR_FILE).write_text("0 0 0 1 0 0\n0 0 0 300 7 0\n"),
+            r"row 2 names patch 300, but .*info\.txt has 300 rows",
+        ),
+        (lambda s: (s / PAIR_FILE).write_text("-1 0 0 1 0 0\n"), "row 1 names patch -1"),
+        (
+            lambda s: (s / PAIR_FILE).write_text("0 0 0 4 5 0\n"),
+            r"row 1 says that patch 4 shows point 5, but .*info\.txt says 1",
+        ),
+        (lambda s: (s / PAIR_FILE).write_text(""), f"{PAIR_FILE} is empty"),
         (lambda s: (s / PAIR_FILE).write_text("0 5\n"), "pair file"),
     ],
 )

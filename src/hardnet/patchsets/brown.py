@@ -8,55 +8,166 @@ padded: the number of rows of ``info.txt`` says how many patches are real.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.patchsets.cache import Progress, cached, set_name, state, write_npy
 from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.strips import picture_size, read_picture
 
 SHEET = 1024
 PATCH = 64
 GRID = SHEET // PATCH
 PER_SHEET = GRID * GRID
+INFO = "info.txt"
 PAIR_FILE = "m50_100000_100000_0.txt"
+COUNTS = {
+    "liberty": 450092,
+    "notredame": 468159,
+    "yosemite": 633587,
+    "liberty_harris": 379587,
+    "notredame_harris": 325295,
+    "yosemite_harris": 450912,
+}
+"""Patches of the published sets, by the name of their folder."""
+
+
+@dataclass(frozen=True)
+class Brown:
+    """A set as it lies on disk: nothing is decoded until asked for.
+
+    Attributes:
+        name: that of the folder.
+        folder: the set.
+        sheets: the ``.bmp`` files in the order of their patches.
+        points: (N,) int64, the 3D point of each patch.
+        pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
+    """
+
+    name: str
+    folder: Path
+    sheets: tuple[Path, ...]
+    points: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """The number of patches."""
+        return len(self.points)
+
+    def patches(self, indices: ArrayLike) -> NDArray[np.uint8]:
+        """(n, 64, 64) patches; only the sheets that hold them are decoded."""
+        indices = np.asarray(indices, np.int64)
+        out = np.zeros((len(indices), PATCH, PATCH), np.uint8)
+        for number in np.unique(indices // PER_SHEET):
+            here = indices // PER_SHEET == number
+            out[here] = read_sheet(self.sheets[number])[indices[here] % PER_SHEET]
+        return out
+
+    def check_sheets(self) -> None:
+        """Name a sheet of the wrong size or cut short; only headers are read."""
+        for sheet in self.sheets:
+            size = picture_size(sheet)
+            if size != (SHEET, SHEET):
+                raise HardnetError(
+                    f"{sheet} is {size[0]} x {size[1]} pixels: expected a {SHEET} x {SHEET} sheet"
+                )
 
 
 def read_brown(
-    folder: str | Path, size: int = PATCH, progress: Callable[[int, int], None] | None = None
+    folder: str | Path,
+    size: int = PATCH,
+    progress: Progress | None = None,
+    pairs_file: str | Path | None = None,
 ) -> PatchSet:
-    """Open a set in the Brown format.
+    """Open a set for training or testing, its patches mapped into memory.
 
-    The sheets are decoded once into ``<folder>/cache/patches-<size>.npy``, which later calls map
-    into memory: a set larger than memory works, and a large set opens at once.
+    The sheets are decoded once, one by one, into the cache of the set: a set larger than memory
+    works, a large set opens at once the second time, and a changed set is decoded again.
 
     Args:
         folder: the set.
         size: side of the patches wanted; 64 as on disk, 32 for the networks.
         progress: called with (sheets done, sheets in all) while the cache is written.
+        pairs_file: see :func:`open_brown`.
+    """
+    brown = open_brown(folder, pairs_file)
+
+    def blocks() -> Iterator[NDArray[np.uint8]]:
+        for k, sheet in enumerate(brown.sheets):
+            patches = read_sheet(sheet)[: len(brown) - k * PER_SHEET]
+            # One by one: resizing a whole sheet would bleed across neighbours at odd sizes.
+            yield (
+                patches
+                if size == PATCH
+                else np.stack([cv2.resize(patch, (size, size)) for patch in patches])
+            )
+            if progress:
+                progress(k + 1, len(brown.sheets))
+
+    def write(path: Path) -> None:
+        brown.check_sheets()  # all of them, before minutes of decoding
+        write_npy(path, (len(brown), size, size), blocks())
+
+    key = state([brown.folder / INFO, *brown.sheets])
+    patches = cached(brown.folder, f"patches-{size}", key, write)
+    return PatchSet(brown.name, patches, brown.points, brown.pairs)
+
+
+def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brown:
+    """Open a set without decoding it.
+
+    Args:
+        folder: the set.
+        pairs_file: the pair file, by its path or its name in the set; by default the one of
+            100000 pairs, else the largest.
     """
     folder = Path(folder)
-    points = _read_points(folder)
-    cache = folder / "cache" / f"patches-{size}.npy"
-    if not cache.exists():
-        _write_cache(folder, cache, len(points), size, progress)
-    patches = np.load(cache, mmap_mode="r")
-    if patches.shape != (len(points), size, size):
-        raise HardnetError(
-            f"{cache} holds {patches.shape} patches but info.txt has {len(points)} rows; "
-            "the set has changed: delete the cache folder"
-        )
-    return PatchSet(folder.name, patches, points, _read_pairs(folder, points))
-
-
-def _read_points(folder: Path) -> NDArray[np.int64]:
-    info = folder / "info.txt"
+    info = folder / INFO
     if not info.is_file():
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
+    key = state([info])
+    points = cached(folder, "points", key, lambda path: _save(path, _read_points(info)))
+    known = COUNTS.get(set_name(folder).lower().replace("-", "_"))
+    if known and known != len(points):
+        raise HardnetError(
+            f"{info} has {len(points)} rows, but {set_name(folder)} has {known} patches: "
+            "copy the set again, or rename the folder if it is another set"
+        )
+    sheets = _find_sheets(folder, len(points), exact=not known)
+    pairs: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+    if file := _find_pairs(folder, pairs_file):
+        pairs = cached(
+            folder,
+            f"pairs-{file.stem}",
+            state([info, file]),
+            lambda path: _save(path, _read_pairs(file, info, points)),
+        )
+    return Brown(set_name(folder), folder, sheets, points, pairs)
+
+
+def read_sheet(path: Path) -> NDArray[np.uint8]:
+    """(256, 64, 64) patches of one sheet."""
+    sheet = read_picture(path)
+    if sheet.shape != (SHEET, SHEET):
+        found = f"{sheet.shape[1]} x {sheet.shape[0]}"
+        raise HardnetError(f"{path} is {found} pixels: expected a {SHEET} x {SHEET} sheet")
+    tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
+    return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
+
+
+def _save(path: Path, array: NDArray[np.int64]) -> None:
+    with path.open("wb") as stream:  # np.save would add a suffix to a path
+        np.save(stream, array)
+
+
+def _read_points(info: Path) -> NDArray[np.int64]:
     try:
         points = np.array([int(row.split()[0]) for row in info.read_text().splitlines()], np.int64)
     except (ValueError, IndexError) as error:
@@ -66,61 +177,52 @@ def _read_points(folder: Path) -> NDArray[np.int64]:
     return points
 
 
-def _read_pairs(folder: Path, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    files = sorted(folder.glob("m50_*_0.txt"))
-    if not files:
-        return np.zeros((0, 2), np.int64)
-    try:
-        table = np.loadtxt(files[-1], np.int64, usecols=(0, 1, 3, 4), ndmin=2)
-    except ValueError as error:
-        raise HardnetError(f"{files[-1]}: cannot be read as a pair file ({error})") from None
-    pairs = np.ascontiguousarray(table[:, [0, 2]])
-    if len(pairs) and (pairs.min() < 0 or pairs.max() >= len(points)):
-        raise HardnetError(
-            f"{files[-1]} names patch {pairs.max()}, but {folder / 'info.txt'} has only "
-            f"{len(points)} rows"
-        )
-    if (points[pairs] != table[:, [1, 3]]).any():
-        raise HardnetError(f"{files[-1]} and {folder / 'info.txt'} disagree about the points")
-    return pairs
-
-
-def _write_cache(
-    folder: Path,
-    cache: Path,
-    count: int,
-    size: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    sheets = sorted(folder.glob("*.bmp"))
+def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
+    """The sheets of ``count`` patches; ``exact`` refuses more of them than needed."""
+    sheets = sorted(folder.glob("patches*.bmp")) or sorted(folder.glob("*.bmp"))
     needed = -(-count // PER_SHEET)
-    if len(sheets) < needed:
+    if len(sheets) < needed or (exact and len(sheets) > needed):
         raise HardnetError(
-            f"{folder} has {len(sheets)} sheets (*.bmp); {count} rows of info.txt need {needed}"
+            f"{folder} has {len(sheets)} sheets (*.bmp); {count} rows of info.txt need {needed}: "
+            "copy the set again"
         )
-    cache.parent.mkdir(exist_ok=True)
-    part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
-    out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, size, size))
+    return tuple(sheets[:needed])
+
+
+def _find_pairs(folder: Path, pairs_file: str | Path | None) -> Path | None:
+    if pairs_file is not None:
+        for path in (folder / pairs_file, Path(pairs_file)):
+            if path.is_file():
+                return path
+        there = ", ".join(sorted(p.name for p in folder.glob("m50_*.txt"))) or "none"
+        raise HardnetError(f"{pairs_file}: no such pair file; {folder} has {there}")
+    if (folder / PAIR_FILE).is_file():
+        return folder / PAIR_FILE
+    numbers = {p: [int(n) for n in re.findall(r"\d+", p.stem)] for p in folder.glob("m50_*.txt")}
+    return max(numbers, key=lambda p: (numbers[p], p.name), default=None)
+
+
+def _read_pairs(file: Path, info: Path, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    if not file.stat().st_size:
+        raise HardnetError(f"{file} is empty: delete it or copy it again")
     try:
-        for k, sheet in enumerate(sheets[:needed]):
-            start = k * PER_SHEET
-            stop = min(start + PER_SHEET, count)
-            for i, patch in enumerate(_read_sheet(sheet)[: stop - start]):
-                # One by one: resizing a whole sheet would bleed across neighbours at odd sizes.
-                out[start + i] = patch if size == PATCH else cv2.resize(patch, (size, size))
-            if progress:
-                progress(k + 1, needed)
-        out.flush()
-        os.replace(part, cache)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _read_sheet(path: Path) -> NDArray[np.uint8]:
-    """(256, 64, 64) patches of one sheet."""
-    sheet = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
-    if sheet is None or sheet.shape != (SHEET, SHEET):
-        found = "unreadable" if sheet is None else f"{sheet.shape[1]} x {sheet.shape[0]}"
-        raise HardnetError(f"{path}: expected a {SHEET} x {SHEET} grey sheet, found {found}")
-    tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
-    return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
+        table = np.loadtxt(file, np.int64, usecols=(0, 1, 3, 4), ndmin=2)
+    except ValueError as error:
+        raise HardnetError(f"{file}: cannot be read as a pair file ({error})") from None
+    pairs = np.ascontiguousarray(table[:, [0, 2]])
+    wrong = np.argwhere((pairs < 0) | (pairs >= len(points)))
+    if len(wrong):
+        row, side = wrong[0]
+        raise HardnetError(
+            f"{file} row {row + 1} names patch {pairs[row, side]}, but {info} has "
+            f"{len(points)} rows (patches 0 to {len(points) - 1})"
+        )
+    wrong = np.argwhere(points[pairs] != table[:, [1, 3]])
+    if len(wrong):
+        row, side = wrong[0]
+        patch, said = table[row, 2 * side : 2 * side + 2]
+        raise HardnetError(
+            f"{file} row {row + 1} says that patch {patch} shows point {said}, but {info} says "
+            f"{points[patch]}: the two files disagree"
+        )
+    return pairs

@@ -75,9 +75,7 @@ def state(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
-def cached(
-    set_folder: Path, stem: str, key: str, write: Callable[[Path], None]
-) -> NDArray[np.generic]:
+def cached(set_folder: Path, stem: str, key: str, write: Callable[[Path], None]) -> NDArray[Any]:
     """Map ``stem`` of the set's cache into memory; ``write`` makes it if it is absent or old.
 
     Args:
@@ -94,7 +92,8 @@ def cached(
         for old in folder.glob(f"{stem}.*npy"):
             if old != path:
                 old.unlink(missing_ok=True)
-    return np.asanyarray(np.load(path, mmap_mode="r"))
+    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    return array
 
 
 @contextmanager

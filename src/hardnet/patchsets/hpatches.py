@@ -209,7 +209,7 @@ def as_patchset(
         points.append(np.tile(np.arange(first, first + sequence.count), len(TAGS)))
         first += sequence.count
     no_pairs = np.zeros((0, 2), np.int64)
-    return PatchSet(hpatches.name, patches.view(np.uint8), np.concatenate(points), no_pairs)
+    return PatchSet(hpatches.name, patches, np.concatenate(points), no_pairs)
 
 
 def _read_sequence(folder: Path) -> HPatchesSequence:
