@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +51,11 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 def line_style(index: int) -> dict[str, Any]:
     """How line number ``index`` is drawn: a colour, and dashes and marker that differ too."""
+    other = index + index // len(_LINES)  # when the colours start again, the rest is shifted
     return {
         "color": _LINES[index % len(_LINES)],
-        "linestyle": _DASHES[index % len(_DASHES)],
-        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": _DASHES[other % len(_DASHES)],
+        "marker": _MARKERS[other % len(_MARKERS)],
     }
 
 
@@ -63,3 +65,23 @@ def name_rows(axes: Axes, names: list[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+
+
+def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    """End the horizontal axis at its last tick: what stands beyond is text."""
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.spines["bottom"].set_bounds(axes.get_xlim()[0], ticks[-1])
+
+
+def log_ticks(limits: tuple[float, float]) -> list[float]:
+    """The numbers 1, 3, 10, 30, ... (and below 1) from just under to just over ``limits``."""
+    grid = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in (1, 3)]
+    first = max((i for i, tick in enumerate(grid) if tick <= limits[0]), default=0)
+    last = min((i for i, tick in enumerate(grid) if tick >= limits[1]), default=len(grid) - 1)
+    return grid[first : last + 1]
+
+
+def round_ticks(furthest: float) -> list[float]:
+    """0, step, 2 step, ... up to the first that is not below ``furthest``; at most 7 of them."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 1e9) if furthest <= 6 * s)
+    return [step * i for i in range(math.ceil(furthest / step) + 1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.bench.report.brown import tested_on_its_training
-from hardnet.bench.report.canvas import canvas, name_rows
+from hardnet.bench.report.canvas import canvas, log_ticks, name_rows
 
 _COLOUR = "#0072B2"
 
@@ -27,23 +27,24 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         panels = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
         for axes, name in zip(panels, sets, strict=True):
             chosen = [row for row in rows if row["set"] == name]
-            highest = max(100 * row["high"] for row in chosen)
             axes.set_xscale("log")
             for row in chosen:
                 y, rate = place[row["descriptor"]], 100 * row["fpr95"]
                 low, dot, high = (
                     max(x, floor[name]) for x in (100 * row["low"], rate, 100 * row["high"])
                 )
-                axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=5)
-                axes.plot(dot, y, "o", color=_COLOUR, ms=5)
-                axes.text(highest * 1.35, y, f"{rate:.2f}", va="center")
-            axes.set_xlim(right=highest * 3)
+                axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=8)
+                axes.plot(dot, y, "o", color=_COLOUR, ms=4.5)
+                axes.text(1.02, y, f"{rate:.2f}", va="center", transform=axes.get_yaxis_transform())
             axes.set_title(name, fontsize=10)
             axes.set_xlabel("FPR95 [%]")
-            axes.grid(axis="x", color="#EEEEEE")
+            axes.grid(color="#EEEEEE")
             axes.set_axisbelow(True)
-            axes.xaxis.set_major_formatter("{x:g}")
-        name_rows(panels[0], names)
+            ticks = log_ticks(axes.get_xlim())
+            axes.set_xlim(ticks[0], ticks[-1])
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
+            name_rows(axes, names)
 
 
 def _mean(values: list[float]) -> float:

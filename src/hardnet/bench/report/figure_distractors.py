@@ -24,7 +24,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
             style = line_style(names.index(name))
             axes.plot(known, [means[k][name] for k in known], label=name, ms=4, lw=1.4, **style)
         axes.set_xscale("log")
-        axes.set_xticks(counts, [f"{k:,}".replace(",", " ") for k in counts], rotation=40)
+        axes.set_xticks(counts, _labels(counts))
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
         axes.grid(color="#EEEEEE")
@@ -32,3 +32,13 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         axes.set_xlabel("number of distractors")
         axes.set_ylabel("retrieval mAP")
         figure.legend(loc="outside right upper", frameon=False)
+
+
+def _labels(counts: list[int]) -> list[str]:
+    """The numbers as text; those too close to the next one on a logarithmic axis stay empty."""
+    labels, right = [], float("inf")
+    for k in reversed(counts):
+        close = k > right / 1.4
+        labels.append("" if close else f"{k // 1000}k" if k % 1000 == 0 else str(k))
+        right = right if close else k
+    return labels[::-1]

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report import hpatches_numbers as numbers
-from hardnet.bench.report.canvas import BAR, NOISE_COLOURS, canvas, name_rows
+from hardnet.bench.report.canvas import (
+    BAR,
+    NOISE_COLOURS,
+    canvas,
+    end_axis,
+    name_rows,
+    round_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,9 +27,12 @@ _SHAPES = {
     "verification": ("negatives", {"inter": ("o", "DiffSeq"), "intra": ("D", "SameSeq")}),
     "matching": (
         "group",
-        {"viewpoint": ("<", "Viewpt"), "illumination": ("*", "Illum"), "other": ("o", "other")},
+        {"viewpoint": ("<", "Viewpt"), "illumination": ("P", "Illum"), "other": ("o", "other")},
     ),
 }
+_LANES = (-0.2, 0.0, 0.1)
+_WHISKER = 0.28
+"""Places within a row, so that dots of one value and the interval do not hide each other."""
 _TITLES = {
     "verification": "Patch verification, mAP [%]",
     "matching": "Image matching, mAP [%]",
@@ -35,7 +45,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     tasks, names = numbers.tasks(results), numbers.descriptors(results)
     longest = max(len(name) for name in names)
     width = 0.6 + len(tasks) * (2.6 + 0.07 * longest)
-    with canvas(path, width, 1.5 + 0.33 * len(names)) as figure:
+    with canvas(path, width, 1.5 + 0.36 * len(names)) as figure:
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
         for axes, task in zip(panels, tasks, strict=True):
             _panel(axes, results, task, numbers.ranking(results, task, names))
@@ -50,15 +60,16 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 def _panel(axes: Axes, results: Mapping[str, Any], task: str, names: list[str]) -> None:
     means, spreads = numbers.headline(results, task), numbers.spread(results, task)
     place = {name: i for i, name in enumerate(names)}
-    axes.barh(range(len(names)), [100 * means[n] for n in names], 0.72, color=BAR, zorder=1)
+    axes.barh(range(len(names)), [100 * means[n] for n in names], 0.8, color=BAR, zorder=1)
     for name, (low, high) in spreads.items():
         ends = 100 * min(low, means[name]), 100 * max(high, means[name])
-        axes.plot(ends, [place[name]] * 2, color="black", lw=1, marker="|", ms=5, zorder=2)
+        y = place[name] + _WHISKER
+        axes.plot(ends, [y, y], color="black", lw=1, marker="|", ms=4, zorder=2)
     name_rows(axes, names)
     field, shapes = _SHAPES.get(task, ("", {"": ("o", "")}))
     furthest = 0.0
     for noise, colour in NOISE_COLOURS.items():
-        for kind, (shape, _) in shapes.items():
+        for lane, (kind, (shape, _)) in enumerate(shapes.items()):
             where: dict[str, str | int] = {"noise": noise}
             if field:
                 where[field] = kind
@@ -68,7 +79,7 @@ def _panel(axes: Axes, results: Mapping[str, Any], task: str, names: list[str]) 
             if not values:
                 continue
             xs = [100 * value for value in values.values()]
-            ys = [place[name] for name in values]
+            ys = [place[name] + _LANES[lane] for name in values]
             axes.scatter(
                 xs, ys, s=26, c=colour, marker=shape, linewidths=0.4, edgecolors="white", zorder=3
             )
@@ -76,8 +87,9 @@ def _panel(axes: Axes, results: Mapping[str, Any], task: str, names: list[str]) 
     furthest = max([furthest, *(100 * high for _, high in spreads.values())])
     for name in names:
         # The numbers stand in a column to the right of everything: no dot can hide them.
-        axes.text(furthest * 1.04, place[name], f"{100 * means[name]:.2f}", va="center")
-    axes.set_xlim(0, furthest * 1.2)
+        axes.text(furthest * 1.05, place[name], f"{100 * means[name]:.2f}", va="center")
+    axes.set_xlim(0, furthest * 1.22)
+    end_axis(axes, round_ticks(furthest))
     axes.set_xlabel(_TITLES[task])
     used = {row[field] for row in results[task]} if field else set()
     handles = [_dot(s, "#555555", text) for kind, (s, text) in shapes.items() if kind in used]

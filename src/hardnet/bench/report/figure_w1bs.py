@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hardnet.bench.report.canvas import canvas, line_style
 from hardnet.bench.report.w1bs import subsets
-from hardnet.bench.w1bs import PLOTTED, TOTAL
+from hardnet.bench.w1bs import PLOTTED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLUMNS = 3
 _FACTORS = {
@@ -33,37 +36,42 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         if row["score"] == PLOTTED
     }
     names = list(dict.fromkeys(row["descriptor"] for row in curves))
-    lines = math.ceil(len(panels) / _COLUMNS)
-    height = 2.3 + 0.17 * len(names)
-    with canvas(path, 3.4 * min(len(panels), _COLUMNS), height * lines) as figure:
-        grid = figure.subplots(lines, min(len(panels), _COLUMNS), squeeze=False).ravel()
-        for axes in grid[len(panels) :]:
-            axes.set_visible(False)
-        for axes, subset in zip(grid, panels, strict=False):
+    across = min(len(panels), _COLUMNS)
+    lines = math.ceil(len(panels) / across)
+    heights = (2.4, 0.4 + 0.17 * len(names))  # of the curves, of the legend under them
+    with canvas(path, 3.4 * across, sum(heights) * lines) as figure:
+        grid = figure.subplots(
+            2 * lines, across, squeeze=False, gridspec_kw={"height_ratios": heights * lines}
+        )
+        for axes in grid.ravel():
+            axes.set_axis_off()
+        for k, subset in enumerate(panels):
+            axes = grid[2 * (k // across), k % across]
             chosen = [row for row in curves if row["subset"] == subset]
-            for row in sorted(chosen, key=lambda r: -areas[subset, r["descriptor"]]):
+            chosen.sort(key=lambda row: -areas[row["subset"], row["descriptor"]])
+            for row in chosen:
                 name = row["descriptor"]
-                style = line_style(names.index(name)) | {"marker": ""}
-                axes.plot(
-                    1 - np.asarray(row["precision"]),
-                    row["recall"],
-                    label=f"{name}, {areas[subset, name]:.3f}",
-                    lw=1.3,
-                    **style,
-                )
-            factor = f" ({_FACTORS[subset]})" if subset in _FACTORS else ""
-            axes.set_title(subset if subset == TOTAL else f"{subset}{factor}", fontsize=10)
-            axes.set_xlim(0, 1)
-            axes.set_ylim(bottom=0)
-            axes.grid(color="#EEEEEE")
-            axes.set_xlabel("1 - precision")
-            axes.set_ylabel("recall")
-            # Under the panel: the curves may run anywhere inside it.
-            axes.legend(
+                style = line_style(names.index(name)) | {"marker": "", "lw": 1.3}
+                label = f"{areas[subset, name]:.3f}  {name}"
+                axes.plot(1 - np.asarray(row["precision"]), row["recall"], label=label, **style)
+            _dress(axes, f"{subset} ({_FACTORS[subset]})" if subset in _FACTORS else subset)
+            # In a panel of its own: the curves may run anywhere.
+            grid[2 * (k // across) + 1, k % across].legend(
+                *axes.get_legend_handles_labels(),
                 loc="upper center",
-                bbox_to_anchor=(0.5, -0.22),
                 title="mean AUC",
+                alignment="left",
                 frameon=False,
                 fontsize=8,
                 title_fontsize=8,
             )
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_axis_on()
+    axes.set_title(title, fontsize=10)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(bottom=0)
+    axes.grid(color="#EEEEEE")
+    axes.set_xlabel("1 - precision")
+    axes.set_ylabel("recall")

@@ -59,13 +59,13 @@ KINDS: Mapping[str, Kind] = {
     "patches": Kind(patches.tables, {"bars": _patch_bars}),
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
-    "brown": Kind(brown.tables, {"brown": figure_brown.draw}),
+    "brown": Kind(brown.tables, {"rates": figure_brown.draw}),
     "hpatches": Kind(
         hpatches.tables,
-        {"hpatches": figure_hpatches.draw, "distractors": figure_distractors.draw},
+        {"tasks": figure_hpatches.draw, "distractors": figure_distractors.draw},
         _has_distractors,
     ),
-    "w1bs": Kind(w1bs.tables, {"w1bs": figure_w1bs.draw}),
+    "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
 
 

@@ -71,7 +71,9 @@ def _line(cells: Sequence[str]) -> str:
             merged[-1] = (merged[-1][0], merged[-1][1] + 1)
         else:
             merged.append((inline(cell), 1))
-    return " & ".join(_span(text, n) for text, n in merged) + r" \\"
+    line = " & ".join(_span(text, n) for text, n in merged) + r" \\"
+    # The line before ends with \\, which would take these for its own argument.
+    return "{}" + line if line.startswith(("[", "*")) else line
 
 
 def _group_lines(groups: Sequence[tuple[str, int]]) -> list[str]:
