@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.hpatches import TAGS
 from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.union import join
+from hardnet.patchsets.union import join, open_sets
 
 
 def make(name: str, points: list[int], pairs: list[tuple[int, int]], grey: int) -> PatchSet:
@@ -28,3 +35,62 @@ def test_points_never_collide_and_pairs_follow_their_patches() -> None:
 def test_a_single_set_is_not_copied() -> None:
     one = make("one", [1, 1], [(0, 1)], 0)
     assert join([one]) is one
+
+
+@pytest.fixture
+def folders(tmp_path: Path, camera: np.ndarray) -> Path:
+    """A Brown set of 3 points and an HPatches set of two sequences with 2 and 1 points."""
+    patches = np.stack([camera[8 * i : 8 * i + 64, :64] for i in range(6)])
+    with BrownWriter(tmp_path / "brown") as writer:
+        writer.add(patches, np.arange(6) // 2, group=0)
+        writer.finish(pairs=4, seed=0, extra_files={})
+    for name, count in {"v_x": 2, "i_y": 1}.items():
+        (tmp_path / "hp" / name).mkdir(parents=True)
+        for k, tag in enumerate(TAGS):
+            strip = camera[k : k + 65 * count, :65]
+            cv2.imwrite(str(tmp_path / "hp" / name / f"{tag}.png"), strip)
+    (tmp_path / "hp" / "splits.json").write_text('{"a": {"test": ["v_x"], "train": ["i_y"]}}')
+    return tmp_path
+
+
+def test_brown_and_hpatches_are_joined(folders: Path) -> None:
+    both = open_sets([str(folders / "brown"), str(folders / "hp")], 32)
+    assert both.name == "brown+hp"
+    assert both.patches.shape == (6 + 16 * 3, 32, 32)
+    assert np.bincount(both.points).tolist() == [2, 2, 2, 16, 16, 16]
+    assert len(both.pairs) == 4
+
+
+def test_a_split_means_its_training_sequences(folders: Path, camera: np.ndarray) -> None:
+    found = open_sets([f"{folders / 'hp'}:a"], 65)
+    assert found.name == "hp:a"
+    assert found.points.tolist() == [0] * 16
+    assert np.array_equal(found.patches[3], camera[3:68, :65])
+
+
+def test_a_colon_in_a_folder_name_is_no_split(folders: Path) -> None:
+    (folders / "brown").rename(folders / "brown:a")
+    assert len(open_sets([str(folders / "brown:a")], 64)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hp:b", "split b is not known"),
+        ("hp:full", "split full has no training sequences"),
+        ("brown:a", "only HPatches sets have splits"),
+        ("absent", "does not exist"),
+        ("absent:a", "absent does not exist"),
+    ],
+)
+def test_what_cannot_be_trained_on(folders: Path, name: str, message: str) -> None:
+    with pytest.raises(HardnetError, match=message):
+        open_sets([str(folders / name)], 32)
+
+
+def test_w1bs_is_for_testing(folders: Path, camera: np.ndarray) -> None:
+    for side in "12":
+        (folders / "w" / "A" / side).mkdir(parents=True)
+        cv2.imwrite(str(folders / "w" / "A" / side / "x.bmp"), camera[:64, :32])
+    with pytest.raises(HardnetError, match="for testing only"):
+        open_sets([str(folders / "w")], 32)

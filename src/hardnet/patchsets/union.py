@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.cache import Progress
+from hardnet.patchsets.catalogue import identify
+from hardnet.patchsets.hpatches import as_patchset, choose_split, read_hpatches
 from hardnet.patchsets.patchset import PatchSet
 
 
-def open_sets(
-    folders: Sequence[str], size: int, progress: Callable[[int, int], None] | None = None
-) -> PatchSet:
-    """Open sets in the Brown format and join them; see :func:`join`."""
-    return join([read_brown(folder, size, progress) for folder in folders])
+def open_sets(names: Sequence[str], size: int, progress: Progress | None = None) -> PatchSet:
+    """Open sets by name and join them; see :func:`open_training_set` and :func:`join`."""
+    return join([open_training_set(name, size, progress) for name in names])
+
+
+def open_training_set(name: str, size: int, progress: Progress | None = None) -> PatchSet:
+    """Open one set to train on.
+
+    Args:
+        name: a folder in the Brown or HPatches format; ``FOLDER:SPLIT`` means the training
+            sequences of that split of an HPatches folder, a folder alone all its sequences.
+        size: side of the patches wanted.
+        progress: called with (files done, files in all) while patches are decoded.
+    """
+    folder, split = _parse(name)
+    kind = identify(folder)
+    if kind == "w1bs":
+        raise HardnetError(f"{folder} is a W1BS set, which is for testing only")
+    if kind == "brown":
+        if split:
+            raise HardnetError(f"{name}: only HPatches sets have splits, {folder} is a Brown set")
+        return read_brown(folder, size, progress)
+    hpatches = read_hpatches(folder)
+    sequences = choose_split(hpatches, split).train if split else tuple(hpatches.sequences)
+    if not sequences:
+        raise HardnetError(f"{name}: split {split} has no training sequences")
+    patches = as_patchset(hpatches, sequences, size, progress)
+    return replace(patches, name=f"{hpatches.name}:{split}") if split else patches
 
 
 def join(sets: Sequence[PatchSet]) -> PatchSet:
@@ -38,3 +67,11 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         np.concatenate(points).astype(np.int64),
         np.concatenate(pairs),
     )
+
+
+def _parse(name: str) -> tuple[str, str]:
+    """Folder and split ("" for none); a folder that has a colon in its name is a folder."""
+    if Path(name).exists() or ":" not in name:
+        return name, ""
+    folder, _, split = name.rpartition(":")
+    return folder, split

@@ -1,0 +1,54 @@
+"""Which format a patch set has, found from what lies in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.brown import INFO, Brown, open_brown
+from hardnet.patchsets.hpatches import HPatches, has_strips, read_hpatches
+from hardnet.patchsets.w1bs import W1BS, has_sides, read_w1bs
+
+Kind = Literal["brown", "hpatches", "w1bs"]
+
+LAYOUTS = (
+    "info.txt and *.bmp sheets (Brown), SEQUENCE/ref.png to t5.png (HPatches) or "
+    "SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp (W1BS)"
+)
+
+
+def identify(folder: str | Path) -> Kind:
+    """The format of the set in ``folder``; an error says what would make it one."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise HardnetError(f"{folder} {problem}: name the folder of a patch set")
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    kind = _kind(folder, folders)
+    if kind is None and any(folder.glob("*.bmp")):
+        raise HardnetError(f"{folder} has *.bmp sheets but no {INFO}: copy the Brown set again")
+    if kind is None:
+        inside = [path.name for path in folders if _kind(path, []) or (path / INFO).is_file()]
+        hint = f"; name one of the folders in it: {', '.join(inside[:5])}" if inside else ""
+        raise HardnetError(f"{folder} is not a patch set: expected {LAYOUTS}{hint}")
+    return kind
+
+
+def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
+    """Open a set of any format; nothing is decoded yet."""
+    kind = identify(folder)
+    if kind == "brown":
+        return open_brown(folder)
+    return read_hpatches(folder) if kind == "hpatches" else read_w1bs(folder)
+
+
+def _kind(folder: Path, folders: Sequence[Path]) -> Kind | None:
+    if (folder / INFO).is_file():
+        return "brown"
+    if any(map(has_strips, (folder, *folders))):
+        return "hpatches"
+    if any(map(has_sides, (folder, *folders))):
+        return "w1bs"
+    return None
