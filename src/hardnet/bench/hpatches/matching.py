@@ -1,0 +1,109 @@
+"""HPatches matching: find each reference patch among all patches of a target image.
+
+A reference patch is matched to its nearest neighbour in the target, right if it has the same
+number. Matches are ranked by distance; every reference patch is a positive, so that one matched
+wrongly stays missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.bench.bootstrap import MEAN_RESAMPLES, mean_interval
+from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
+from hardnet.bench.hpatches.tasks import Tasks
+from hardnet.bench.metrics import average_precision_at_hits, average_precision_trapezoid
+from hardnet.matching.distances import two_nearest
+from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
+
+SCORES = ("ap_trapezoid", "ap_hits", "success", "ap_ratio")
+
+
+def evaluate(
+    lookup: Lookup,
+    tasks: Tasks,
+    resamples: int = MEAN_RESAMPLES,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Score one descriptor.
+
+    Args:
+        lookup: gives its descriptors.
+        tasks: the sequences.
+        resamples: of the sequences, for the intervals.
+        seed: of the resamples.
+        progress: called with ("matching", sequences done, sequences in all).
+
+    Returns:
+        Rows per sequence and noise level, each the mean of the 5 targets; and means over the
+        sequences of each group, and of all.
+    """
+    rows = []
+    for number, name in enumerate(tasks.names):
+        for noise in LEVELS:
+            strips = Strips(lookup, tasks, noise)  # one sequence at a time is kept
+            reference = strips.get(number, 0)
+            each = [match_scores(reference, strips.get(number, k + 1)) for k in range(TARGETS)]
+            rows.append(
+                {"sequence": name, "group": group_of(name), "noise": noise}
+                | dict(zip(SCORES, np.mean(each, 0).tolist(), strict=True))
+            )
+        if progress:
+            progress("matching", number + 1, len(tasks.names))
+    return rows, list(_means(rows, resamples, seed))
+
+
+def match_scores(
+    reference: NDArray[Any], target: NDArray[Any]
+) -> tuple[float, float, float, float]:
+    """One image pair: both average precisions, share of right matches, and ranked by ratio.
+
+    Args:
+        reference: (N, D) descriptors.
+        target: (N, D) of the same points.
+
+    Returns:
+        The scores in the order of ``SCORES``. The last is the average precision at hits with the
+        matches ranked by the ratio of the distances to the nearest and the second nearest.
+    """
+    index, distance = two_nearest(reference, target)
+    count = len(reference)
+    right = index[:, 0] == np.arange(count)
+    ratio = np.ones(count)  # 0 / 0: two patches as near as can be say nothing
+    np.divide(distance[:, 0], distance[:, 1], out=ratio, where=distance[:, 1] > 0)
+    return (
+        average_precision_trapezoid(distance[:, 0], right, count),
+        average_precision_at_hits(distance[:, 0], right, count),
+        float(right.mean()),
+        average_precision_at_hits(ratio, right, count),
+    )
+
+
+def _means(rows: list[dict[str, Any]], resamples: int, seed: int) -> Iterable[dict[str, Any]]:
+    """Means per noise level and group; each sequence counts the same."""
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    for noise in (*LEVELS, "all"):
+        for group in ("all", *sorted(groups, reverse=True)):
+            for convention in ("trapezoid", "hits"):
+                chosen = [
+                    row
+                    for row in rows
+                    if noise in (row["noise"], "all") and group in (row["group"], "all")
+                ]
+                values = [row[f"ap_{convention}"] for row in chosen]
+                names = [row["sequence"] for row in chosen]
+                low, high = mean_interval(values, names, resamples, seed)
+                yield {
+                    "task": "matching",
+                    "noise": noise,
+                    "group": group,
+                    "convention": convention,
+                    "value": float(np.mean(values)),
+                    "low": low,
+                    "high": high,
+                }

@@ -1,0 +1,165 @@
+"""HPatches verification: do two patches show the same point?
+
+Balanced: ROC AUC of as many true as false pairs. Imbalanced: average precision of all false pairs
+and the first fifth of the true pairs, which is the number in the figures of the papers. False pairs
+are of one sequence ("intra") or of any two ("inter").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.bench.bootstrap import POOLED_RESAMPLES, interval, multiplicities
+from hardnet.bench.hpatches.drawing import Rows
+from hardnet.bench.hpatches.ranking import PooledRanking
+from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
+from hardnet.bench.hpatches.tasks import Tasks, each_and_all
+from hardnet.matching.distances import pair_distances
+from hardnet.patchsets.hpatches import LEVELS
+
+TRUE_SHARE = 0.2
+"""Part of the true pairs, from the front of their list, in the imbalanced task."""
+NEGATIVES = ("intra", "inter")
+SCORES = ("auc", "ap_trapezoid", "ap_hits")
+_TASKS = (("verification-balanced", "auc"), ("verification", "trapezoid"), ("verification", "hits"))
+"""Task and convention of each score in the means."""
+_PORTION = 32_768  # pairs whose descriptors are held at once: 2 x 16 MB of 128 floats
+_THREADS = 4
+
+
+def evaluate(
+    lookup: Lookup,
+    tasks: Tasks,
+    resamples: int = POOLED_RESAMPLES,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Score one descriptor.
+
+    Args:
+        lookup: gives its descriptors.
+        tasks: the pairs.
+        resamples: of the sequences, for the intervals.
+        seed: of the resamples.
+        progress: called with ("verification", steps done, steps in all).
+
+    Returns:
+        Rows per noise level and kind of negatives, with the interval of ``ap_hits``; and their
+        means over either or both.
+    """
+    groups = len(tasks.names)
+    drawn = multiplicities(groups, resamples, seed) if groups > 1 else np.ones((0, groups))
+    weights = np.concatenate([np.ones((1, groups)), drawn])  # the first is the score itself
+    steps, done = len(LEVELS) * (3 + len(NEGATIVES)), 0
+    scores = np.empty((len(LEVELS), len(NEGATIVES), len(weights), len(SCORES)))
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress("verification", done, steps)
+
+    for k, noise in enumerate(LEVELS):
+        strips = Strips(lookup, tasks, noise)
+        found = []
+        for rows in (tasks.pairs.positive, tasks.pairs.intra, tasks.pairs.inter):
+            found.append(distances(strips, rows))
+            advance()
+        for n, rows in enumerate((tasks.pairs.intra, tasks.pairs.inter)):
+            scores[k, n] = pooled_scores(
+                found[0], tasks.pairs.positive, found[1 + n], rows, weights
+            )
+            advance()
+    rows_out = [
+        {"noise": noise, "negatives": negatives}
+        | dict(zip(SCORES, scores[k, n, 0].tolist(), strict=True))
+        | _limits(scores[k, n, 1:, SCORES.index("ap_hits")])
+        for k, noise in enumerate(LEVELS)
+        for n, negatives in enumerate(NEGATIVES)
+    ]
+    return rows_out, list(_means(scores))
+
+
+def distances(strips: Strips, rows: Rows) -> NDArray[np.float32]:
+    """Distances of pairs, (P, 6) -> (P,), a portion of descriptors at a time."""
+    out = np.empty(len(rows), np.float32)
+    # Sequence by sequence: a portion then reads few strips on its first side.
+    order = np.argsort(rows[:, 0], kind="stable")
+    for start in range(0, len(rows), _PORTION):
+        part = order[start : start + _PORTION]
+        out[part] = pair_distances(strips.gather(rows[part, :3]), strips.gather(rows[part, 3:]))
+    return out
+
+
+def pooled_scores(
+    true: NDArray[np.float32],
+    true_rows: Rows,
+    false: NDArray[np.float32],
+    false_rows: Rows,
+    weights: NDArray[np.floating],
+) -> NDArray[np.float64]:
+    """The scores under each weighting of the sequences.
+
+    A pair counts as often as it would be drawn if the protocol drew from the weighted list of
+    sequences: the weight of its sequence, or of two independently drawn ones their product.
+
+    Args:
+        true: (P,) distances.
+        true_rows: (P, 6) their pairs.
+        false: (N,) distances.
+        false_rows: (N, 6) their pairs.
+        weights: (R, sequences).
+
+    Returns:
+        (R, 3) scores in the order of ``SCORES``.
+    """
+    first = int(len(true) * TRUE_SHARE)
+    balanced = PooledRanking(true, false)
+    imbalanced = PooledRanking(true[:first], false)
+    inter = bool((false_rows[:, 0] != false_rows[:, 3]).any())
+
+    def members(rows: Rows, order: NDArray[np.intp], column: int) -> NDArray[np.intp]:
+        found: NDArray[np.intp] = rows[order, column].astype(np.intp)
+        return found
+
+    all_true = members(true_rows, balanced.true_order, 0)
+    few_true = members(true_rows, imbalanced.true_order, 0)
+    some_false = members(false_rows, balanced.false_order, 0)
+    other_false = members(false_rows, balanced.false_order, 3) if inter else None
+
+    def score(weight: NDArray[np.float64]) -> tuple[float, float, float]:
+        false_weights = weight[some_false]
+        if other_false is not None:
+            false_weights *= weight[other_false]
+        return (
+            balanced.auc(weight[all_true], false_weights),
+            *imbalanced.average_precision(weight[few_true], false_weights),
+        )
+
+    with ThreadPoolExecutor(_THREADS) as pool:  # numpy lets go of the lock in all that is long
+        return np.array(list(pool.map(score, np.asarray(weights, np.float64))))
+
+
+def _means(scores: NDArray[np.float64]) -> Iterable[dict[str, Any]]:
+    """Means over the noise levels, the negatives, and both."""
+    for k, noise in each_and_all(LEVELS):
+        for n, group in each_and_all(NEGATIVES):
+            mean = scores[k, n].reshape(-1, *scores.shape[2:]).mean(0)
+            for c, (task, convention) in enumerate(_TASKS):
+                yield {
+                    "task": task,
+                    "noise": noise,
+                    "group": group,
+                    "convention": convention,
+                    "value": float(mean[0, c]),
+                } | _limits(mean[1:, c])
+
+
+def _limits(samples: NDArray[np.float64]) -> dict[str, float | None]:
+    low, high = interval(samples)
+    return {"low": low, "high": high}
