@@ -9,26 +9,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.descriptors import WEIGHTS, Descriptor, load, names
+from hardnet.descriptors import WEIGHTS, Descriptor, available_names, load, names
 from hardnet.errors import HardnetError
 
 
 def test_names() -> None:
-    assert names() == ["hardnet", "hardnet-int8", "pixels", "rootsift", "sift"]
+    always = ["hardnet", "hardnet-int8", "pixels", "rootsift", "sift"]
+    assert names() == sorted([*always, "beblid", "boostdesc", "teblid", "vgg"])
+    assert set(always) <= set(available_names()) <= set(names())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", available_names())
 def test_every_name_loads_a_descriptor(name: str, patches: np.ndarray) -> None:
     describe = load(name)
     assert isinstance(describe, Descriptor)
     assert describe.name == name
-    assert describe(patches).shape == (len(patches), describe.dim)
+    described = describe(patches)
+    width = describe.dim // 8 if described.dtype == np.uint8 else describe.dim
+    assert described.shape == (len(patches), width)
 
 
 def test_unknown_name_lists_the_names_and_the_nearest() -> None:
-    with pytest.raises(HardnetError, match=r"'harndet' \(did you mean 'hardnet'\?\); known: hard"):
+    with pytest.raises(
+        HardnetError, match=r"'harndet' \(did you mean 'hardnet'\?\); known: beblid, "
+    ):
         load("harndet")
-    with pytest.raises(HardnetError, match=r"unknown descriptor 'qqq'; known: hardnet, "):
+    with pytest.raises(
+        HardnetError, match=r"unknown descriptor 'qqq'; known: .*, hardnet, .* or module:function"
+    ):
         load("qqq")
 
 

@@ -1,4 +1,4 @@
-"""Descriptors by name or by weights file."""
+"""Descriptors by name, by weights file, or as a Python function."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
 
     Args:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
-            onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch.
+            onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
+            ``module:function``, your own (:mod:`hardnet.descriptors.user_function`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
 
     Raises:
-        HardnetError: no such name or file, or a file that is not a descriptor's.
+        HardnetError: no such name or file, a file that is not a descriptor's, or a descriptor that
+            the installed OpenCV does not have.
     """
     text = str(name_or_path)
     if text in _BY_NAME:
@@ -35,17 +37,28 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         from hardnet.descriptors.torch_net import TorchDescriptor
 
         return TorchDescriptor(text)
+    if ":" in text:
+        from hardnet.descriptors.user_function import FunctionDescriptor
+
+        return FunctionDescriptor(text)
     near = difflib.get_close_matches(text, _BY_NAME, n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise HardnetError(
         f"unknown descriptor {text!r}{hint}; known: {', '.join(names())}, "
-        f"or a weights file ending in .onnx, {', '.join(_TORCH_SUFFIXES)}"
+        f"a weights file ending in .onnx, {', '.join(_TORCH_SUFFIXES)}, or module:function"
     )
 
 
 def names() -> list[str]:
-    """The descriptors that need no file."""
+    """The descriptors that need no file; some need OpenCV's contrib modules."""
     return sorted(_BY_NAME)
+
+
+def available_names() -> list[str]:
+    """Those of :func:`names` that this installation can load."""
+    from hardnet.descriptors.opencv_learned import KINDS, is_available
+
+    return [name for name in names() if name not in KINDS or is_available(name)]
 
 
 def _onnx(path: Path, name: str | None, threads: int | None) -> Descriptor:
@@ -73,6 +86,15 @@ def _pixels(threads: int | None) -> Descriptor:
     return PixelsDescriptor()
 
 
+def _opencv(name: str) -> Callable[[int | None], Descriptor]:
+    def build(threads: int | None) -> Descriptor:
+        from hardnet.descriptors.opencv_learned import OpenCVDescriptor
+
+        return OpenCVDescriptor(name)
+
+    return build
+
+
 _TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
 _BY_NAME: dict[str, Callable[[int | None], Descriptor]] = {
     "hardnet": _shipped("hardnet"),
@@ -80,6 +102,7 @@ _BY_NAME: dict[str, Callable[[int | None], Descriptor]] = {
     "pixels": _pixels,
     "rootsift": _sift(root=True),
     "sift": _sift(root=False),
+    **{name: _opencv(name) for name in ("beblid", "boostdesc", "teblid", "vgg")},
 }
 
-__all__ = ["WEIGHTS", "Descriptor", "Descriptors", "load", "names"]
+__all__ = ["WEIGHTS", "Descriptor", "Descriptors", "available_names", "load", "names"]

@@ -1,8 +1,8 @@
-"""What every descriptor is: a callable from patches to unit vectors."""
+"""What every descriptor is: a callable from patches to vectors that can be compared."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +15,12 @@ Descriptors = NDArray[np.float32]
 class Descriptor(Protocol):
     """Describes patches; any benchmark and any pipeline takes any descriptor.
 
-    Similarity of two patches is the dot product of their vectors, or the L2 distance: both give the
-    same order, because every vector has length 1.
+    The type of what it returns is the metric: float32 vectors are compared by L2 distance, uint8
+    rows are packed bits, compared by Hamming distance (``hardnet.matching.distances``). Vectors
+    have length 1, except where a descriptor was learned otherwise (VGG) or is somebody's function.
+
+    A descriptor may have an ``identity``: a text that says which weights, source or library
+    computes it, for ``hardnet.descriptors.fingerprint``.
     """
 
     @property
@@ -26,9 +30,13 @@ class Descriptor(Protocol):
 
     @property
     def dim(self) -> int:
-        """Length D of a descriptor."""
+        """Length D of a vector, or the number of bits."""
         ...
 
-    def __call__(self, patches: ArrayLike) -> Descriptors:
-        """Describe (N, S, S) or (N, 1, S, S) grey patches of any size: (N, D) unit vectors."""
+    def __call__(self, patches: ArrayLike) -> NDArray[Any]:
+        """Describe (N, S, S) or (N, 1, S, S) grey patches of any size.
+
+        Returns:
+            (N, D) float32 vectors, or (N, D / 8) uint8 packed bits.
+        """
         ...

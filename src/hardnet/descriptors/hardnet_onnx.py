@@ -19,6 +19,7 @@ import onnxruntime
 from numpy.typing import ArrayLike
 
 from hardnet.descriptors.base import Descriptors
+from hardnet.descriptors.fingerprint import file_digest
 from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
 from hardnet.errors import HardnetError
 
@@ -43,6 +44,7 @@ class OnnxDescriptor:
         self._session = _open(path)
         self._input = self._session.get_inputs()[0].name
         self.patch_size, self.dim = _sizes(self._session, path)
+        self.identity = f"onnx {file_digest(path)}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""

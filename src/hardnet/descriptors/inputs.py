@@ -83,6 +83,24 @@ def resize_patches(patches: Patches, size: int) -> Patches:
     return out
 
 
+def grey_bytes(patches: Patches) -> NDArray[np.uint8]:
+    """(N, S, S) as whole grey values 0..255, for what reads nothing else.
+
+    Raises:
+        HardnetError: values outside 0..255, or 0..1, which rounding would destroy.
+    """
+    if patches.dtype == np.uint8:
+        return patches.astype(np.uint8, copy=False)
+    low, high = float(patches.min(initial=0)), float(patches.max(initial=0))
+    whole = np.round(patches)
+    if low < 0 or high > 255 or (high <= 1 and not np.array_equal(whole, patches)):
+        raise HardnetError(
+            f"patches have values from {low:.3g} to {high:.3g}; "
+            "this descriptor reads grey values 0..255"
+        )
+    return np.asarray(whole, np.uint8)
+
+
 def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
     """(N, D) -> (N, D) of length 1; a zero row becomes the uniform vector 1/sqrt(D)."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)

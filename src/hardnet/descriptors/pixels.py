@@ -18,6 +18,7 @@ class PixelsDescriptor:
     name = "pixels"
     side = 16
     dim = side * side
+    identity = f"pixels {side}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, 256) unit vectors."""

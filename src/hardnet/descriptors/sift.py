@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardnet.descriptors import canvas
 from hardnet.descriptors.base import Descriptors
 from hardnet.descriptors.inputs import Patches, check_patches, resize_patches, unit_rows
 from hardnet.frames import WINDOW_SIGMAS
@@ -32,9 +33,6 @@ best: AP of RootSIFT on patches of the Oxford sequences is .783, .810, .828, .80
 of 0.5 (none), 1.0, 1.6, 2.1 and 2.67 (the sigma of the window)."""
 
 _MARGIN = 12  # half a cell (4) + gradient (1) + radius of the blur (6), and one to spare
-_TILE = PATCH_SIZE + 2 * _MARGIN
-_COLUMNS = 16
-_BATCH = 256  # patches per image: 896 x 896 pixels
 
 
 class SiftDescriptor:
@@ -48,6 +46,7 @@ class SiftDescriptor:
 
     def __init__(self, root: bool) -> None:
         self.name = "rootsift" if root else "sift"
+        self.identity = f"{self.name} smoothing {SMOOTHING} of OpenCV {cv2.__version__}"
         self._root = root
         self._sift = cv2.SIFT.create(nOctaveLayers=1, sigma=SMOOTHING)
 
@@ -55,30 +54,20 @@ class SiftDescriptor:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, 128) unit vectors."""
         checked = _to_bytes(resize_patches(check_patches(patches), PATCH_SIZE))
         out = np.empty((len(checked), self.dim), np.float32)
-        for start in range(0, len(checked), _BATCH):
-            batch = checked[start : start + _BATCH]
-            canvas, keypoints = lay_out(batch)
-            values = np.asarray(self._sift.compute(canvas, keypoints)[1], np.float32)
+        for start in range(0, len(checked), canvas.BATCH):
+            batch = checked[start : start + canvas.BATCH]
+            values = np.asarray(self._sift.compute(*lay_out(batch))[1], np.float32)
             if self._root:
                 values = np.sqrt(values / np.maximum(values.sum(1, keepdims=True), 1e-12))
-            out[start : start + _BATCH] = unit_rows(values)
+            out[start : start + len(batch)] = unit_rows(values)
         return out
 
 
 def lay_out(patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
     """One image with all (n, 32, 32) patches on it, and the keypoint of each."""
-    n, columns = len(patches), min(_COLUMNS, len(patches))
-    rows = -(-n // columns)
-    tiles = np.zeros((rows * columns, _TILE, _TILE), np.uint8)
-    tiles[:n] = np.pad(patches, ((0, 0), (_MARGIN, _MARGIN), (_MARGIN, _MARGIN)), mode="edge")
-    canvas = tiles.reshape(rows, columns, _TILE, _TILE).swapaxes(1, 2)
-    centre = (_TILE - 1) / 2
+    image, centres = canvas.lay_out(patches, _MARGIN)
     size = 2 * PATCH_SIZE / WINDOW_SIGMAS
-    keypoints = [
-        cv2.KeyPoint(centre + _TILE * (i % columns), centre + _TILE * (i // columns), size, 0.0)
-        for i in range(n)
-    ]
-    return np.ascontiguousarray(canvas).reshape(rows * _TILE, columns * _TILE), keypoints
+    return image, [cv2.KeyPoint(x, y, size, 0.0) for x, y in centres.tolist()]
 
 
 def _to_bytes(patches: Patches) -> NDArray[np.uint8]:

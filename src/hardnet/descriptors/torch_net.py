@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardnet.descriptors.base import Descriptors
+from hardnet.descriptors.fingerprint import file_digest
 from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
 from hardnet.errors import MissingExtraError
 
@@ -33,6 +34,7 @@ class TorchDescriptor:
         self._net = load_net(path)
         self.name = name or Path(path).stem
         self.dim = self._net.dim
+        self.identity = f"torch {file_digest(path)}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""

@@ -1,0 +1,149 @@
+"""Your own descriptor: ``module:function``, a Python function from patches to an array.
+
+The function gets (N, S, S) uint8 patches as they are on disk, resized to (N, P, P) if it has an
+attribute ``patch_size = P``, in portions of at most 1024, and returns (N, D): floating point
+numbers are compared by L2 as they are (they are not scaled to unit length: that would change the
+metric), uint8 is taken as packed bits and compared by Hamming distance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet.descriptors.inputs import check_patches, grey_bytes, resize_patches
+from hardnet.descriptors.probes import probe_patches
+from hardnet.errors import HardnetError
+
+PORTION = 1024
+
+Function = Callable[[NDArray[np.uint8]], Any]
+
+
+class FunctionDescriptor:
+    """A function that is named ``module:function``.
+
+    Args:
+        spec: the module is looked up as ``python -m`` would: in the current folder first.
+
+    Raises:
+        HardnetError: there is no such module or function.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self.name = spec
+        self._function = find_function(spec)
+        size = getattr(self._function, "patch_size", None)
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise HardnetError(f"{spec} has patch_size {size!r}; it must be a number of pixels")
+        self._patch_size: int | None = size
+
+    @cached_property
+    def identity(self) -> str:
+        """The name of the function inside its file, and what the file contains."""
+        try:
+            file = inspect.getsourcefile(inspect.unwrap(self._function))
+        except TypeError:  # an object that can be called: its class has the source
+            file = inspect.getsourcefile(type(self._function))
+        source = Path(file).read_bytes() if file and Path(file).is_file() else b""
+        return f"{self.name.partition(':')[2]} in source {hashlib.sha256(source).hexdigest()}"
+
+    @cached_property
+    def _row(self) -> tuple[int, np.dtype[Any]]:
+        """Length and type of a row, found by describing one patch."""
+        probe = self._describe(_resized(probe_patches()[:1], self._patch_size))
+        return probe.shape[1], probe.dtype
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector, or number of bits."""
+        width, kind = self._row
+        return width * 8 if kind == np.uint8 else width
+
+    def __call__(self, patches: ArrayLike) -> NDArray[Any]:
+        """(N, S, S) or (N, 1, S, S) patches of grey values 0..255 -> (N, D) float32 or bits."""
+        grey = _resized(grey_bytes(check_patches(patches)), self._patch_size)
+        if not len(grey):
+            width, kind = self._row
+            return np.empty((0, width), kind)
+        parts = [self._describe(grey[i : i + PORTION]) for i in range(0, len(grey), PORTION)]
+        if len({(part.shape[1], part.dtype) for part in parts}) > 1:
+            found = ", ".join(f"{part.dtype} of length {part.shape[1]}" for part in parts)
+            raise HardnetError(f"{self.name} returned rows of different kinds: {found}")
+        return np.concatenate(parts)
+
+    def _describe(self, grey: NDArray[np.uint8]) -> NDArray[Any]:
+        """What the function returns, checked."""
+        try:
+            returned = self._function(grey)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise HardnetError(
+                f"{self.name} failed on patches of shape {grey.shape} and type uint8: {reason}"
+            ) from error
+        try:
+            rows: NDArray[Any] = np.asarray(returned)
+        except Exception as error:
+            raise HardnetError(f"{self.name} returned no array: {error}") from error
+        if rows.ndim != 2 or len(rows) != len(grey) or not rows.shape[1]:
+            what = f"shape {rows.shape}" if rows.ndim else f"a {type(returned).__name__}"
+            raise HardnetError(
+                f"{self.name} must return ({len(grey)}, D) for {len(grey)} patches, got {what}"
+            )
+        if rows.dtype == np.uint8:
+            return rows
+        if not np.issubdtype(rows.dtype, np.floating):
+            raise HardnetError(
+                f"{self.name} returned {rows.dtype}; it must return floating point numbers, "
+                "or packed bits as uint8"
+            )
+        rows = rows.astype(np.float32, copy=False)
+        bad = ~np.isfinite(rows).all(1)
+        if bad.any():
+            raise HardnetError(
+                f"{self.name} returned NaN or infinity for {bad.sum()} of {len(rows)} patches"
+            )
+        return rows
+
+
+def find_function(spec: str) -> Function:
+    """What ``module:function`` names; the function may be ``object.method``."""
+    module_name, _, path = spec.partition(":")
+    if not module_name or not path:
+        raise HardnetError(f"{spec!r} is not of the form module:function")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise HardnetError(f"no module {module_name!r} here or among the installed") from error
+        raise HardnetError(f"{module_name} needs {error.name!r}, which is not installed") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise HardnetError(f"{module_name} cannot be imported: {reason}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HardnetError(f"{module_name} has no {path!r}")
+        found = getattr(found, part)
+    if inspect.isclass(found) or not callable(found):
+        kind = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise HardnetError(f"{spec} is {kind}; give a function from patches to descriptors")
+    function: Function = found
+    return function
+
+
+def _resized(grey: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
+    return grey if size is None else np.asarray(resize_patches(grey, size), np.uint8)

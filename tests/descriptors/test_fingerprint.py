@@ -1,0 +1,144 @@
+"""A fingerprint changes when the descriptor does, and only then."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardnet.descriptors import available_names, load
+from hardnet.descriptors.fingerprint import behaviour, fingerprint
+from hardnet.descriptors.probes import probe_patches
+
+
+def test_probes_are_fixed_and_structured() -> None:
+    probes = probe_patches()
+    assert probes.shape == (32, 65, 65)
+    assert probes.dtype == np.uint8
+    np.testing.assert_array_equal(probes, probe_patches())
+    assert (probes[-1] == probes[-1, 0, 0]).all()
+    assert probes[:-1].std((1, 2)).min() > 3
+    assert len(np.unique(probes.reshape(32, -1), axis=0)) == 32
+
+
+def test_every_name_has_its_own() -> None:
+    prints = {name: fingerprint(load(name)) for name in available_names()}
+    assert len(set(prints.values())) == len(prints) >= 5
+    assert all(len(value) == 64 for value in prints.values())
+    assert prints["hardnet"] == fingerprint(load("hardnet"))
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.safetensors"])
+def test_the_content_of_the_weights_counts_not_their_name(
+    weights: Path, tmp_path: Path, name: str
+) -> None:
+    original = fingerprint(load(weights / name))
+    copy = tmp_path / f"another{Path(name).suffix}"
+    shutil.copy(weights / name, copy)
+    assert fingerprint(load(copy)) == original
+
+
+def test_other_weights_under_the_same_name(tmp_path: Path, weights: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path / "net.safetensors"
+    shutil.copy(weights / "net.safetensors", path)
+    before = load(path)
+    tensors = load_file(path)
+    key = next(k for k, v in tensors.items() if v.ndim == 4)
+    changed = tensors[key].copy()
+    changed[0, 0, 0, 0] += 1e-6  # too little to see in any output
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    save_file(tensors | {key: changed}, path, metadata)
+    after = load(path)
+    assert behaviour(before(probe_patches())) == behaviour(after(probe_patches()))
+    assert fingerprint(before) != fingerprint(after)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.safetensors", "hardnet", "hardnet-int8", "sift"])
+def test_threads_and_last_digits_do_not_matter(weights: Path, name: str) -> None:
+    spec = weights / name if name.startswith("net") else name
+    import cv2
+    import torch
+
+    threads = torch.get_num_threads(), cv2.getNumThreads()
+    prints = set()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        cv2.setNumThreads(count)
+        prints.add(fingerprint(load(spec, threads=count)))
+    torch.set_num_threads(threads[0])
+    cv2.setNumThreads(threads[1])
+    assert len(prints) == 1
+
+
+def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
+    rng = np.random.default_rng(0)
+    values = load("hardnet")(probe_patches())
+    seen = behaviour(values)
+    for _ in range(20):
+        noise = rng.normal(0, np.abs(values).mean(), values.shape)
+        assert behaviour((values + 1e-7 * noise).astype(np.float32)) == seen
+        assert behaviour((values + 3e-3 * noise).astype(np.float32)) != seen
+    assert behaviour(values * np.float32(1.01)) != seen
+    assert behaviour(values[:, :64]) != seen
+    assert behaviour(np.zeros_like(values))[3:] == [0] * 9
+    bits = np.packbits(values > 0, axis=1)
+    flipped = bits.copy()
+    flipped[3, 3] ^= 1
+    assert behaviour(bits) != behaviour(flipped)
+
+
+def print_of_function(folder: Path, spec: str) -> str:
+    """In a process of its own: Python imports a module only once."""
+    code = (
+        "import sys; from hardnet.descriptors import load;"
+        "from hardnet.descriptors.fingerprint import fingerprint;"
+        "print(fingerprint(load(sys.argv[1])))"
+    )
+    command = [sys.executable, "-B", "-c", code, spec]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert not run.returncode, run.stderr
+    return run.stdout.strip()
+
+
+def test_an_edited_function_is_another(tmp_path: Path) -> None:
+    source = "def f(patches):\n    return patches[:, 30] * 1.0\n"
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "copied.py").write_text(source)
+    first = print_of_function(tmp_path, "mine:f")
+    assert print_of_function(tmp_path, "mine:f") == first
+    assert print_of_function(tmp_path, "copied:f") == first
+    (tmp_path / "mine.py").write_text(source.replace("1.0", "1.00"))  # other source, same values
+    assert print_of_function(tmp_path, "mine:f") != first
+    (tmp_path / "mine.py").write_text(source.replace("30", "31"))
+    assert print_of_function(tmp_path, "mine:f") != first
+
+
+def test_a_function_whose_data_change_is_another(tmp_path: Path) -> None:
+    source = "def f(p):\n    return p[:, 30] * float(open('factor.txt').read())\n"
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "factor.txt").write_text("1.0")
+    first = print_of_function(tmp_path, "mine:f")
+    (tmp_path / "factor.txt").write_text("1.1")
+    assert print_of_function(tmp_path, "mine:f") != first
+
+
+def test_a_descriptor_without_identity_is_known_by_its_values() -> None:
+    class Half:
+        name, dim = "half", 3
+
+        def __init__(self, row: int) -> None:
+            self.row = row
+
+        def __call__(self, patches: np.ndarray) -> np.ndarray:
+            return np.asarray(patches)[:, self.row, :3].astype(np.float32)
+
+    assert fingerprint(Half(1)) == fingerprint(Half(1)) != fingerprint(Half(2))
