@@ -73,12 +73,12 @@ def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
     axes.spines["bottom"].set_bounds(axes.get_xlim()[0], ticks[-1])
 
 
-def log_ticks(limits: tuple[float, float]) -> list[float]:
-    """The numbers 1, 3, 10, 30, ... (and below 1) from just under to just over ``limits``."""
+def log_ticks(low: float, high: float) -> list[float]:
+    """The numbers 1, 3, 10, 30, ... (and below 1) that enclose ``low`` and ``high``."""
     grid = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in (1, 3)]
-    first = max((i for i, tick in enumerate(grid) if tick <= limits[0]), default=0)
-    last = min((i for i, tick in enumerate(grid) if tick >= limits[1]), default=len(grid) - 1)
-    return grid[first : last + 1]
+    first = max((i for i, tick in enumerate(grid) if tick <= low), default=0)
+    last = min((i for i, tick in enumerate(grid) if tick >= high), default=len(grid) - 1)
+    return grid[first : max(last, first + 1) + 1]
 
 
 def round_ticks(furthest: float) -> list[float]:
