@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,9 +113,11 @@ def stored_pairs(
     """:func:`draw_pairs`, from the user's cache if they were drawn before."""
     key = hashlib.sha256(json.dumps([list(names), list(counts), pairs, seed]).encode())
     path = user_cache() / "hpatches-pairs" / f"{key.hexdigest()[:16]}.npz"
-    if path.is_file():
+    try:
         with np.load(path) as stored:
             return PairLists(stored["positive"], stored["intra"], stored["inter"])
+    except (OSError, ValueError, BadZipFile, KeyError):
+        pass  # absent or broken: drawn again
     lists = draw_pairs(counts, pairs, seed, progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
