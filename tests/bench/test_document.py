@@ -32,6 +32,24 @@ def test_the_slot_is_filled_and_the_rest_stays(tmp_path: Path) -> None:
     assert refresh(text, tmp_path) == text
 
 
+def test_a_table_by_its_number(tmp_path: Path) -> None:
+    rows = [
+        {"descriptor": "sift", "trained": None, "set": "liberty", "pairs": 10, "auc": 0.9}
+        | dict.fromkeys(("fpr95", "fpr95_before", "fdr95", "low", "high"), 0.25)
+    ]
+    (tmp_path / "made_up.json").write_text(json.dumps({"kind": "brown", "rows": rows}))
+    slot = "<!-- table {} made_up.json -->\n<!-- end -->\n"
+    first = refresh(slot.format(1), tmp_path)
+    assert "**FPR95 on Brown sets" in first
+    assert first.count("| --- |") == 1
+    assert "**Brown sets: all measures**" in refresh(slot.format(2), tmp_path)
+    both = refresh("<!-- tables made_up.json -->\n<!-- end -->\n", tmp_path)
+    assert both.count("| --- |") == 2
+    for number in (0, 3):
+        with pytest.raises(HardnetError, match=r"made_up\.json has tables 1 to 2"):
+            refresh(slot.format(number), tmp_path)
+
+
 def test_a_missing_results_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match=r"speed\.json"):
         refresh(TEXT, tmp_path)

@@ -27,7 +27,11 @@ def refresh(text: str, root: Path) -> str:
     def fill(slot: re.Match[str]) -> str:
         opening, what, number, path, _, closing = slot.groups()
         found = tables(read_results(root / path))
-        shown = found if what == "tables" else [_pick(found, int(number or 1), path)]
+        shown = (
+            found
+            if what == "tables"
+            else [_pick(found, 1 if what == "summary" else int(number), path)]
+        )
         return opening + "".join(table.markdown() + "\n\n" for table in shown) + closing
 
     return _SLOT.sub(fill, text)

@@ -29,7 +29,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     return [*found, _details(rows)]
 
 
-def tested_on_its_training(row: Row) -> bool:
+def seen_in_training(row: Row) -> bool:
     """Whether the set is (one of) the descriptor's own training sets, joined by "+"."""
     return row["trained"] is not None and row["set"].lower() in row["trained"].lower().split("+")
 
@@ -46,7 +46,7 @@ def _by_descriptor(rows: Sequence[Row]) -> Table:
     """Descriptors down, test sets across."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
     trained = {row["descriptor"]: row["trained"] for row in rows}
-    valid = [row for row in rows if not tested_on_its_training(row)]
+    valid = [row for row in rows if not seen_in_training(row)]
     rates = {(row["descriptor"], row["set"]): 100 * row["fpr95"] for row in valid}
     means = {
         field: [_mean([row for row in valid if row["descriptor"] == d], field) for d in trained]
@@ -71,7 +71,7 @@ def _as_in_the_paper(rows: Sequence[Row]) -> Table:
     """Test sets across, under each the training sets; one number where nothing was trained."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
     training = list(dict.fromkeys(row["trained"] for row in rows if row["trained"]))
-    valid = [row for row in rows if not tested_on_its_training(row)]
+    valid = [row for row in rows if not seen_in_training(row)]
     places = [
         (test, source)
         for test in sets

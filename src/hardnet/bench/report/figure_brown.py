@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.brown import tested_on_its_training
+from hardnet.bench.report.brown import seen_in_training
 from hardnet.bench.report.canvas import canvas, log_ticks, name_rows
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _COLOUR = "#0072B2"
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """One panel per test set; a dot with its interval and number for each descriptor."""
-    rows = [row for row in results["rows"] if not tested_on_its_training(row)]
+    rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets = list(dict.fromkeys(row["set"] for row in rows))
     names = list(dict.fromkeys(row["descriptor"] for row in rows))
     means = {n: _mean([row["fpr95"] for row in rows if row["descriptor"] == n]) for n in names}

@@ -1,0 +1,136 @@
+"""Tables of HPatches and W1BS, from made-up numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardnet.bench.report import hpatches_numbers as numbers
+from hardnet.bench.report import tables
+
+
+def small():
+    """Two descriptors, hits = trapezoid - 0.1; the first wins everywhere except on i_one."""
+    verification, matching, retrieval = [], [], []
+    for name, base in (("net", 0.6), ("rootsift", 0.4)):
+        for noise, shift in (("easy", 0.1), ("hard", 0.0), ("tough", -0.1)):
+            for negatives, plus in (("intra", 0.0), ("inter", 0.2)):
+                ap = base + shift + plus
+                row = {"descriptor": name, "noise": noise, "negatives": negatives}
+                row |= {"auc": ap + 0.05, "ap_trapezoid": ap, "ap_hits": ap - 0.1}
+                verification.append(row | {"low": ap - 0.15, "high": ap - 0.05})
+            for sequence, plus in (("v_one", 0.1), ("v_two", 0.0), ("i_one", -0.1)):
+                ap = base + shift + plus if sequence != "i_one" else 0.5
+                group = "viewpoint" if sequence[0] == "v" else "illumination"
+                row = {"descriptor": name, "sequence": sequence, "group": group, "noise": noise}
+                row |= {"ap_trapezoid": ap, "ap_hits": ap - 0.1, "success": 0.7}
+                matching.append(row)
+            for k in (100, 1000):
+                ap = base + shift - k / 10_000
+                row = {"descriptor": name, "noise": noise, "distractors": k}
+                row |= {"ap_trapezoid": ap, "ap_hits": ap - 0.1}
+                retrieval.append(row | {"low": 0.0, "high": 1.0})
+    where = {"noise": "all", "group": "all", "convention": "hits"}
+    means = [
+        {"descriptor": "net", "task": "matching", **where, "value": 0.45, "low": 0.4, "high": 0.5}
+    ]
+    return {
+        "kind": "hpatches",
+        "verification": verification,
+        "matching": matching,
+        "retrieval": retrieval,
+        "means": means,
+    }
+
+
+def titled(results, start):
+    return [table for table in tables(results) if table.title.startswith(start)]
+
+
+def test_the_headline_is_the_stored_mean_with_its_interval_else_that_of_the_rows():
+    results = small()
+    assert numbers.headline(results, "matching") == {"net": 0.45}
+    assert numbers.spread(results, "matching") == {"net": (0.4, 0.5)}
+    assert numbers.headline(results, "verification") == {
+        "net": pytest.approx(0.6),
+        "rootsift": pytest.approx(0.4),
+    }
+    assert numbers.headline(results, "retrieval")["net"] == pytest.approx(0.4)  # 1000 distractors
+    assert numbers.headline(results, "matching", "trapezoid")["net"] == pytest.approx(
+        (0.7 + 0.6 + 0.5) / 3
+    )
+
+
+def test_summary():
+    results = small()
+    results["means"] = []
+    summary = tables(results)[0]
+    assert summary.rows == [
+        ["net", "**0.600**", "-", "**0.500**", "-", "**0.400**", "-", "1.36x"],
+        ["rootsift", "0.400", "-", "0.367", "-", "0.200", "-", "1.00x"],
+    ]
+    assert "as in the paper" in summary.note
+
+
+def test_verification_in_both_conventions_and_balanced():
+    hits, trapezoid, balanced = titled(small(), "HPatches verification")
+    assert "as in the paper" in hits.title
+    assert "as in the paper" not in trapezoid.title
+    assert [group for group, _ in hits.groups[1:3]] == ["different sequence", "same sequence"]
+    cells = ["0.800", "0.700", "0.600", "0.600", "0.500", "0.400", "0.600"]
+    assert hits.rows[0] == ["net", *(f"**{cell}**" for cell in cells)]
+    assert trapezoid.rows[1][1] == "0.700"
+    assert balanced.rows[1][1] == "0.750"
+
+
+def test_matching_by_kind_per_sequence_and_the_share_of_right_answers():
+    hits, trapezoid, per_sequence = titled(small(), "HPatches matching")
+    assert hits.groups == [("", 1), ("viewpoint", 3), ("illumination", 3), ("", 1), ("", 1)]
+    # Viewpoint, easy: (0.8 + 0.7) / 2 - 0.1; the same on i_one, so both are bold there.
+    assert hits.rows[0][1] == "**0.650**"
+    assert hits.rows[0][4] == hits.rows[1][4] == "**0.400**"
+    assert hits.rows[1][-2:] == ["0.367", "**0.700**"]
+    assert trapezoid.rows[0][1] == "**0.750**"
+    assert per_sequence.rows == [
+        ["v_one", "**0.600**", "0.400"],
+        ["v_two", "**0.500**", "0.300"],
+        ["i_one", "**0.400**", "**0.400**"],
+    ]
+
+
+def test_retrieval_and_distractors():
+    retrieval, hits, trapezoid = titled(small(), "HPatches retrieval")
+    assert "1000 distractors" in retrieval.title
+    assert retrieval.rows[1] == [
+        "rootsift",
+        *("0.300", "0.200", "0.100", "0.200"),
+        *("0.400", "0.300", "0.200", "0.300"),
+    ]
+    assert hits.columns == ["descriptor", "100", "1000"]
+    assert hits.rows[0] == ["net", "**0.490**", "**0.400**"]
+    assert trapezoid.rows[0] == ["net", "**0.590**", "**0.500**"]
+
+
+def test_a_task_that_was_not_run_is_a_dash_and_has_no_table():
+    results = small()
+    results["retrieval"], results["verification"] = [], []
+    summary, *rest = tables(results)
+    assert summary.rows[0][1] == summary.rows[0][5] == "-"
+    assert all(table.title.startswith("HPatches matching") for table in rest)
+
+
+def test_a_descriptor_that_lacks_a_task_has_dashes():
+    results = small()
+    results["retrieval"] = [r for r in results["retrieval"] if r["descriptor"] == "net"]
+    assert titled(results, "HPatches retrieval")[0].rows[1][1:] == ["-"] * 8
+
+
+def test_w1bs_tables(w1bs_results):
+    found = tables(w1bs_results)
+    assert found[0].title.endswith("ranked by distance ratio")
+    assert found[0].columns[1:-1] == ["A", "G", "L", "S", "map2photo", "Total"]
+    # Made up: 0.52 times 0.12 in A, times 0.045 in total, +- 0.005.
+    assert found[0].rows[0][:2] == ["hardnet", "**0.062**"]
+    assert found[0].rows[0][-2:] == ["**0.023**", "[0.018, 0.028]"]
+    assert "area 0" in found[0].note
+    assert len(found) == 6
+    assert found[-1].rows[-1][:2] == ["map2photo/one", "**0.031**"]
