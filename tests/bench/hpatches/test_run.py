@@ -1,0 +1,104 @@
+import json
+
+import numpy as np
+import pytest
+
+from hardnet.bench.bootstrap import mean_interval
+from hardnet.bench.hpatches.run import Settings, combine, evaluate
+
+SETTINGS = Settings(mean_resamples=50, pooled_resamples=20)
+
+
+@pytest.fixture
+def result(lookup, tasks):
+    return evaluate("mine", lookup, tasks, SETTINGS)
+
+
+def mean_of(result, **wanted):
+    (row,) = [r for r in result["means"] if wanted.items() <= r.items()]
+    return row
+
+
+def test_result_has_what_the_file_needs(result, tasks):
+    assert json.loads(json.dumps(result)) == result
+    assert result["set"] == {"split": "small", "sequences": 4, "patches": sum(tasks.counts)}
+    assert result["lists"]["pairs"] == 400
+    assert result["paper_convention"] == "hits"
+    assert {tuple(r) for r in result["verification"]} == {
+        ("descriptor", "noise", "negatives", "auc", "ap_trapezoid", "ap_hits", "low", "high")
+    }
+    where = ("descriptor", "sequence", "group", "noise")
+    assert {tuple(r) for r in result["matching"]} == {
+        (*where, "ap_trapezoid", "ap_hits", "success", "ap_ratio")
+    }
+    assert {tuple(r) for r in result["retrieval"]} == {
+        ("descriptor", "noise", "distractors", "ap_trapezoid", "ap_hits", "low", "high")
+    }
+    assert {tuple(r) for r in result["means"]} == {
+        ("descriptor", "task", "noise", "group", "convention", "value", "low", "high")
+    }
+    keys = [(r["task"], r["noise"], r["group"], r["convention"]) for r in result["means"]]
+    assert len(keys) == len(set(keys))
+
+
+def test_intervals_surround_the_scores(result):
+    for row in (*result["verification"], *result["retrieval"]):
+        assert row["low"] <= row["ap_hits"] + 0.1
+        assert row["high"] >= row["ap_hits"] - 0.1
+        assert row["low"] < row["high"]
+
+
+def test_means_are_the_means_of_the_rows(result):
+    rows = result["verification"]
+    for group, chosen in (("intra", rows[::2]), ("inter", rows[1::2]), ("all", rows)):
+        for task, key, convention in (
+            ("verification", "ap_hits", "hits"),
+            ("verification", "ap_trapezoid", "trapezoid"),
+            ("verification-balanced", "auc", "auc"),
+        ):
+            row = mean_of(result, task=task, noise="all", group=group, convention=convention)
+            assert row["value"] == pytest.approx(np.mean([r[key] for r in chosen]))
+    hard = [r for r in result["matching"] if r["noise"] == "hard" and r["group"] == "viewpoint"]
+    row = mean_of(result, task="matching", noise="hard", group="viewpoint", convention="hits")
+    values = [r["ap_hits"] for r in hard]
+    assert len(values) == 2
+    assert row["value"] == pytest.approx(np.mean(values))
+    names = [r["sequence"] for r in hard]
+    assert (row["low"], row["high"]) == mean_interval(values, names, 50)
+    whole = [r for r in result["retrieval"] if r["distractors"] == result["lists"]["distractors"]]
+    row = mean_of(result, task="retrieval", noise="all", group="all", convention="trapezoid")
+    assert len(whole) == 3
+    assert row["value"] == pytest.approx(np.mean([r["ap_trapezoid"] for r in whole]))
+
+
+def test_the_same_seed_gives_the_same_numbers(lookup, tasks, result):
+    assert evaluate("mine", lookup, tasks, SETTINGS) == result
+    other = evaluate("mine", lookup, tasks, Settings(("matching",), 50, 20, seed=1))
+    assert other["matching"] == result["matching"]
+    assert other["means"] != [r for r in result["means"] if r["task"] == "matching"]
+    assert other["retrieval"] == []
+
+
+def test_progress_reaches_the_end_of_each_task(perfect, tasks):
+    seen = {}
+
+    def progress(what, done, total):
+        assert done > seen.get(what, (0, 0))[0]
+        seen[what] = (done, total)
+
+    evaluate("mine", perfect, tasks, SETTINGS, progress)
+    assert list(seen) == ["verification", "matching", "retrieval"]
+    assert all(done == total for done, total in seen.values())
+
+
+def test_several_descriptors_in_one_file(perfect, blind, tasks):
+    a, b = (evaluate(n, d, tasks, SETTINGS) for n, d in (("good", perfect), ("blind", blind)))
+    both = combine([a, b])
+    for key in ("verification", "matching", "retrieval", "means"):
+        assert both[key] == a[key] + b[key]
+    assert both["set"] == a["set"]
+    assert a["means"] == combine([a])["means"]
+    with pytest.raises(ValueError, match="different"):
+        combine([a, b | {"lists": {}}])
+    with pytest.raises(ValueError, match="unknown task"):
+        evaluate("mine", perfect, tasks, Settings(("stereo",)))
