@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import data_build
+from hardnet.cli import data_build, data_info
 
 
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     data = typer.Typer(help="Build patch sets and look at them.", no_args_is_help=True)
     data_build.register(data)
+    data_info.register(data)
     data.command("fetch")(fetch)
     app.add_typer(data, name="data")
 

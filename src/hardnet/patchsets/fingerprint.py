@@ -49,7 +49,7 @@ def fingerprint_files(path: str | Path) -> Fingerprint:
     known = _read_memo(memo_file)
     memo: dict[str, list[int | str]] = {}
     total, count, now = hashlib.sha256(), 0, time.time_ns()
-    for name, file in _members(path):
+    for name, file in members(path):
         facts = file.stat()
         entry = known.get(name)
         if entry and entry[:2] == [facts.st_size, facts.st_mtime_ns]:
@@ -67,7 +67,7 @@ def fingerprint_files(path: str | Path) -> Fingerprint:
     return Fingerprint(total.hexdigest(), count)
 
 
-def _members(path: Path) -> Iterator[tuple[str, Path]]:
+def members(path: Path) -> Iterator[tuple[str, Path]]:
     """(name, file) in the order of names; linked folders belong to a set as others do."""
     if path.is_file():
         yield path.name, path

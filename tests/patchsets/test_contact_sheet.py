@@ -1,0 +1,106 @@
+"""The picture of matching patches shows the patches of one point in each row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.patchsets.brown import open_brown
+from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.contact_sheet import Row, draw_rows, matching_rows, strip_rows
+from hardnet.patchsets.hpatches import TAGS, read_hpatches
+from hardnet.patchsets.w1bs import read_w1bs
+
+POINTS = np.repeat([5, 7, 9, 11], [1, 2, 3, 12])
+
+
+@pytest.fixture
+def brown(tmp_path: Path, camera: np.ndarray) -> Path:
+    """Patch k is cut at row k of a photograph; point 5 has a single patch, point 11 has 12."""
+    patches = np.stack([camera[i : i + 64, :64] for i in range(len(POINTS))])
+    order = np.random.default_rng(0).permutation(len(POINTS))
+    with BrownWriter(tmp_path / "brown") as writer:
+        writer.add(patches[order], POINTS[order], group=0)
+        writer.finish(pairs=4, seed=0, extra_files={})
+    return tmp_path / "brown"
+
+
+def test_brown_rows_are_points_with_several_patches(brown: Path, camera: np.ndarray) -> None:
+    rows, headings = matching_rows(open_brown(brown), points=16)
+    assert headings == ()
+    assert [row.label for row in rows] == ["point 7", "point 9", "point 11"]
+    assert [len(row.patches) for row in rows] == [2, 3, 8]
+    expected = {camera[i : i + 64, :64].tobytes() for i in np.flatnonzero(POINTS == 9)}
+    assert {patch.tobytes() for patch in rows[1].patches} == expected
+
+
+def test_rows_depend_on_the_seed_alone(brown: Path) -> None:
+    draws = [matching_rows(open_brown(brown), 1, seed)[0][0].label for seed in range(12)]
+    assert draws == [matching_rows(open_brown(brown), 1, seed)[0][0].label for seed in range(12)]
+    assert len(set(draws)) == 3
+
+
+def test_hpatches_rows_have_sixteen_patches_of_one_index(
+    tmp_path: Path, camera: np.ndarray
+) -> None:
+    for name, count in {"v_x": 3, "i_y": 1}.items():
+        (tmp_path / name).mkdir()
+        for k, tag in enumerate(TAGS):
+            cv2.imwrite(str(tmp_path / name / f"{tag}.png"), camera[k : k + 65 * count, :65])
+    rows, headings = matching_rows(read_hpatches(tmp_path), points=8)
+    assert headings == TAGS
+    assert [row.label for row in rows] == ["i_y 0", "v_x 0", "v_x 1", "v_x 2"]
+    for k in range(16):
+        assert np.array_equal(rows[2].patches[k], camera[k + 65 : k + 130, :65])
+    assert len(matching_rows(read_hpatches(tmp_path), points=1)[0]) == 1
+
+
+def test_w1bs_rows_show_every_subset(tmp_path: Path, camera: np.ndarray) -> None:
+    for k, name in enumerate(("A/1/x", "A/2/x", "A/1/y", "A/2/y", "S/1/z", "S/2/z")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"{name}.bmp"), camera[k : k + 320, :32])
+    rows, headings = matching_rows(read_w1bs(tmp_path), points=4)
+    assert headings == ("1", "2")
+    assert {row.label.split("/")[0] for row in rows} == {"A", "S"}
+    (row,) = (row for row in rows[-1:] if row.label.startswith("S/z"))
+    i = int(row.label.split()[1])
+    assert np.array_equal(row.patches[0], camera[4 + 32 * i : 36 + 32 * i, :32])
+    assert np.array_equal(row.patches[1], camera[5 + 32 * i : 37 + 32 * i, :32])
+
+
+def test_one_strip_fills_rows_of_eight() -> None:
+    patches = np.arange(11, dtype=np.uint8)[:, None, None] + np.zeros((1, 65, 65), np.uint8)
+    rows = strip_rows(patches, rows=2)
+    assert [len(row.patches) for row in rows] == [8, 3]
+    assert [int(p[0, 0]) for row in rows for p in row.patches] == list(range(11))
+    assert sum(len(row.patches) for row in strip_rows(patches, rows=1)) == 8
+
+
+def test_cells_lie_where_they_should_and_gaps_are_white() -> None:
+    rows = [
+        Row("", [np.full((65, 65), 10, np.uint8), np.full((65, 65), 20, np.uint8)]),
+        Row("", [np.full((32, 32), 30, np.uint8)]),
+    ]
+    picture = draw_rows(rows)
+    assert picture.shape == (2 + 2 * 67, 12 + 2 + 2 * 67)
+    assert (picture[2:67, 14:79] == 10).all()
+    assert (picture[2:67, 81:146] == 20).all()
+    assert (picture[69:134, 14:79] == 30).all()
+    assert (picture[69:134, 79:] == 255).all()
+    assert (picture[67:69] == 255).all()
+    assert (picture[:, 79:81] == 255).all()
+    assert picture.dtype == np.uint8
+
+
+def test_labels_and_headings_are_written_outside_the_patches() -> None:
+    rows = [Row("point 123456789", [np.full((65, 65), 200, np.uint8)])]
+    plain = draw_rows(rows)
+    headed = draw_rows(rows, ["ref"])
+    assert headed.shape[0] == plain.shape[0] + 16
+    assert headed[:16].min() < 100
+    left = plain.shape[1] - 2 - 67
+    assert plain[:, :left].min() < 100
+    assert (plain[2:67, left + 2 : left + 67] == 200).all()
