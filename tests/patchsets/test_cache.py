@@ -31,7 +31,7 @@ def test_a_writable_set_keeps_its_own_cache(tmp_path: Path, monkeypatch) -> None
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.parametrize("how", ["mkdir fails", "no permission"])
+@pytest.mark.parametrize("how", ["mkdir fails", "no permission", "mode"])
 def test_a_read_only_set_has_its_cache_with_the_user(tmp_path: Path, monkeypatch, how: str) -> None:
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "mine"))
     for name in ("one/set", "two/set"):
@@ -43,6 +43,9 @@ def test_a_read_only_set_has_its_cache_with_the_user(tmp_path: Path, monkeypatch
         monkeypatch.setattr(
             os, "access", lambda path, mode: "mine" in str(path) and real(path, mode)
         )
+    if how == "mode":  # holds for root as well, who could write
+        (tmp_path / "one/set").chmod(0o555)
+        (tmp_path / "two/set").chmod(0o555)
     one, two = cache_folder(tmp_path / "one/set"), cache_folder(tmp_path / "two/set")
     assert one.parent == two.parent == tmp_path / "mine" / "sets"
     assert one != two  # of the same name, but not the same set

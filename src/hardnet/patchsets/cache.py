@@ -53,7 +53,8 @@ def cache_folder(set_folder: str | Path) -> Path:
         to the resolved path of the set.
     """
     set_folder = Path(set_folder)
-    if set_folder.is_dir() and _writable(set_folder / CACHE):
+    # Root may write everywhere, but a folder without any write permission is to be left as it is.
+    if set_folder.is_dir() and set_folder.stat().st_mode & 0o222 and _writable(set_folder / CACHE):
         return set_folder / CACHE
     resolved = set_folder.resolve()
     key = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
