@@ -208,7 +208,7 @@ def test_compare_is_the_body_of_a_results_file(real_set: W1BS):
     )
     assert calls[-1] == (6, 6)
     assert body["kind"] == "w1bs"
-    assert body["set"] == {"name": real_set.name, "pairs": 3, "patches": 90}
+    assert body["set"] == {"name": real_set.name, "pairs": 3, "patches": 180}
     assert [row["descriptor"] for row in body["rows"]] == ["sift"] * 3 + ["pixels"] * 3
 
 

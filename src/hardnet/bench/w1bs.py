@@ -155,7 +155,7 @@ def compare(
 
         for part, found in evaluate(describe, w1bs, label, count, seed).items():
             body[part] += found
-    counts = {"pairs": len(w1bs.pairs), "patches": sum(pair.count for pair in w1bs.pairs)}
+    counts = {"pairs": len(w1bs.pairs), "patches": len(w1bs)}
     return {"kind": "w1bs", "set": {"name": w1bs.name} | counts} | body
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+
+import numpy as np
 import pytest
 
+from hardnet.bench.hpatches import run
+from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
+from hardnet.bench.hpatches.tasks import Tasks
 from hardnet.bench.report import hpatches_numbers as numbers
 from hardnet.bench.report import tables
 
@@ -69,6 +75,50 @@ def test_summary():
         ["rootsift", "0.400", "-", "0.367", "-", "0.200", "-", "1.00x"],
     ]
     assert "as in the paper" in summary.note
+
+
+def test_the_title_says_what_was_measured(hpatches_results):
+    title = tables(hpatches_results)[0].title
+    assert title == "HPatches: made-up, split full, 4 sequences, 400 patches"
+
+
+def test_what_the_benchmark_returns_is_understood():
+    """Random descriptors of tiny sequences through the real tasks."""
+    counts = {"v_wall": 23, "i_night": 14, "i_dawn": 31}
+    rng = np.random.default_rng(0)
+    points = {name: rng.normal(size=(n, 8)) for name, n in counts.items()}
+
+    def lookup(sequence, tag):
+        noise = np.random.default_rng(zlib.crc32(f"{sequence}{tag}".encode()))
+        return (points[sequence] + noise.normal(size=points[sequence].shape)).astype(np.float32)
+
+    tasks = Tasks(
+        split="small",
+        names=tuple(counts),
+        counts=tuple(counts.values()),
+        pairs=draw_pairs(tuple(counts.values()), 200),
+        retrieval=draw_retrieval(tuple(counts.values())),
+        origin={"pairs": "drawn", "retrieval": "drawn"},
+    )
+    settings = run.Settings(mean_resamples=20, pooled_resamples=5)
+    both = [run.evaluate(name, lookup, tasks, settings) for name in ("net", "rootsift")]
+    results = {"kind": "hpatches"} | run.combine(both)
+    found = tables(results)
+    assert [len(titled(results, f"HPatches {t}")) for t in numbers.TASKS][:2] == [3, 3]
+    assert all(cell != "-" for row in found[0].rows for cell in row)
+    stored = results["means"]
+    results["means"] = []
+    for task in numbers.TASKS:
+        for convention in numbers.CONVENTIONS:
+            [value] = [
+                mean["value"]
+                for mean in stored
+                if mean["descriptor"] == "net"
+                and (mean["task"], mean["convention"]) == (task, convention)
+                and (mean["noise"], mean["group"]) == ("all", "all")
+            ]
+            own = numbers.headline(results, task, convention)["net"]
+            assert own == pytest.approx(value), (task, convention)
 
 
 def test_verification_in_both_conventions_and_balanced():

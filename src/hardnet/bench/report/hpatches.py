@@ -44,17 +44,24 @@ def _summary(results: Mapping[str, Any]) -> Table:
         for cell, task in zip(cells, numbers.TASKS, strict=True):
             row += [cell, interval(*spreads[task].get(name, (None, None)))]
         rows.append([*row, ratio(means["matching"].get(name), baseline)])
-    about = results.get("set", {})
-    where = f": {about['name']}, split {about['split']}" if about else ""
     headings = [text for task in numbers.TASKS for text in (f"{task} mAP", "95 % interval")]
     return Table(
-        f"HPatches{where}",
+        _title(results.get("set", {})),
         ["descriptor", *headings, f"matching / {BASELINE}"],
         rows,
         note=f"Average precision: {_NAMES[PAPER]}. Verification is imbalanced (1 true pair to 5 "
         "false ones), the mean of both kinds of negatives; all are means over easy, hard and "
         "tough. Intervals resample sequences.",
     )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    """What was measured: the set, its split and its size."""
+    parts = [about["name"]] if "name" in about else []
+    if "split" in about:
+        parts.append(f"split {about['split']}")
+    parts += [f"{about[field]} {field}" for field in ("sequences", "patches") if field in about]
+    return "HPatches" + (": " if parts else "") + ", ".join(parts)
 
 
 def _verification(results: Mapping[str, Any], field: str) -> Table:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hardnet.bench.hpatches.run import PAPER_CONVENTION
+
 NOISE = ("easy", "hard", "tough")
 TASKS = ("verification", "matching", "retrieval")
 CONVENTIONS = ("hits", "trapezoid")
-PAPER = "hits"
-"""The paper's figures come from the benchmark's MATLAB code: mean precision at the hits."""
+PAPER = PAPER_CONVENTION
 
 Row = Mapping[str, Any]
 
