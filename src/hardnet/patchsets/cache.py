@@ -7,6 +7,7 @@ is decoded again and never mistaken for the old one.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -90,7 +91,7 @@ def cached(set_folder: Path, stem: str, key: str, write: Callable[[Path], None])
     if not path.exists():
         with replacing(path) as part:
             write(part)
-        for old in folder.glob(f"{stem}.*npy"):
+        for old in folder.glob(f"{glob.escape(stem)}.*npy"):
             if old != path:
                 old.unlink(missing_ok=True)
     array: NDArray[Any] = np.load(path, mmap_mode="r")
