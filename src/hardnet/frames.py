@@ -109,6 +109,32 @@ def to_opencv(
     ]
 
 
+def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
+    """Frames of COLMAP keypoints, the rows of its database.
+
+    COLMAP puts the origin on the *corner* of the top-left pixel, so its centre is (0.5, 0.5). The
+    scale is SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The
+    2 x 2 matrix of the six-column form maps the unit circle to one of that sigma.
+
+    Args:
+        keypoints: (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22.
+        window: side of the measurement window in units of sigma.
+    """
+    table = np.asarray(keypoints, np.float64)
+    if table.ndim != 2 or table.shape[1] not in (4, 6):
+        raise ValueError(f"COLMAP keypoints have 4 or 6 columns here, got shape {table.shape}")
+    if table.shape[1] == 4:
+        return from_similarity(table[:, :2] - 0.5, table[:, 2], table[:, 3], window)
+    shape = table[:, 2:].reshape(-1, 2, 2) * (window / 2)
+    return np.concatenate([shape, table[:, :2, None] - 0.5], 2).astype(np.float32)
+
+
+def to_colmap(frames: Frames, window: float = WINDOW_SIGMAS) -> NDArray[np.float32]:
+    """(N, 6) COLMAP keypoints of frames; the inverse of :func:`from_colmap`."""
+    shape = frames[:, :, :2].astype(np.float64).reshape(-1, 4) * (2 / window)
+    return np.concatenate([frames[:, :, 2] + 0.5, shape], 1).astype(np.float32)
+
+
 def transform(frames: Frames, homography: ArrayLike) -> Frames:
     """Carry frames through a homography, by its local affine approximation at each centre.
 

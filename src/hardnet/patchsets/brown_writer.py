@@ -42,13 +42,19 @@ class BrownWriter:
             _remove_sheets(self._part)
             self._part.rmdir()
 
-    def add(self, patches: NDArray[np.uint8], points: NDArray[np.int64], group: int) -> None:
-        """Append (n, 64, 64) patches of (n,) points, all from scene ``group``."""
-        for patch, point in zip(patches, points, strict=True):
+    def add(
+        self,
+        patches: NDArray[np.uint8],
+        points: NDArray[np.int64],
+        group: int | NDArray[np.int64],
+    ) -> None:
+        """Append (n, 64, 64) patches of (n,) points from one scene ``group``, or one for each."""
+        groups = np.broadcast_to(group, len(points))
+        for patch, point, scene in zip(patches, points, groups, strict=True):
             slot = len(self._points) % PER_SHEET
             self._sheet[slot] = patch
             self._points.append(int(point))
-            self._groups.append(group)
+            self._groups.append(int(scene))
             if slot == PER_SHEET - 1:
                 self._flush()
 

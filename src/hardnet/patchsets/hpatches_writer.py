@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.patchsets.hpatches import LEVELS
 
 
 def write_strip(path: Path, patches: NDArray[np.uint8]) -> None:
@@ -44,7 +45,7 @@ def write_sequence(
         for number, patches in enumerate(strips, 1):
             if patches.shape != reference.shape:
                 raise ValueError(f"{level} {number}: {patches.shape}, not {reference.shape}")
-            write_strip(folder / f"{level[0]}{number}.png", patches)
+            write_strip(folder / f"{LEVELS[level]}{number}.png", patches)
 
 
 def write_splits(path: Path, names: Iterable[str]) -> None:

@@ -33,6 +33,9 @@ from hardnet.patchsets.build.views import (
     render,
 )
 
+MIN_STD = 10.0
+"""Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
+
 
 @dataclass(frozen=True)
 class PhotoSettings:
@@ -55,7 +58,7 @@ class PhotoSettings:
     points: int = 500
     views: int = 6
     max_size: int = 900
-    min_std: float = 10.0
+    min_std: float = MIN_STD
     min_detail: float = 4.0
     affine_share: float = 0.6
     pairs: int = 100_000
@@ -121,12 +124,14 @@ def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator
     return frames[chosen]
 
 
-def inside(frames: Frames, width: int, height: int) -> NDArray[np.bool_]:
-    """(N,) whether all four corners of the frame lie in the image."""
+def inside(
+    frames: Frames, width: int | NDArray[np.int64], height: int | NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(N,) whether all four corners of the frame lie in the image, or each in its own."""
     reach = np.abs(frames[:, :, :2]).sum(2)
     centre = centres(frames)
     low, high = centre - reach, centre + reach
-    return np.asarray((low >= 0).all(1) & (high <= [width - 1, height - 1]).all(1))
+    return np.asarray((low >= 0).all(1) & (high <= np.stack([width, height], -1) - 1).all(1))
 
 
 def informative(patches: NDArray[np.uint8], settings: PhotoSettings) -> NDArray[np.bool_]:

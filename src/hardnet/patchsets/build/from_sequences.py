@@ -25,15 +25,12 @@ from hardnet.frames import WINDOW_SIGMAS, Frames, disturb, transform
 from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.ordered_map import ordered_map
+from hardnet.patchsets.hpatches import SIDE, SPLITS_FILE, TARGETS
 from hardnet.patchsets.hpatches_writer import write_sequence, write_splits
 from hardnet.patchsets.overlap import suppress_overlaps
 from hardnet.patchsets.part_folder import new_folder
 from hardnet.patchsets.sequences import Sequence, inside, project
 
-PATCH_SIDE = 65
-"""Pixels, as on disk in HPatches; the descriptors resize to what they read."""
-TARGETS = 5
-"""Images a sequence is compared with in HPatches; every reader of the layout expects them all."""
 MAX_FRAMES = 1000
 """Frames per sequence, the strongest; HPatches has about 1300 on average."""
 CANDIDATES = 10_000
@@ -98,8 +95,8 @@ def cut_sequence(sequence: Sequence, settings: SequenceSettings) -> SequencePatc
         draw = rng.uniform(-1, 1, (len(frames), 6))
         for level, factor in NOISE_LEVELS.items():
             carried = transform(add_noise(frames, draw, factor), homography)
-            patches[level].append(cut_patches(target, carried, PATCH_SIDE))
-    return SequencePatches(sequence.name, cut_patches(image, frames, PATCH_SIDE), patches)
+            patches[level].append(cut_patches(target, carried, SIDE))
+    return SequencePatches(sequence.name, cut_patches(image, frames, SIDE), patches)
 
 
 def reference_frames(image: NDArray[np.uint8], window: float) -> Frames:
@@ -210,7 +207,7 @@ def build_from_sequences(
                 progress(done + 1, len(usable))
         if not counts:
             raise HardnetError("no sequence gave patches: " + "; ".join(skipped.values()))
-        write_splits(part / "splits.json", counts)
+        write_splits(part / SPLITS_FILE, counts)
         about = {
             "builder": "sequences",
             "layout": "hpatches",

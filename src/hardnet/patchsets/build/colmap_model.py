@@ -1,0 +1,248 @@
+"""A COLMAP model as arrays: its images, its 3D points and where each point was seen.
+
+Pixels are ours throughout: the centre of the top-left pixel is (0, 0), where COLMAP has 0.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError, MissingExtraError
+
+if TYPE_CHECKING:
+    import pycolmap
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+HALF_PIXEL = 0.5
+PARTS = ("cameras", "images", "points3D")
+DATABASE = "database.db"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A COLMAP model on disk and the photos it was made from.
+
+    Attributes:
+        name: shown in messages and written to ``set.json``.
+        model: folder with cameras, images and points3D, binary or text.
+        images: folder of the photos; the names in the model are relative to it.
+        database: COLMAP's database with the keypoints, if there is one.
+    """
+
+    name: str
+    model: Path
+    images: Path
+    database: Path | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """One registered photo."""
+
+    name: str
+    path: Path
+    camera: pycolmap.Camera
+    rotation: Floats
+    """(3, 3) world -> camera."""
+    translation: Floats
+    """(3,)."""
+    keypoints: Floats
+    """(K, 2) all keypoints of the photo, triangulated or not."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.camera.width, self.camera.height
+
+    def to_camera(self, world: Floats) -> Floats:
+        """(N, 3) world points in the camera's coordinates; z is the depth."""
+        return np.asarray(world @ self.rotation.T + self.translation)
+
+    def to_world(self, points: Floats) -> Floats:
+        """The inverse of :meth:`to_camera`."""
+        return np.asarray((points - self.translation) @ self.rotation)
+
+    def project(self, world: Floats) -> Floats:
+        """(N, 2) pixels of (N, 3) world points, lens distortion included; NaN behind the camera."""
+        points = self.to_camera(world)
+        pixels = np.asarray(self.camera.img_from_cam(points, check_cheirality=False), np.float64)
+        return np.where(points[:, 2:] > 0, pixels - HALF_PIXEL, np.nan)
+
+    def lift(self, pixels: Floats, depth: Floats) -> Floats:
+        """(N, 3) world points seen at (N, 2) pixels in (N,) depth."""
+        rays = np.asarray(self.camera.cam_from_img(pixels + HALF_PIXEL), np.float64)
+        return self.to_world(np.concatenate([rays, np.ones((len(rays), 1))], 1) * depth[:, None])
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Observations of points: row i says that a point was seen in a view. Sorted by point.
+
+    Attributes:
+        point: (M,) index of the point.
+        view: (M,) index of the view.
+        keypoint: (M,) row of the view's keypoints.
+        xy: (M, 2) the keypoint's position.
+        error: (M,) distance of the point's projection from it, in pixels.
+        depth: (M,) of the point in the view.
+    """
+
+    point: Ints
+    view: Ints
+    keypoint: Ints
+    xy: Floats
+    error: Floats
+    depth: Floats
+
+    def __getitem__(self, rows: NDArray[Any]) -> Tracks:
+        """Only these rows: a mask or indices."""
+        columns = (self.point, self.view, self.keypoint, self.xy, self.error, self.depth)
+        return Tracks(*(column[rows] for column in columns))
+
+    def __len__(self) -> int:
+        return len(self.point)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a scene's model holds."""
+
+    scene: Scene
+    views: tuple[View, ...]
+    xyz: Floats
+    """(P, 3) world positions of the points, in the order of COLMAP's ids."""
+    tracks: Tracks
+
+
+def require_pycolmap() -> Any:
+    """The pycolmap module, or an error that says how to install it."""
+    try:
+        import pycolmap
+    except ImportError:
+        raise MissingExtraError("pycolmap", "sfm") from None
+    return pycolmap
+
+
+def find_models(folder: Path) -> list[Path]:
+    """``folder`` itself if it is a model, else the models directly inside (sparse/0, sparse/1)."""
+    if _is_model(folder):
+        return [folder]
+    inside = [p for p in sorted(folder.iterdir()) if _is_model(p)] if folder.is_dir() else []
+    if not inside:
+        raise HardnetError(
+            f"{folder} is not a COLMAP model: no cameras, images and points3D (.bin or .txt) there"
+        )
+    return sorted(inside, key=lambda p: (int(p.name) if p.name.isdecimal() else 0, p.name))
+
+
+def find_database(model: Path, images: Path) -> Path | None:
+    """The ``database.db`` in or above the model's folder, or beside the photos."""
+    model = model.resolve()
+    for folder in (model, model.parent, model.parent.parent, images.resolve().parent):
+        if (folder / DATABASE).is_file():
+            return folder / DATABASE
+    return None
+
+
+def read_model(scene: Scene) -> Model:
+    """Read a model; every photo it names must exist."""
+    pycolmap = require_pycolmap()
+    if not _is_model(scene.model):
+        find_models(scene.model)
+    try:
+        source = pycolmap.Reconstruction(str(scene.model))
+    except (ValueError, RuntimeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise HardnetError(f"{scene.model}: pycolmap cannot read this model: {reason}") from None
+    registered = sorted(source.reg_image_ids())
+    images = [source.image(number) for number in registered]
+    _check_photos(scene, [image.name for image in images])
+    ids = sorted(source.point3D_ids())
+    xyz = np.array([source.point3D(number).xyz for number in ids]).reshape(-1, 3)
+    views, tracks = [], []
+    for number, image in enumerate(images):
+        view = _view(scene, source.camera(image.camera_id), image)
+        seen = [(i, p.point3D_id) for i, p in enumerate(image.points2D) if p.has_point3D()]
+        table = np.array(seen, np.int64).reshape(-1, 2)
+        views.append(view)
+        tracks.append(
+            _tracks_of_view(view, number, table[:, 0], np.searchsorted(ids, table[:, 1]), xyz)
+        )
+    return Model(scene, tuple(views), xyz, _join(tracks))
+
+
+def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """(H, W) grey pixels as COLMAP sees them: it does not turn a photo by its EXIF entry.
+
+    Args:
+        path: the photo.
+        size: width and height that its camera has.
+    """
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    flags = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(data, flags) if len(data) else None
+    if image is None:
+        raise HardnetError(f"{path} is damaged or not an image OpenCV can read")
+    height, width = image.shape
+    if (width, height) != size:
+        raise HardnetError(
+            f"{path} is {width}x{height} pixels, but its camera in the model is "
+            f"{size[0]}x{size[1]}: give the photos the model was made from"
+        )
+    return np.asarray(image, np.uint8)
+
+
+def _is_model(folder: Path) -> bool:
+    return any(
+        all((folder / f"{part}{suffix}").is_file() for part in PARTS) for suffix in (".bin", ".txt")
+    )
+
+
+def _check_photos(scene: Scene, names: list[str]) -> None:
+    if not scene.images.is_dir():
+        raise HardnetError(f"{scene.images} is not a folder: name the folder of the photos")
+    missing = [name for name in names if not (scene.images / name).is_file()]
+    if missing:
+        more = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
+        raise HardnetError(f"{scene.images} lacks {missing[0]}{more}, which {scene.model} names")
+    if not names:
+        raise HardnetError(f"{scene.model} has no registered image")
+
+
+def _view(scene: Scene, camera: pycolmap.Camera, image: pycolmap.Image) -> View:
+    pose = image.cam_from_world()
+    keypoints = np.array([p.xy for p in image.points2D], np.float64).reshape(-1, 2) - HALF_PIXEL
+    return View(
+        image.name,
+        scene.images / image.name,
+        camera,
+        np.asarray(pose.rotation.matrix(), np.float64),
+        np.asarray(pose.translation, np.float64),
+        keypoints,
+    )
+
+
+def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: Floats) -> Tracks:
+    world, xy = xyz[point], view.keypoints[keypoint]
+    error = np.linalg.norm(view.project(world) - xy, axis=1)
+    error = np.where(np.isfinite(error), error, np.inf)
+    depth = view.to_camera(world)[:, 2]
+    # A point with two keypoints in one photo (two orientations, say) keeps the better one.
+    order = np.lexsort((error, point))
+    order = order[np.unique(point[order], return_index=True)[1]]
+    where = np.full(len(keypoint), number, np.int64)
+    return Tracks(point, where, keypoint, xy, error, depth)[order]
+
+
+def _join(parts: list[Tracks]) -> Tracks:
+    columns = ("point", "view", "keypoint", "xy", "error", "depth")
+    joined = Tracks(*(np.concatenate([getattr(p, name) for p in parts]) for name in columns))
+    return joined[np.argsort(joined.point, kind="stable")]

@@ -1,0 +1,141 @@
+"""A patch set in the W1BS layout from photo pairs and sequences with homographies.
+
+The frames of the reference are carried exactly into the target, without noise, so that only what
+changed between the two photos separates a patch from its counterpart. Every pair is one matching
+task; the pairs are grouped into subsets by what changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.frames import WINDOW_SIGMAS, transform
+from hardnet.images import read_image, to_grey
+from hardnet.patches import cut_patches
+from hardnet.patchsets.build.from_sequences import (
+    MAX_FRAMES,
+    SequenceReport,
+    camera_moves,
+    reference_frames,
+    visible_everywhere,
+)
+from hardnet.patchsets.build.ordered_map import ordered_map
+from hardnet.patchsets.overlap import suppress_overlaps
+from hardnet.patchsets.part_folder import new_folder
+from hardnet.patchsets.sequences import Sequence
+from hardnet.patchsets.w1bs_writer import write_pair
+
+PATCH_SIDE = 64
+"""Pixels; readers of the layout take strips of any width."""
+NARROWEST = 8.0
+"""Pixels across which a window must still reach in the target: a steeper view shows nothing."""
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """What the set is made of; stored beside it in ``set.json``.
+
+    Attributes:
+        limit: most frames per pair, the strongest.
+        window: side of the measurement window in sigmas of the keypoint.
+    """
+
+    limit: int = MAX_FRAMES
+    window: float = WINDOW_SIGMAS
+
+
+def cut_pair(
+    sequence: Sequence, settings: PairSettings
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Patches (N, 64, 64) of the reference and of the only target of ``sequence``."""
+    (target,) = sequence.targets
+    image, other = to_grey(read_image(sequence.reference)), to_grey(read_image(target.image))
+    frames = reference_frames(image, settings.window)
+    frames = visible_everywhere(frames, image, [(other, target.homography)])
+    carried = transform(frames, target.homography)
+    across = 2 * np.linalg.svd(carried[:, :, :2].astype(np.float64), compute_uv=False)[:, -1]
+    frames = frames[across >= NARROWEST]
+    frames = frames[suppress_overlaps(frames, settings.limit)]
+    if len(frames) < 2:
+        raise HardnetError("fewer than 2 keypoints are inside both images")
+    carried = transform(frames, target.homography)
+    return cut_patches(image, frames, PATCH_SIDE), cut_patches(other, carried, PATCH_SIDE)
+
+
+def nuisance(sequence: Sequence) -> str:
+    """What changes between the photos: "viewpoint" or, if the camera stays, "photometric"."""
+    return "viewpoint" if camera_moves(sequence) else "photometric"
+
+
+def build_photo_pairs(
+    sequences: Iterable[Sequence],
+    output: Path,
+    settings: PairSettings,
+    workers: int,
+    subsets: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SequenceReport:
+    """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
+
+    Args:
+        sequences: any number of targets each.
+        output: the set to write; must not exist.
+        settings: see :class:`PairSettings`.
+        workers: processes; the set does not depend on their number.
+        subsets: sequence -> subset, for those not to be grouped by :func:`nuisance`.
+        progress: called with (pairs done, pairs in all).
+    """
+    every, chosen = list(sequences), dict(subsets or {})
+    if unknown := sorted(chosen.keys() - {s.name for s in every}):
+        raise HardnetError(
+            f"no sequence called {', '.join(unknown)}; there are {', '.join(s.name for s in every)}"
+        )
+    jobs = []
+    for sequence in every:
+        subset = chosen.get(sequence.name) or nuisance(sequence)
+        for target in sequence.targets:
+            name = f"{sequence.name}-{target.name}"
+            jobs.append((subset, replace(sequence, name=name, targets=(target,))))
+    counts: dict[str, int] = {}
+    skipped: dict[str, str] = {}
+    with new_folder(output) as part:
+        write = partial(_write_one, folder=part, settings=settings)
+        for done, count in enumerate(ordered_map(write, jobs, workers)):
+            subset, pair = jobs[done]
+            if isinstance(count, str):
+                skipped[pair.name] = count
+            else:
+                counts[f"{subset}/{pair.name}"] = count
+            if progress:
+                progress(done + 1, len(jobs))
+        if not counts:
+            reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+            raise HardnetError(f"no pair gave patches: {reasons}")
+        about = {
+            "builder": "sequences",
+            "layout": "w1bs",
+            "settings": asdict(settings),
+            "patches": dict(sorted(counts.items())),
+            "skipped": skipped,
+        }
+        (part / "set.json").write_text(json.dumps(about, indent=1) + "\n")
+    return SequenceReport(counts, skipped)
+
+
+def _write_one(job: tuple[str, Sequence], folder: Path, settings: PairSettings) -> int | str:
+    """Cut and write one pair; its patches, or why there are none."""
+    subset, pair = job
+    try:
+        first, second = cut_pair(pair, settings)
+    except HardnetError as error:
+        return str(error)
+    write_pair(folder, subset, pair.name, first, second)
+    return len(first)
