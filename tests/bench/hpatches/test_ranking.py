@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches.ranking import PooledRanking
+from hardnet.bench.hpatches.ranking import PooledRanking, cumulated
 from hardnet.bench.hpatches.verification import pooled_scores
 from hardnet.bench.metrics import (
     average_precision_at_hits,
@@ -31,7 +31,7 @@ def test_whole_weights_are_repetitions(levels):
         often_false = rng.integers(0, 4, 90) if trial else np.ones(90, int)
         weights = (
             often_true[ranking.true_order].astype(float),
-            often_false[ranking.false_order].astype(float),
+            cumulated(often_false[ranking.false_order].astype(float)),
         )
         expected = metrics(np.repeat(true, often_true), np.repeat(false, often_false))
         found = (ranking.auc(*weights), *ranking.average_precision(*weights))
@@ -40,10 +40,11 @@ def test_whole_weights_are_repetitions(levels):
 
 def test_nothing_to_score_is_nan():
     ranking = PooledRanking(np.ones(2, np.float32), np.ones(3, np.float32))
-    assert np.isnan(ranking.auc(np.zeros(2), np.ones(3)))
-    assert np.isnan(ranking.auc(np.ones(2), np.zeros(3)))
-    assert np.isnan(ranking.average_precision(np.zeros(2), np.ones(3))).all()
-    assert ranking.average_precision(np.ones(2), np.zeros(3)) == (1, 1)
+    ones, zeros = cumulated(np.ones(3)), cumulated(np.zeros(3))
+    assert np.isnan(ranking.auc(np.zeros(2), ones))
+    assert np.isnan(ranking.auc(np.ones(2), zeros))
+    assert np.isnan(ranking.average_precision(np.zeros(2), ones)).all()
+    assert ranking.average_precision(np.ones(2), zeros) == (1, 1)
 
 
 @pytest.mark.parametrize("inter", [False, True])

@@ -24,25 +24,26 @@ def precisions(
     """Contribution of each right answer to the average precision, trapezoid and at hits.
 
     Args:
-        right_before: (...) right answers strictly nearer than this one.
-        right_within: (...) right answers at most as far, itself included, so at least 1.
+        right_before: (...) right answers strictly nearer than this one, a whole number as are all.
+        right_within: (...) right answers at most as far, itself included.
         wrong_before: (...) wrong answers strictly nearer.
         wrong_within: (...) wrong answers at most as far.
 
     Returns:
         trapezoid (...), hits (...): their means over all right answers are the two conventions.
     """
-    after: NDArray[np.float64] = right_within / (right_within + wrong_within)
+    after: NDArray[np.float64] = right_within / np.maximum(right_within + wrong_within, 1)
     accepted = right_before + wrong_before
-    # The curve starts at precision 1.
-    before = np.divide(right_before, accepted, out=np.ones_like(after), where=accepted > 0)
+    before = right_before / np.maximum(accepted, 1)
+    before[accepted == 0] = 1  # the curve starts at precision 1
     return (before + after) / 2, after
 
 
 class PooledRanking:
-    """True and false pairs in one ranking, sorted once, scored under any weights.
+    """True and false pairs in one ranking, sorted once, scored under any whole weights.
 
-    Weights are given in the order of the sort: ``weights[ranking.true_order]``.
+    Weights are given in the order of the sort, those of the false pairs as their sums:
+    ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
     """
 
     def __init__(self, true: NDArray[np.float32], false: NDArray[np.float32]) -> None:
@@ -54,37 +55,38 @@ class PooledRanking:
         self._ends = np.flatnonzero(np.append(true[1:] != true[:-1], True))
         self._tie_sizes = np.diff(self._ends, prepend=-1)
 
-    def auc(self, true_weights: Weights, false_weights: Weights) -> float:
+    def auc(self, true_weights: Weights, false_sums: Weights) -> float:
         """ROC AUC; NaN if the pairs of a kind weigh nothing."""
-        wrong = _cumulated(false_weights)
-        total = 2 * true_weights.sum() * wrong[-1]
+        total = 2 * true_weights.sum() * false_sums[-1]
         if not total:
             return np.nan
-        lost = true_weights @ wrong[self._before] + true_weights @ wrong[self._within]
-        return float(1 - lost / total)
+        lost = _dot(true_weights, np.take(false_sums, self._before))
+        lost += _dot(true_weights, np.take(false_sums, self._within))
+        return 1 - lost / float(total)
 
-    def average_precision(
-        self, true_weights: Weights, false_weights: Weights
-    ) -> tuple[float, float]:
+    def average_precision(self, true_weights: Weights, false_sums: Weights) -> tuple[float, float]:
         """Average precision by trapezoids and at hits; NaN if the true pairs weigh nothing."""
-        wrong, right = _cumulated(false_weights), _cumulated(true_weights)
+        right = cumulated(true_weights)
         if not right[-1]:
             return np.nan, np.nan
         within = right[self._ends + 1]
-        before = np.append(0.0, within[:-1])
-        present = true_weights > 0  # an absent pair has no precision to contribute (0 / 0)
         trapezoid, hits = precisions(
-            np.repeat(before, self._tie_sizes)[present],
-            np.repeat(within, self._tie_sizes)[present],
-            wrong[self._before[present]],
-            wrong[self._within[present]],
+            np.repeat(np.append(0.0, within[:-1]), self._tie_sizes),
+            np.repeat(within, self._tie_sizes),
+            np.take(false_sums, self._before),
+            np.take(false_sums, self._within),
         )
-        weight = true_weights[present] / right[-1]
-        return float(weight @ trapezoid), float(weight @ hits)
+        total = float(right[-1])
+        return _dot(true_weights, trapezoid) / total, _dot(true_weights, hits) / total
 
 
-def _cumulated(weights: Weights) -> Weights:
+def cumulated(weights: Weights) -> Weights:
     """(N,) -> (N + 1,): the sum of the first k."""
     out = np.zeros(len(weights) + 1)
     np.cumsum(weights, out=out[1:])
     return out
+
+
+def _dot(a: Weights, b: Weights) -> float:
+    # Not a @ b: the threads of BLAS would fight with those that score resamples side by side.
+    return float(np.einsum("i,i", a, b))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hardnet.bench.bootstrap import POOLED_RESAMPLES, interval, multiplicities
 from hardnet.bench.hpatches.drawing import Rows
-from hardnet.bench.hpatches.ranking import PooledRanking
+from hardnet.bench.hpatches.ranking import PooledRanking, cumulated
 from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
 from hardnet.bench.hpatches.tasks import Tasks, each_and_all
 from hardnet.matching.distances import pair_distances
@@ -133,12 +133,13 @@ def pooled_scores(
     other_false = members(false_rows, balanced.false_order, 3) if inter else None
 
     def score(weight: NDArray[np.float64]) -> tuple[float, float, float]:
-        false_weights = weight[some_false]
+        false_weights = np.take(weight, some_false)
         if other_false is not None:
-            false_weights *= weight[other_false]
+            false_weights *= np.take(weight, other_false)
+        false_sums = cumulated(false_weights)
         return (
-            balanced.auc(weight[all_true], false_weights),
-            *imbalanced.average_precision(weight[few_true], false_weights),
+            balanced.auc(np.take(weight, all_true), false_sums),
+            *imbalanced.average_precision(np.take(weight, few_true), false_sums),
         )
 
     with ThreadPoolExecutor(_THREADS) as pool:  # numpy lets go of the lock in all that is long
