@@ -1,0 +1,320 @@
+"""Stored descriptors are the descriptors, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardnet.bench import rows_file
+from hardnet.bench.rows_file import read_rows
+from hardnet.bench.store import ABOUT, Predictions, Store
+from hardnet.descriptors import load
+from hardnet.errors import HardnetError
+
+DATA = "0123456789abcdef" * 4
+
+
+class Row:
+    """Describes a patch by one of its rows, and counts the patches it has described."""
+
+    dim = 16
+
+    def __init__(self, row: int = 0, binary: bool = False, name: str = "row") -> None:
+        self.row = row
+        self.name = name
+        self.kind = np.uint8 if binary else np.float32
+        self.described = 0
+
+    def __call__(self, patches: np.ndarray) -> np.ndarray:
+        self.described += len(patches)
+        return np.asarray(patches)[:, self.row, :16].astype(self.kind)
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_file, "PORTION", 10)
+
+
+@pytest.fixture
+def some() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (37, 20, 20)).astype(np.uint8)
+
+
+def opened(folder: Path, describe: Row, data: str = DATA) -> Predictions:
+    predictions = Store(folder).open(describe, data)
+    describe.described = 0  # without the probes of the fingerprint
+    return predictions
+
+
+def refuse() -> np.ndarray:
+    raise AssertionError("patches were asked for although their descriptors are stored")
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_second_run_reads_what_the_first_computed(
+    tmp_path: Path, some: np.ndarray, binary: bool
+) -> None:
+    describe = Row(3, binary)
+    first = opened(tmp_path, describe).get("a/b", lambda: some)
+    assert describe.described == 37
+    np.testing.assert_array_equal(first, some[:, 3, :16])
+    assert first.dtype == (np.uint8 if binary else np.float32)
+    again = opened(tmp_path, describe).get("a/b", refuse)
+    np.testing.assert_array_equal(again, first)
+    assert isinstance(again, np.memmap)
+    assert not again.flags.writeable
+    assert describe.described == 0
+    [file] = tmp_path.rglob("*.npy")
+    assert file.parts[-2:] == ("a", "b.npy")
+    np.testing.assert_array_equal(np.load(file), first)  # an ordinary file
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_no_patches(tmp_path: Path) -> None:
+    for _ in range(2):
+        values = opened(tmp_path, Row()).get("x", lambda: np.zeros((0, 20, 20), np.uint8))
+        assert values.shape == (0, 16)
+        assert not values.flags.writeable
+
+
+def test_another_descriptor_or_set_never_reads_old_values(tmp_path: Path, some: np.ndarray) -> None:
+    old = opened(tmp_path, Row(1)).get("x", lambda: some)
+    for describe, data in ((Row(2), DATA), (Row(1), "f" * 64), (Row(1), "any text at all")):
+        new = opened(tmp_path, describe, data).get("x", lambda: some[::-1])
+        np.testing.assert_array_equal(new, some[::-1, describe.row, :16])
+        assert not np.array_equal(new, old)
+    assert len(list(tmp_path.rglob("*.npy"))) == 4
+
+
+def test_about_says_what_it_is(tmp_path: Path) -> None:
+    predictions = opened(tmp_path, Row(name="my module:f/x"))
+    about = json.loads((predictions.folder / ABOUT).read_text())
+    assert set(about) == {"fingerprint", "data", "descriptor", "hardnet"}
+    assert about["descriptor"] == "my module:f/x"
+    assert predictions.folder.parent.name == f"my_module_f_x-{about['fingerprint'][:12]}"
+    assert predictions.folder.name == DATA[:12]
+
+
+def damage_fingerprint(path: Path) -> None:
+    path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "f'))
+
+
+def damage_data(path: Path) -> None:
+    path.write_text(path.read_text().replace(DATA, DATA[:12] + "0" * 52))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_fingerprint, "does not belong to row on this set"),
+        (damage_data, "does not belong to row on this set"),
+        (lambda path: path.write_text("{"), "does not belong"),
+        (lambda path: path.write_text("[]"), "does not belong"),
+        (lambda path: path.rename(path.with_name("other.txt")), "holds .*, but no predictions"),
+    ],
+)
+def test_folders_of_others_are_refused(
+    tmp_path: Path, some: np.ndarray, damage: Callable[[Path], object], message: str
+) -> None:
+    """As if the twelve letters in the folder's name were those of something else."""
+    predictions = opened(tmp_path, Row())
+    predictions.get("x", lambda: some)
+    damage(predictions.folder / ABOUT)
+    with pytest.raises(HardnetError, match=message):
+        Store(tmp_path).open(Row(), DATA)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 60, 128, 300, -1])
+def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: int) -> None:
+    predictions = opened(tmp_path, Row())
+    predictions.get("x", lambda: some)
+    path = predictions.folder / "x.npy"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert read_rows(path) is None
+    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
+    path.write_bytes(path.read_bytes() + b"more")
+    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
+
+
+@pytest.mark.parametrize("cut", [0, 3, 100, 128, 129, 800, 128 + 37 * 64])
+def test_partial_files_are_continued(tmp_path: Path, some: np.ndarray, cut: int) -> None:
+    describe = Row()
+    predictions = opened(tmp_path, describe)
+    predictions.get("x", lambda: some)
+    path = predictions.folder / "x.npy"
+    path.with_name("x.npy.part").write_bytes(path.read_bytes()[:cut])
+    path.unlink()
+    describe.described = 0
+    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
+    assert describe.described == 37 - max((cut - 128) // 64, 0)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from hardnet.bench import rows_file, store
+
+rows_file.PORTION = 10
+
+class Slow:
+    name, dim = "slow", 16
+    def __call__(self, patches):
+        if len(patches) == 10:
+            print("portion", flush=True)
+            time.sleep(float(sys.argv[2]))
+        return np.asarray(patches)[:, 0, :16].astype(np.float32)
+
+predictions = store.Store(sys.argv[1]).open(Slow(), "0" * 64)
+patches = np.random.default_rng(0).integers(0, 256, (200, 20, 20)).astype(np.uint8)
+for key in ("first", "second"):
+    values = predictions.get(key, lambda: patches)
+    assert np.array_equal(values, patches[:, 0, :16])
+"""
+
+
+def run(tmp_path: Path, seconds: float) -> subprocess.Popen[str]:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), str(tmp_path / "store"), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_run_continues(tmp_path: Path) -> None:
+    killed = run(tmp_path, 0.05)
+    assert killed.stdout
+    for _ in range(27):  # the first key has 20 portions
+        assert killed.stdout.readline() == "portion\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert len(list((tmp_path / "store").rglob("*.npy"))) == 1
+    assert len(list((tmp_path / "store").rglob("*.part"))) == 1
+    again = run(tmp_path, 0)
+    output, _ = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert 12 <= output.count("portion") <= 14
+    third = run(tmp_path, 0)
+    assert third.communicate(timeout=60)[0] == ""
+    assert third.returncode == 0
+
+
+def test_two_processes_at_once_do_the_work_once(tmp_path: Path) -> None:
+    both = [run(tmp_path, 0.02) for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(output.count("portion") for output in outputs) == 40
+    assert not list((tmp_path / "store").rglob("*.part"))
+
+
+def test_a_full_disk_names_the_store(
+    tmp_path: Path, some: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = Row()
+    predictions = opened(tmp_path, describe)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(HardnetError, match=f"{tmp_path} is on a full disk: .* --store"):
+            predictions.get("x", lambda: some)
+    assert not list(tmp_path.rglob("*.npy"))
+    describe.described = 0
+    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
+    assert describe.described == 0  # all was there but the name
+
+
+def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
+    """A limit on the size of files: writing fails in the middle, and again when closing."""
+    limits = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    limits += "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+    script = tmp_path / "slow.py"
+    script.write_text(limits + SLOW)
+    command = [sys.executable, str(script), str(tmp_path / "store"), "0"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("hardnet.errors.HardnetError: the store of predictions")
+    assert "cannot be written (File too large): choose another with --store" in last
+    script.write_text(SLOW)
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("portion") < 40  # what was written before is kept
+
+
+def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HardnetError, match=r"file/store cannot be written .* --store"):
+        Store(tmp_path / "file" / "store").open(Row(), DATA)
+
+
+def test_errors_of_reading_patches_are_not_blamed_on_the_store(tmp_path: Path) -> None:
+    def broken() -> np.ndarray:
+        raise OSError(errno.EIO, "strip is damaged")
+
+    with pytest.raises(OSError, match="strip is damaged"):
+        opened(tmp_path, Row()).get("x", broken)
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/../b", "/a", "a//b", "a/"])
+def test_keys_stay_inside_the_folder(tmp_path: Path, key: str) -> None:
+    with pytest.raises(HardnetError, match="cannot be the name"):
+        opened(tmp_path, Row()).get(key, refuse)
+
+
+def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -> None:
+    class Odd(Row):
+        def __call__(self, patches: np.ndarray) -> np.ndarray:
+            return super().__call__(patches)[:, : 16 - len(patches) % 10]
+
+    with pytest.raises(HardnetError, match=r"rows of \(9, .* follow rows of \(16, "):
+        opened(tmp_path, Odd()).get("x", lambda: some)
+
+    class Fewer(Row):
+        def __call__(self, patches: np.ndarray) -> np.ndarray:
+            return super().__call__(patches)[1:]
+
+    with pytest.raises(HardnetError, match="of 10 patches, not"):
+        opened(tmp_path, Fewer()).get("x", lambda: some)
+
+
+def test_default_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "cache"))
+    assert Store().folder == tmp_path / "cache" / "predictions"
+
+
+def test_real_descriptor_and_an_instant_second_run(
+    tmp_path: Path, some: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = load("hardnet")
+    predictions = Store(tmp_path).open(describe, DATA)
+    for key in range(50):
+        stored = predictions.get(f"s/{key}", lambda: some[:3])
+    np.testing.assert_allclose(stored, describe(some[:3]), atol=1e-6)
+    start = time.perf_counter()
+    for key in range(50):
+        predictions.get(f"s/{key}", refuse)
+    assert (time.perf_counter() - start) / 50 < 0.01
+
+
+def test_memory_does_not_grow_with_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_file, "PORTION", 1000)
+    many = np.lib.format.open_memmap(tmp_path / "m.npy", "w+", np.uint8, (200_000, 16, 16))
+    predictions = opened(tmp_path / "store", Row())
+    tracemalloc.start()
+    predictions.get("x", lambda: many)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e6  # the descriptors alone are 13 MB
