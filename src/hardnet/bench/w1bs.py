@@ -7,9 +7,10 @@ the subsets, however many pairs each has.
 
 The area is that of recall over (1 - precision), in the order of the thresholds, as the benchmark's
 own code takes it: where the precision rises again the area shrinks, and where the curve ends the
-area ends. A descriptor without any wrong answer therefore scores 0, not 1. On hard pairs, for which
-it is meant, this does not matter; for easy ones read the average precision of the HPatches matching
-task, which is given too (the paper says that its W1BS protocol is that of the HPatches task).
+area ends. A descriptor without any wrong answer therefore scores 0, not 1, and a curve that lies
+above another but ends earlier can have the smaller area. It is meant for extreme pairs; for others
+read the average precision of the HPatches matching task, which is given too (the paper says that
+its W1BS protocol is that of the HPatches task).
 """
 
 from __future__ import annotations

@@ -175,12 +175,15 @@ def test_a_descriptor_that_lacks_a_task_has_dashes():
 
 
 def test_w1bs_tables(w1bs_results):
-    found = tables(w1bs_results)
+    summary, *found = tables(w1bs_results)
+    assert summary.title == "W1BS: made-up, 5 pairs"
+    assert "area 0" in summary.note
+    assert summary.rows[3] == ["rootsift", *("0.016", "[0.011, 0.021]") * 2, "1.00x"]
+    assert summary.rows[0][-1] == "1.44x"
     assert found[0].title.endswith("ranked by distance ratio")
     assert found[0].columns[1:-1] == ["A", "G", "L", "S", "map2photo", "Total"]
     # Made up: 0.52 times 0.12 in A, times 0.045 in total, +- 0.005.
     assert found[0].rows[0][:2] == ["hardnet", "**0.062**"]
     assert found[0].rows[0][-2:] == ["**0.023**", "[0.018, 0.028]"]
-    assert "area 0" in found[0].note
     assert len(found) == 6
     assert found[-1].rows[-1][:2] == ["map2photo/one", "**0.031**"]

@@ -36,8 +36,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         if row["score"] == PLOTTED
     }
     names = list(dict.fromkeys(row["descriptor"] for row in curves))
-    across = min(len(panels), _COLUMNS)
-    lines = math.ceil(len(panels) / across)
+    lines = math.ceil(len(panels) / _COLUMNS)
+    across = math.ceil(len(panels) / lines)
     heights = (2.4, 0.4 + 0.17 * len(names))  # of the curves, of the legend under them
     with canvas(path, 3.4 * across, sum(heights) * lines) as figure:
         grid = figure.subplots(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hardnet.bench.report.cells import by_descriptor, by_name, interval
+from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, interval, ratio
 from hardnet.bench.report.table import Table
 from hardnet.bench.w1bs import MEASURES, PLOTTED, TOTAL
 
@@ -16,15 +16,17 @@ _TITLES = {
     "ap_trapezoid": "W1BS: mean average precision (HPatches matching task, trapezoid)",
     "ap_hits": "W1BS: mean average precision (HPatches matching task, hits)",
 }
+_HEADLINES = {PLOTTED: "mean AUC", "ap_hits": "mAP"}
 _NOTE = (
-    "Recall over 1 - precision, as the benchmark defines it: the area ends where the curve does, "
-    "so that a descriptor without wrong answers has area 0. Total: mean of the subsets. "
-    "Interval: 95 %, of the total, resampling the pairs within each subset."
+    "AUC: recall over 1 - precision, as the benchmark defines it. This area ends where the curve "
+    "does, so that a descriptor without wrong answers has area 0 and a better one on easy pairs may "
+    "have less. mAP: the HPatches matching task on the same patches. Both are means of the "
+    "subsets; the 95 % intervals resample the pairs within each subset."
 )
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    """The plotted score by subset, the other measures, then every pair."""
+    """Both headlines, each measure by subset, then every pair."""
     order = [PLOTTED, *(m for m in MEASURES if m != PLOTTED)]
     present = {row["score"] for row in results["means"]}
     values: dict[str, dict[str, float]] = {}
@@ -32,13 +34,37 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         name = f"{row['subset']}/{row['pair']}"
         values.setdefault(row["descriptor"], {})[name] = row[PLOTTED]
     per_pair = by_name("W1BS: area per pair, ranked by distance ratio", "pair", values)
-    return [*(_by_subset(results, m) for m in order if m in present), per_pair]
+    by_subset = [_by_subset(results, measure) for measure in order if measure in present]
+    return [_summary(results), *by_subset, per_pair]
 
 
 def subsets(results: Mapping[str, Any]) -> list[str]:
     """The subsets in their order, the total last."""
     names = dict.fromkeys(row["subset"] for row in results["means"])
     return [*(name for name in names if name != TOTAL), TOTAL]
+
+
+def _summary(results: Mapping[str, Any]) -> Table:
+    """The totals: the area of the benchmark, and the average precision to judge it by."""
+    totals = {
+        (row["score"], row["descriptor"]): row for row in results["means"] if row["subset"] == TOTAL
+    }
+    names = list(dict.fromkeys(name for _, name in totals))
+    columns = [
+        {name: totals[measure, name]["value"] for name in names if (measure, name) in totals}
+        for measure in _HEADLINES
+    ]
+    rows = []
+    for name, *cells in by_descriptor(columns, names):
+        row = [name]
+        for measure, cell in zip(_HEADLINES, cells, strict=True):
+            total = totals.get((measure, name), {})
+            row += [cell, interval(total.get("low"), total.get("high"))]
+        rows.append([*row, ratio(columns[-1].get(name), columns[-1].get(BASELINE))])
+    headings = [text for heading in _HEADLINES.values() for text in (heading, "95 % interval")]
+    about = results.get("set", {})
+    where = f": {about['name']}, {about['pairs']} pairs" if about else ""
+    return Table(f"W1BS{where}", ["descriptor", *headings, f"mAP / {BASELINE}"], rows, note=_NOTE)
 
 
 def _by_subset(results: Mapping[str, Any], measure: str) -> Table:
@@ -55,4 +81,4 @@ def _by_subset(results: Mapping[str, Any], measure: str) -> Table:
     }
     rows = [[*row, spread[row[0]]] for row in by_descriptor(columns, names)]
     heading = ["descriptor", *subsets(results), "95 % interval"]
-    return Table(_TITLES[measure], heading, rows, note=_NOTE if measure == PLOTTED else "")
+    return Table(_TITLES[measure], heading, rows)
