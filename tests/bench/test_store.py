@@ -218,6 +218,21 @@ def test_two_processes_at_once_do_the_work_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "store").rglob("*.part"))
 
 
+def test_more_files_can_be_kept_than_the_system_allows_by_default(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys, numpy as np\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))\n"
+        "from hardnet.bench.store import Store; from hardnet.descriptors import load\n"
+        "predictions = Store(sys.argv[1]).open(load('pixels'), '0' * 64)\n"
+        "one = np.eye(16, dtype=np.uint8)[None]\n"
+        "kept = [predictions.get(str(i), lambda: one) for i in range(300)]\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 def test_a_full_disk_names_the_store(
     tmp_path: Path, some: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,23 @@ def write_rows(
             os.replace(part, path)
 
 
+def allow_many_maps(count: int = 16_384) -> None:
+    """Let this process have many files open, as far as the system lets it.
+
+    A file that is mapped into memory counts as open, and usually only 1024 may be; the HPatches
+    benchmark keeps some 2000 mapped.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _read_header(file: BinaryIO) -> _Header | None:
     try:
         if npy.read_magic(file) != (1, 0):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hardnet
-from hardnet.bench.rows_file import WriteError, read_rows, write_rows
+from hardnet.bench.rows_file import WriteError, allow_many_maps, read_rows, write_rows
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.fingerprint import fingerprint
 from hardnet.errors import HardnetError
@@ -58,6 +58,7 @@ class Store:
             _claim(folder, about, descriptor.name)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
+        allow_many_maps()
         return Predictions(folder, descriptor, self.folder)
 
 
