@@ -58,6 +58,29 @@ def test_the_layout_of_the_paper():
     assert "notredame: yosemite" in table.markdown()
 
 
+def test_descriptors_that_share_a_name_are_kept_apart():
+    results = paper()
+    for each in results["rows"]:
+        each["descriptor"] = "net"  # also the one that was not trained
+    summary, layout, details = tables(results)
+    assert [line[:3] for line in summary.rows] == [
+        ["net", "-", "30.00"],
+        ["net", "liberty", "-"],
+        ["net", "yosemite", "**3.00**"],
+    ]
+    assert [line[3] for line in layout.rows] == [SAME, "**5.00**"]
+    assert {line[0] for line in details.rows} == {"net", "net[liberty]", "net[yosemite]"}
+
+
+def test_a_family_without_one_of_the_training_sets_has_a_dash():
+    results = paper()
+    results["rows"] += [row("other", "liberty", "notredame", 0.5)]
+    assert tables(results)[1].rows[-1] == [
+        *("other", "-", "50.00", "-", "-"),
+        *("25.00", "50.00"),
+    ]
+
+
 def test_without_two_of_a_family_there_is_no_layout_of_the_paper():
     results = paper()
     results["rows"] = [r for r in results["rows"] if r["trained"] != "yosemite"]

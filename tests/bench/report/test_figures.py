@@ -20,7 +20,14 @@ WORDS = {
         *("77.40", "tfeat-liberty.params"),
     ],
     ("hpatches", "distractors"): ["number of distractors", "retrieval mAP", "500", "20k", "vgg"],
-    ("brown", "rates"): ["liberty", "notredame", "yosemite", "FPR95 [%]", "1.42", "beblid"],
+    ("brown", "rates"): [
+        "liberty",
+        "notredame",
+        "yosemite",
+        "FPR95 [%]",
+        "1.42",
+        "hardnet[photos]",
+    ],
     ("w1bs", "curves"): [
         *("A (appearance)", "map2photo (map to photo)", "Total", "1 - precision", "recall"),
         *("mean AUC", "0.062  hardnet"),

@@ -42,27 +42,25 @@ def family(row: Row) -> str:
     return name or row["descriptor"]
 
 
+def full_name(row: Row) -> str:
+    """The descriptor with its training set: several may share one name, as in the paper."""
+    return f"{row['descriptor']}[{row['trained']}]" if row["trained"] else str(row["descriptor"])
+
+
 def _by_descriptor(rows: Sequence[Row]) -> Table:
     """Descriptors down, test sets across."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
-    trained = {row["descriptor"]: row["trained"] for row in rows}
+    names = {full_name(row): (row["descriptor"], row["trained"] or MISSING) for row in rows}
     valid = [row for row in rows if not seen_in_training(row)]
-    rates = {(row["descriptor"], row["set"]): 100 * row["fpr95"] for row in valid}
-    means = {
-        field: [_mean([row for row in valid if row["descriptor"] == d], field) for d in trained]
-        for field in ("fdr95", "fpr95")
-    }
+    rates = {(full_name(row), row["set"]): 100 * row["fpr95"] for row in valid}
     columns = [
-        *(bold_best([rates.get((d, s)) for d in trained], PERCENT, smaller=True) for s in sets),
-        *(bold_best(values, PERCENT, smaller=True) for values in means.values()),
+        *(bold_best([rates.get((n, s)) for n in names], PERCENT, smaller=True) for s in sets),
+        *_mean_columns([[row for row in valid if full_name(row) == n] for n in names]),
     ]
     return Table(
         "FPR95 on Brown sets, %",
         ["descriptor", "trained on", *sets, "mean FDR95", "mean FPR95"],
-        [
-            [d, trained[d] or MISSING, *(column[i] for column in columns)]
-            for i, d in enumerate(trained)
-        ],
+        [[*both, *(column[i] for column in columns)] for i, both in enumerate(names.values())],
         note=_OWN if len(valid) < len(rows) else "",
     )
 
@@ -78,35 +76,29 @@ def _as_in_the_paper(rows: Sequence[Row]) -> Table:
         for source in training
         if any(row["set"] == test and row["trained"] == source for row in valid)
     ]
-    names = list(dict.fromkeys(family(row) for row in rows))
-    cells: dict[tuple[str, str, str | None], float] = {
-        (family(row), row["set"], row["trained"]): 100 * row["fpr95"] for row in valid
-    }
-    grid = {
-        name: [cells.get((name, *place), cells.get((name, place[0], None))) for place in places]
-        for name in names
-    }
-    columns = [bold_best(list(c), PERCENT, smaller=True) for c in zip(*grid.values(), strict=True)]
-    means = [
+    # A family and whether it was trained: "net" without a training set is a line of its own.
+    lines = list(dict.fromkeys((family(row), bool(row["trained"])) for row in rows))
+    rates = {(family(row), row["set"], row["trained"]): 100 * row["fpr95"] for row in valid}
+    columns = [
         bold_best(
-            [_mean([r for r in valid if family(r) == n], field) for n in names], PERCENT, True
+            [rates.get((name, test, source if trained else None)) for name, trained in lines],
+            PERCENT,
+            smaller=True,
         )
-        for field in ("fdr95", "fpr95")
+        for test, source in places
     ]
-    lines = []
-    for i, name in enumerate(names):
-        line = [column[i] for column in columns]
-        for k, (test, _) in enumerate(places):
-            if (name, test, None) in cells and k and places[k - 1][0] == test:
-                line[k] = SAME
-        lines.append([name, *line, *(mean[i] for mean in means)])
-    widths = [sum(test == place[0] for place in places) for test in sets]
-    spans = [(test, width) for test, width in zip(sets, widths, strict=True) if width]
+    for k in range(len(places) - 1, 0, -1):
+        if places[k][0] == places[k - 1][0]:
+            for i, (_, trained) in enumerate(lines):
+                columns[k][i] = columns[k][i] if trained else SAME
+    own = [[r for r in valid if (family(r), bool(r["trained"])) == line] for line in lines]
+    columns += _mean_columns(own)
+    widths = [(test, sum(test == place[0] for place in places)) for test in sets]
     return Table(
         "FPR95 on Brown sets by training set, %",
         ["test: trained on", *(source for _, source in places), "FDR95", "FPR95"],
-        lines,
-        [("", 1), *spans, ("mean", 2)],
+        [[name, *(column[i] for column in columns)] for i, (name, _) in enumerate(lines)],
+        [("", 1), *((test, width) for test, width in widths if width), ("mean", 2)],
         f"{SAME} not trained: one number per test set.",
     )
 
@@ -115,7 +107,7 @@ def _details(rows: Sequence[Row]) -> Table:
     """Every descriptor on every set with all measures."""
     lines = [
         [
-            row["descriptor"],
+            full_name(row),
             row["set"],
             str(row["pairs"]),
             number(100 * row["fpr95"], PERCENT),
@@ -136,5 +128,13 @@ def _details(rows: Sequence[Row]) -> Table:
     )
 
 
-def _mean(rows: Sequence[Row], field: str) -> float | None:
-    return 100 * float(np.mean([row[field] for row in rows])) if rows else None
+def _mean_columns(own: Sequence[Sequence[Row]]) -> list[list[str]]:
+    """Mean FDR95 and mean FPR95 of the rows of each line, in percent."""
+    return [
+        bold_best(
+            [100 * float(np.mean([row[field] for row in each])) if each else None for each in own],
+            PERCENT,
+            smaller=True,
+        )
+        for field in ("fdr95", "fpr95")
+    ]

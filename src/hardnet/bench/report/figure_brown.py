@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.brown import seen_in_training
+from hardnet.bench.report.brown import full_name, seen_in_training
 from hardnet.bench.report.canvas import canvas, log_ticks, name_rows
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     """One panel per test set; a dot with its interval and number for each descriptor."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets = list(dict.fromkeys(row["set"] for row in rows))
-    names = list(dict.fromkeys(row["descriptor"] for row in rows))
-    means = {n: _mean([row["fpr95"] for row in rows if row["descriptor"] == n]) for n in names}
+    names = list(dict.fromkeys(full_name(row) for row in rows))
+    means = {n: _mean([row["fpr95"] for row in rows if full_name(row) == n]) for n in names}
     names.sort(key=lambda name: means[name])
     width = 0.4 + 0.075 * max(map(len, names)) + 2.6 * len(sets)
     with canvas(path, width, 1.1 + 0.3 * len(names)) as figure:
@@ -33,7 +33,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 def _panel(axes: Axes, rows: list[Mapping[str, Any]], names: list[str]) -> None:
     ends = []
     for row in rows:
-        y, rate = names.index(row["descriptor"]), 100 * row["fpr95"]
+        y, rate = names.index(full_name(row)), 100 * row["fpr95"]
         # A rate of 0 has no logarithm: it is drawn where half of the pairs' resolution would be.
         floor = 50 / row["pairs"]
         low, dot, high = (max(x, floor) for x in (100 * row["low"], rate, 100 * row["high"]))

@@ -19,8 +19,8 @@ _TITLES = {
 _HEADLINES = {PLOTTED: "mean AUC", "ap_hits": "mAP"}
 _NOTE = (
     "AUC: recall over 1 - precision, as the benchmark defines it. This area ends where the curve "
-    "does, so that a descriptor without wrong answers has area 0 and a better one on easy pairs may "
-    "have less. mAP: the HPatches matching task on the same patches. Both are means of the "
+    "does, so that a descriptor without wrong answers has area 0, and on easy pairs a better one "
+    "may have less. mAP: the HPatches matching task on the same patches. Both are means of the "
     "subsets; the 95 % intervals resample the pairs within each subset."
 )
 
