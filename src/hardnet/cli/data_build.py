@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hardnet.cli.build_output import progress_bar, say, say_points, warn
+from hardnet.errors import HardnetError
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
+Pairs = Annotated[int, typer.Option(min=2, help="Rows of the test pair file.")]
+Seed = Annotated[int, typer.Option(help="Same seed and photos, same bytes.")]
+Window = Annotated[float, typer.Option(min=1, help="Side of the window in sigmas of the keypoint.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes; 0 for all cores.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")]
+MinTrack = Annotated[int, typer.Option(min=2, help="Photos that must see a point.")]
+MaxTrack = Annotated[int, typer.Option(min=2, help="Most patches of one point.")]
+MaxError = Annotated[float, typer.Option(help="Pixels a photo may miss the projected point by.")]
+Noise = Annotated[
+    float, typer.Option(min=0, help="Disturb the frames by this multiple of HPatches' easy noise.")
+]
+
+
+class Layout(StrEnum):
+    """How a set of sequences is laid out on disk."""
+
+    hpatches = "hpatches"
+    w1bs = "w1bs"
 
 
 def register(data: typer.Typer) -> None:
     """Add the command group to ``hardnet data``."""
     build = typer.Typer(help="Build a patch set.", no_args_is_help=True)
-    build.command("photos")(photos)
+    for command in (photos, colmap, sfm, sequences):
+        build.command(command.__name__)(command)
     data.add_typer(build, name="build")
 
 
 def photos(
     folder: Annotated[Path, typer.Argument(help="Photos; searched recursively.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The set to write.")],
+    output: Output,
     points: Annotated[int, typer.Option(help="Most points from one photo.")] = 500,
     views: Annotated[int, typer.Option(help="Random renderings of each photo.")] = 6,
     max_size: Annotated[int, typer.Option(help="Shrink photos to this long side first.")] = 900,
-    pairs: Annotated[int, typer.Option(help="Rows of the test pair file.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Same seed and photos, same bytes.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes; 0 for all cores.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    pairs: Pairs = 100_000,
+    seed: Seed = 0,
+    workers: Workers = 0,
+    json_: AsJson = False,
 ) -> None:
     """Make training patches from any folder of photos, in the Brown format.
 
@@ -38,18 +61,14 @@ def photos(
 
     settings = PhotoSettings(points=points, views=views, max_size=max_size, pairs=pairs, seed=seed)
     console = Console(stderr=True)
-    columns = (TextColumn("photos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("photos", total=None)
+    with progress_bar(console) as advance:
 
-        def advance(done: int, total: int, skipped: str | None) -> None:
-            bar.update(task, completed=done, total=total)
+        def step(done: int, total: int, skipped: str | None) -> None:
+            advance("photos", done, total)
             if skipped:
-                bar.console.print(f"[yellow]skipped[/] {skipped}: broken or too small")
+                warn(console, skipped, "broken or too small")
 
-        report = build_from_photos(
-            folder, output, settings, workers or os.cpu_count() or 1, advance
-        )
+        report = build_from_photos(folder, output, settings, _processes(workers), step)
     counts = {
         "set": str(output),
         "photos": report.photos,
@@ -57,10 +76,167 @@ def photos(
         "points": report.points,
         "patches": report.patches,
     }
-    if json_:
-        print(json.dumps(counts))
-    else:
-        console.print(
-            f"{output}: {report.patches} patches of {report.points} points from {report.photos} "
-            f"photos; {len(report.skipped)} skipped"
+    line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
+    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+
+
+def colmap(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="COLMAP models, or folders of them.")
+    ],
+    images: Annotated[Path, typer.Option(help="Folder of the photos the models name.")],
+    output: Output,
+    database: Annotated[
+        Path | None, typer.Option(help="COLMAP's database; by default database.db near the model.")
+    ] = None,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="No database: carry keypoints by the cameras.")
+    ] = False,
+    affine: Annotated[
+        bool, typer.Option("--affine", help="Carry the affine shape too, not only a similarity.")
+    ] = False,
+    noise: Noise = 0.0,
+    min_track: MinTrack = 2,
+    max_track: MaxTrack = 12,
+    max_error: MaxError = 2.0,
+    points: Annotated[int, typer.Option(min=0, help="Most points of a model; 0 for all.")] = 0,
+    window: Window = 12.0,
+    pairs: Pairs = 100_000,
+    seed: Seed = 0,
+    workers: Workers = 0,
+    json_: AsJson = False,
+) -> None:
+    """Make patches of the 3D points of COLMAP models, in the Brown format.
+
+    Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
+    """
+    from hardnet.patchsets.build.colmap_model import Scene, find_database, find_models
+    from hardnet.patchsets.build.colmap_patches import ColmapSettings
+    from hardnet.patchsets.build.from_colmap import build_from_colmap
+
+    if database is not None and not database.is_file():
+        raise HardnetError(f"{database} does not exist: name COLMAP's database file")
+    if database is not None and geometry:
+        raise HardnetError("--database and --geometry exclude each other: give one of them")
+    scenes = []
+    for path in (found for model in models for found in find_models(model)):
+        keypoints = None if geometry else database or find_database(path, images)
+        scenes.append(Scene(path.resolve().name, path, images, keypoints))
+    settings = ColmapSettings(
+        min_track, max_track, max_error, window, affine, noise, points, pairs, seed
+    )
+    console = Console(stderr=True)
+    with progress_bar(console) as advance:
+        report = build_from_colmap(scenes, output, settings, _processes(workers), advance)
+    say_points(console, json_, output, report, {})
+
+
+def sfm(
+    folder: Annotated[Path, typer.Argument(metavar="PHOTOS", help="Photos; a scene per folder.")],
+    output: Output,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Where models are kept, to go on from; by default OUTPUT.sfm."),
+    ] = None,
+    max_size: Annotated[int, typer.Option(help="Find keypoints at this long side.")] = 1600,
+    min_track: MinTrack = 2,
+    max_track: MaxTrack = 12,
+    max_error: MaxError = 2.0,
+    window: Window = 12.0,
+    pairs: Pairs = 100_000,
+    seed: Seed = 0,
+    workers: Workers = 0,
+    json_: AsJson = False,
+) -> None:
+    """Reconstruct folders of photos with COLMAP, then make patches of their 3D points.
+
+    Example: hardnet data build sfm holiday -o sets/holiday
+    """
+    from dataclasses import asdict
+
+    from hardnet.patchsets.build.colmap_patches import ColmapSettings
+    from hardnet.patchsets.build.from_colmap import build_from_colmap
+    from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
+    from hardnet.patchsets.part_folder import refuse_existing
+
+    refuse_existing(output)  # now, not after an hour of reconstruction
+    how = SfmSettings(max_size=max_size, seed=seed)
+    settings = ColmapSettings(min_track, max_track, max_error, window, pairs=pairs, seed=seed)
+    console = Console(stderr=True)
+    with progress_bar(console) as advance:
+        found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, advance)
+        for name, reason in found.failed.items():
+            warn(console, name, reason)
+        report = build_from_colmap(
+            found.scenes,
+            output,
+            settings,
+            _processes(workers),
+            advance,
+            {"sfm": {"settings": asdict(how), "failed": found.failed}},
         )
+    say_points(console, json_, output, report, found.failed)
+
+
+def sequences(
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA...", help="Sequences (1.png, H_1_2) or pairs (1, 2, h)."),
+    ],
+    output: Output,
+    layout: Annotated[
+        Layout, typer.Option(help="hpatches: 5 targets, noise; w1bs: pairs, exact.")
+    ] = Layout.hpatches,
+    subset: Annotated[
+        list[str] | None, typer.Option(help="w1bs only: NAME=SEQUENCE,... puts them in a subset.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=2, help="Most frames per sequence or pair.")] = 1000,
+    window: Window = 12.0,
+    seed: Seed = 0,
+    workers: Workers = 0,
+    json_: AsJson = False,
+) -> None:
+    """Cut patches from image sequences with homographies, in the HPatches or the W1BS layout.
+
+    Example: hardnet data build sequences oxford-affine -o sets/oxford
+    """
+    from hardnet.patchsets.build.from_sequences import SequenceSettings, build_from_sequences
+    from hardnet.patchsets.build.photo_pairs import PairSettings, build_photo_pairs
+    from hardnet.patchsets.sequences import find_sequences
+
+    found, subsets = find_sequences(data), _subsets(subset or [])
+    if subsets and layout is Layout.hpatches:
+        raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
+    console = Console(stderr=True)
+    with progress_bar(console) as advance:
+
+        def step(done: int, total: int) -> None:
+            advance("sequences" if layout is Layout.hpatches else "pairs", done, total)
+
+        if layout is Layout.hpatches:
+            noisy = SequenceSettings(limit, window, seed)
+            report = build_from_sequences(found, output, noisy, _processes(workers), step)
+        else:
+            exact = PairSettings(limit, window)
+            report = build_photo_pairs(found, output, exact, _processes(workers), subsets, step)
+        for name, reason in report.skipped.items():
+            warn(console, name, reason)
+    counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
+    what = "sequences" if layout is Layout.hpatches else "pairs"
+    line = f"{len(report.counts)} {what} of {sum(report.counts.values())} patches each time"
+    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+
+
+def _subsets(texts: list[str]) -> dict[str, str]:
+    """``["G=graf,wall"]`` -> sequence -> subset."""
+    chosen: dict[str, str] = {}
+    for text in texts:
+        name, _, members = text.partition("=")
+        if not name or not members or "/" in name:
+            raise HardnetError(f"--subset {text}: write NAME=SEQUENCE,SEQUENCE")
+        chosen |= dict.fromkeys(members.split(","), name)
+    return chosen
+
+
+def _processes(workers: int) -> int:
+    return workers or os.cpu_count() or 1

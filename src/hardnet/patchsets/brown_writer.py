@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import GRID, PAIR_FILE, PATCH, PER_SHEET, SHEET
+from hardnet.patchsets.part_folder import refuse_existing
 
 
 class BrownWriter:
@@ -19,8 +20,7 @@ class BrownWriter:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if self.folder.exists():
-            raise HardnetError(f"{self.folder} exists already; choose another name or delete it")
+        refuse_existing(self.folder)
         self._part = self.folder.with_name(f"{self.folder.name}.part")
         if self._part.exists():  # left by a killed run of ours: nobody reads it under this name
             _remove_sheets(self._part)

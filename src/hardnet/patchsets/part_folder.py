@@ -11,15 +11,17 @@ from pathlib import Path
 from hardnet.errors import HardnetError
 
 
+def refuse_existing(folder: str | Path) -> None:
+    """Raise if there is something at ``folder``: no set is ever overwritten."""
+    if Path(folder).exists():
+        raise HardnetError(f"{folder} exists already; choose another name or delete it")
+
+
 @contextmanager
 def new_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield ``<folder>.part`` to write into; rename it at the end, delete it after an error.
-
-    A folder that exists already is refused, so that no set is ever overwritten.
-    """
+    """Yield ``<folder>.part`` to write into; rename it at the end, delete it after an error."""
+    refuse_existing(folder)
     folder = Path(folder)
-    if folder.exists():
-        raise HardnetError(f"{folder} exists already; choose another name or delete it")
     part = folder.with_name(f"{folder.name}.part")
     if part.exists():  # left by a killed run of ours: nobody reads it under this name
         shutil.rmtree(part)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ def build_from_colmap(
     settings: ColmapSettings,
     workers: int,
     progress: Progress = lambda what, done, total: None,
+    origin: Mapping[str, Any] | None = None,
 ) -> ColmapReport:
     """Build a patch set in the Brown format from COLMAP models.
 
@@ -60,6 +62,7 @@ def build_from_colmap(
         settings: see :class:`ColmapSettings`.
         workers: processes; the set does not depend on their number.
         progress: called with (what is done, done, total).
+        origin: more to write into ``set.json``: where the models come from.
     """
     models: list[dict[str, int | str]] = []
     interest: list[str] = []
@@ -89,9 +92,14 @@ def build_from_colmap(
             points += number_of_points(chosen.tracks)
             photos += len(model.views)
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.tracks.view)}
-        about = {"builder": "colmap", "settings": asdict(settings), "models": models}
+        about: dict[str, Any] = {
+            "builder": "colmap",
+            "settings": asdict(settings),
+            "models": models,
+        }
+        about |= origin or {}
         files = {
-            "set.json": json.dumps(about, indent=1) + "\n",
+            "set.json": json.dumps(about | dict(origin or {}), indent=1) + "\n",
             "interest.txt": "".join(interest),
         }
         size = writer.finish(settings.pairs, settings.seed, files)
