@@ -1,0 +1,217 @@
+"""Time and memory of the HPatches tasks against the size of the set, on generated descriptors.
+
+The full size is that of the published set: 116 sequences, about 1300 patches in each of 16 strips,
+128 floats; 3 x 1M pairs, 10 000 queries and 20 000 distractors. The plain way of the
+benchmark's Python code runs on a part of the same data; its full time is extrapolated.
+
+Example: python benchmarks/hpatches_scale.py --quick
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from plain import hpatches as plain
+
+from hardnet.bench import provenance
+from hardnet.bench.hpatches import matching, retrieval, run, verification
+from hardnet.bench.hpatches.drawing import (
+    DISTRACTORS,
+    PAIRS,
+    QUERIES,
+    RetrievalLists,
+    draw_pairs,
+    draw_retrieval,
+)
+from hardnet.bench.hpatches.tasks import Tasks, prepare
+from hardnet.bench.store import Predictions, Store
+from hardnet.descriptors import load
+from hardnet.patchsets.fingerprint import fingerprint
+from hardnet.patchsets.hpatches import SIDE, TAGS, choose_split, read_hpatches
+
+SEQUENCES, DIM = 116, 128
+NOISE = {"r": 0.0, "e": 2.0, "h": 4.0, "t": 6.0}
+"""Length of what is added to the unit vector of a point, by the first letter of the strip."""
+SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+QUICK_SIZES = (1 / 58, 1 / 29)
+PLAIN = {
+    "verification": plain.verification_seconds,
+    "matching": plain.matching_seconds,
+    "retrieval": plain.retrieval_seconds,
+}
+
+Descriptors = dict[tuple[str, str], NDArray[np.float32]]
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Small sizes only: does it work?")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/hpatches_scale.json"),
+) -> None:
+    """Measure each task at each size in a fresh process; writes a JSON file."""
+    rows = []
+    for size in QUICK_SIZES if quick else SIZES:
+        for task in run.TASKS:
+            row = _in_fresh_process(measure, task, size)
+            rows.append(row)
+            print(
+                f"size {size:5.3f}  {task:12s} {row['seconds']:7.1f} s"
+                f"  {row['memory_mb']:5.0f} MB above {row['descriptors_mb']:5.0f} MB of descriptors"
+                f"  {row['ratio']:6.1f}x faster than the plain way (extrapolated)",
+                flush=True,
+            )
+    patches = _in_fresh_process(from_patches, 3 if quick else 8, 60 if quick else 300)
+    print(
+        f"from generated patches: {patches['patches_per_second']:.0f} patches/s with hardnet, so "
+        f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated); "
+        f"stored ones open in {patches['second_run_seconds']:.2f} s"
+    )
+    results = {
+        "kind": "hpatches_scale",
+        "rows": rows,
+        "from_patches": patches,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/hpatches_scale.py', *sys.argv[1:]])}",
+            {"quick": quick, "sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
+            | {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE},
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measure(task: str, size: float) -> dict[str, Any]:
+    """One task on ``size`` of the full set: our time and memory, and the plain way's time."""
+    tasks, descriptors, drawing = generate(size, with_pairs=task == "verification")
+
+    def lookup(name: str, tag: str) -> NDArray[np.float32]:
+        return descriptors[name, tag]
+
+    module = {"verification": verification, "matching": matching, "retrieval": retrieval}[task]
+    before = _memory_mb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    start = time.perf_counter()
+    rows, _ = module.evaluate(lookup, tasks)
+    seconds = time.perf_counter() - start
+    extra = _memory_mb("VmHWM") - before
+    scores = seconds
+    if task == "verification":  # the plain way has no intervals
+        start = time.perf_counter()
+        module.evaluate(lookup, tasks, resamples=0)
+        scores = time.perf_counter() - start
+    plain_seconds, difference = PLAIN[task](lookup, tasks)
+    return {
+        "task": task,
+        "size": size,
+        "sequences": len(tasks.names),
+        "patches": sum(tasks.counts),
+        "pairs": len(tasks.pairs.positive),
+        "queries": len(tasks.retrieval.queries),
+        "distractors": len(tasks.retrieval.distractors),
+        "seconds": seconds,
+        "seconds_without_intervals": scores,
+        "drawing_seconds": drawing,
+        "memory_mb": extra,
+        "descriptors_mb": sum(d.nbytes for d in descriptors.values()) / 2**20,
+        "plain_seconds_extrapolated": plain_seconds,
+        "ratio": plain_seconds / scores,
+        "difference_to_plain": difference,
+        "ap_trapezoid_tough": rows[-1]["ap_trapezoid"],
+    }
+
+
+def generate(size: float, with_pairs: bool) -> tuple[Tasks, Descriptors, float]:
+    """Lists and descriptors of a part of the set, and how long the pairs took to draw."""
+    rng = np.random.default_rng(0)
+    # The largest index per sequence in the published lists: 256 to 1999, a mean of 1350.
+    sequences = max(round(SEQUENCES * size), 2)
+    counts = np.clip(rng.normal(1400, 650, sequences), 250, 2000).astype(int).tolist()
+    names = [f"{'vi'[k % 2]}_{k:03d}" for k in range(sequences)]
+    descriptors: Descriptors = {}
+    for name, count in zip(names, counts, strict=True):
+        point = _unit(rng.standard_normal((count, DIM), np.float32))
+        for tag in TAGS:
+            noise = _unit(rng.standard_normal((count, DIM), np.float32))
+            descriptors[name, tag] = _unit(point + NOISE[tag[0]] * noise)
+    start = time.perf_counter()
+    pairs = draw_pairs(counts, round(PAIRS * size) if with_pairs else 5)
+    drawing = time.perf_counter() - start
+    lists = draw_retrieval(counts)
+    lists = RetrievalLists(
+        lists.queries[: round(QUERIES * size)], lists.distractors[: round(DISTRACTORS * size)]
+    )
+    return Tasks("part", tuple(names), tuple(counts), pairs, lists, {}), descriptors, drawing
+
+
+def from_patches(sequences: int, count: int) -> dict[str, Any]:
+    """The whole way on a small set: strips on disk, hardnet, stored descriptors, all tasks."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for k in range(sequences):
+            (folder / f"v_{k}").mkdir()
+            point = cv2.GaussianBlur(rng.normal(size=(count * SIDE, SIDE)), (0, 0), 3) * 600 + 128
+            for tag in TAGS:
+                noise = rng.normal(0, 8 * (1 + NOISE[tag[0]]), point.shape)
+                strip = np.clip(point + noise, 0, 255).astype(np.uint8)
+                cv2.imwrite(str(folder / f"v_{k}" / f"{tag}.png"), strip)
+        hpatches = read_hpatches(folder)
+        names = choose_split(hpatches, "full").test
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            stored = Store(folder / "cache").open(load("hardnet"), fingerprint(folder))
+
+            def lookup(name: str, tag: str, stored: Predictions = stored) -> NDArray[Any]:
+                return stored.get(f"{name}/{tag}", lambda: hpatches.sequences[name].patches(tag))
+
+            for sequence in names:
+                for tag in TAGS:
+                    lookup(sequence, tag)
+            seconds.append(time.perf_counter() - start)
+        counts = {name: sequence.count for name, sequence in hpatches.sequences.items()}
+        tasks = prepare("full", names, counts, pairs=10_000)
+        start = time.perf_counter()
+        means = run.evaluate("hardnet", lookup, tasks)["means"]
+        evaluation = time.perf_counter() - start
+    rate = sequences * count * len(TAGS) / seconds[0]
+    return {
+        "patches": sequences * count * len(TAGS),
+        "patches_per_second": rate,
+        "full_set_minutes": SEQUENCES * 1300 * len(TAGS) / rate / 60,
+        "second_run_seconds": seconds[1],
+        "evaluation_seconds": evaluation,
+        "means": [row for row in means if row["noise"] == row["group"] == "all"],
+    }
+
+
+def _in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Memory that an earlier measurement left behind would count as ours."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def _memory_mb(key: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+
+
+if __name__ == "__main__":
+    typer.run(main)
