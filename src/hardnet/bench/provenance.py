@@ -21,9 +21,11 @@ PACKAGES = (
     "hardnet",
     "numpy",
     "opencv-python-headless",
+    "opencv-contrib-python-headless",
     "onnxruntime",
     "torch",
     "kornia",
+    "pycolmap",
     "scikit-image",
 )
 """The distributions whose versions can change a number."""

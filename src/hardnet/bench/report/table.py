@@ -58,7 +58,9 @@ class Table:
 
         shown = RichTable(title=Text(self.title), title_justify="left", caption=self.note or None)
         for i, heading in enumerate(self.headings("\n")):
-            shown.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0)
+            shown.add_column(
+                Text(heading), justify="right" if i else "left", no_wrap=i == 0, overflow="fold"
+            )
         for row in self.rows:
             # Text and not a string: brackets of an interval are not markup.
             shown.add_row(

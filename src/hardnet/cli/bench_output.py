@@ -1,0 +1,103 @@
+"""What all `hardnet bench` commands share: the progress bar, the results file, the tables."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Descriptors = Annotated[
+    str,
+    typer.Option(
+        help="Separated by commas: a name, a weights file, MODULE:CALLABLE, or LABEL=any of these; "
+        "LABEL[SET]=... says which Brown set it was trained on. Ratios refer to rootsift."
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the numbers and their origin as JSON.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
+
+
+class Stage:
+    """A progress bar on stderr: ``with Stage() as stage: stage("matching", done, total)``."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Stage:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` steps of ``what`` are finished."""
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+    def part(self, what: str) -> Callable[[int, int], None]:
+        """A function that shows (done, total) of ``what``."""
+        return lambda done, total: self(what, done, total)
+
+    def counter(self, what: str, total: int) -> Callable[[], None]:
+        """A function that is called after each of ``total`` steps of ``what``."""
+        steps = count(1)
+        self(what, 0, total)
+        return lambda: self(what, next(steps), total)
+
+    def within(self, where: str) -> Callable[[str, int, int], None]:
+        """A function that shows (what, done, total), with ``where`` in front."""
+        return lambda what, done, total: self(f"{where}: {what}", done, total)
+
+
+def finish(
+    body: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    data: Sequence[Path],
+    output: Path | None,
+    json_: bool,
+) -> None:
+    """Write the results file and show the results."""
+    from hardnet.bench import provenance, report
+
+    results = {**body, "provenance": provenance.collect(_command(), settings, data)}
+    text = json.dumps(results, indent=1)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text + "\n")
+    if json_:
+        print(text)
+        return
+    console = Console()
+    summary, *details = report.tables(results)
+    console.print(summary.rich())
+    if output is not None and details:
+        advice = f"hardnet bench report {output} -o FOLDER"
+        console.print(f"{len(details)} more tables, and figures: {advice}", highlight=False)
+
+
+def _command() -> str:
+    """The command line, without the folders of this machine."""
+    words = ["hardnet", *sys.argv[1:]]
+    return shlex.join(",".join(_without_folder(part) for part in w.split(",")) for w in words)
+
+
+def _without_folder(part: str) -> str:
+    label, equals, path = part.rpartition("=")
+    return label + equals + (Path(path).name if path.startswith("/") else path)

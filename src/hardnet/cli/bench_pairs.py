@@ -1,0 +1,57 @@
+"""`hardnet bench pairs`: whole image pairs through the pipeline of `hardnet match`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardnet.cli.bench_output import Descriptors, Json, Output, Stage, finish
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to ``hardnet bench``."""
+    bench.command("pairs")(pairs)
+
+
+def pairs(
+    data: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of sequences (N.png, H_1_k) or of pairs (1/, 2/, h/)."),
+    ],
+    output: Output = None,
+    descriptors: Descriptors = "hardnet,rootsift",
+    sequences: Annotated[
+        str | None, typer.Option(help="Only these, by name, separated by commas.")
+    ] = None,
+    keypoints: Annotated[int, typer.Option(min=1, help="Budget per image.")] = 2048,
+    json_: Json = False,
+) -> None:
+    """Correct matches and verified image pairs, in the pipeline of `hardnet match`.
+
+    Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
+    """
+    from hardnet.bench import real_pairs
+    from hardnet.descriptors import load
+    from hardnet.descriptors.spec import parse_specs
+    from hardnet.patchsets.sequences import find_sequences
+
+    chosen = find_sequences(data, None if sequences is None else sequences.split(","))
+    contestants = {spec.label: load(spec.spec) for spec in parse_specs(descriptors)}
+    total = sum(len(s.targets) for s in chosen) * len(contestants)
+    with Stage() as stage:
+        rows = real_pairs.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
+    settings = {
+        "descriptors": list(contestants),
+        "sequences": [s.name for s in chosen],
+        "keypoints": keypoints,
+        "model": "homography",
+    }
+    body = {
+        "kind": "pairs",
+        "rules": real_pairs.RULES,
+        "total": real_pairs.summarise(rows, "sequence"),
+        "rows": rows,
+    }
+    finish(body, settings, data, output, json_)
