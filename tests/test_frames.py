@@ -163,3 +163,59 @@ def test_no_frames() -> None:
     assert frames.transform(empty, np.eye(3)).shape == (0, 2, 3)
     assert frames.rescale(empty, 0.5).shape == (0, 2, 3)
     assert frames.from_similarity(np.zeros((0, 2)), np.zeros(0)).shape == (0, 2, 3)
+
+
+def test_colmap_round_trip_of_affine_frames() -> None:
+    rng = np.random.default_rng(4)
+    some = some_frames()
+    some[:, :, :2] += rng.normal(0, 2, (len(some), 2, 2))
+    table = frames.to_colmap(some)
+    assert table.shape == (len(some), 6)
+    np.testing.assert_allclose(frames.from_colmap(table), some, atol=1e-3)
+    np.testing.assert_allclose(
+        frames.from_colmap(frames.to_colmap(some, 10.0), 20.0)[:, :, :2], 2 * some[:, :, :2], 1e-4
+    )
+
+
+def test_colmap_scale_and_orientation_by_hand() -> None:
+    # Pixel (10, 20) has its centre at (10.5, 20.5); sigma 2 gives a window of half-size 12.
+    quarter = [[10.5, 20.5, 2.0, np.pi / 2]]
+    expected = [[[0, -12, 10], [12, 0, 20]]]
+    np.testing.assert_allclose(frames.from_colmap(quarter), expected, atol=1e-5)
+    same = [[10.5, 20.5, 0.0, -2.0, 2.0, 0.0]]
+    np.testing.assert_allclose(frames.from_colmap(same), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="columns"):
+        frames.from_colmap([[10.5, 20.5]])
+
+
+def test_the_two_forms_of_colmap_keypoints_agree_as_pycolmap_converts_them() -> None:
+    pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
+    xy, sigma, angle = frames.to_similarity(some_frames())
+    four = np.column_stack([xy + 0.5, sigma, angle]).astype(np.float32)
+    keypoints = pycolmap.keypoints_from_matrix(four)
+    six = np.array([(k.x, k.y, k.a11, k.a12, k.a21, k.a22) for k in keypoints])
+    np.testing.assert_allclose(frames.from_colmap(four), some_frames(), atol=1e-3)
+    np.testing.assert_allclose(frames.from_colmap(six), some_frames(), atol=1e-3)
+    np.testing.assert_allclose(frames.to_colmap(some_frames()), six, atol=1e-3)
+
+
+def test_colmap_sift_finds_what_our_detector_finds(camera: np.ndarray) -> None:
+    """Place, scale and orientation of two programs agree where both find a keypoint."""
+    pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
+    from hardnet.detectors import dog
+
+    pycolmap.logging.minloglevel = 3
+    options = pycolmap.FeatureExtractionOptions()
+    options.use_gpu = False
+    extractor = pycolmap.FeatureExtractor.create(options)
+    keypoints, _ = extractor.extract(pycolmap.Bitmap.from_array(camera))
+    table = np.array([(k.x, k.y, k.a11, k.a12, k.a21, k.a22) for k in keypoints])
+    theirs, ours = frames.from_colmap(table), dog.detect(camera, 5000)[0]
+    close = np.linalg.norm(theirs[:, None, :, 2] - ours[None, :, :, 2], axis=2) < 0.3
+    axis = np.einsum("ni,mi->nm", theirs[:, :, 0], ours[:, :, 0])
+    half = np.sqrt(np.linalg.det(theirs[:, :, :2]))[:, None] * np.ones(len(ours))
+    ours_half = np.sqrt(np.linalg.det(ours[:, :, :2]))[None]
+    like = close & (np.abs(np.log2(half / ours_half)) < 0.1)
+    aligned = like & (axis / (half * ours_half) > np.cos(np.deg2rad(10)))
+    assert like.any(1).mean() > 0.7
+    assert aligned.any(1).sum() > 0.85 * like.any(1).sum()

@@ -211,7 +211,7 @@ def sequences(
     with progress_bar(console) as advance:
 
         def step(done: int, total: int) -> None:
-            advance("sequences" if layout is Layout.hpatches else "pairs", done, total)
+            advance("sequences", done, total)
 
         if layout is Layout.hpatches:
             noisy = SequenceSettings(limit, window, seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.frames import WINDOW_SIGMAS, transform
+from hardnet.frames import WINDOW_SIGMAS, Frames, transform
 from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.from_sequences import (
@@ -30,7 +30,7 @@ from hardnet.patchsets.build.from_sequences import (
 from hardnet.patchsets.build.ordered_map import ordered_map
 from hardnet.patchsets.overlap import suppress_overlaps
 from hardnet.patchsets.part_folder import new_folder
-from hardnet.patchsets.sequences import Sequence
+from hardnet.patchsets.sequences import Sequence, Target
 from hardnet.patchsets.w1bs_writer import write_pair
 
 PATCH_SIDE = 64
@@ -53,17 +53,22 @@ class PairSettings:
 
 
 def cut_pair(
-    sequence: Sequence, settings: PairSettings
+    image: NDArray[np.uint8], frames: Frames, target: Target, limit: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Patches (N, 64, 64) of the reference and of the only target of ``sequence``."""
-    (target,) = sequence.targets
-    image, other = to_grey(read_image(sequence.reference)), to_grey(read_image(target.image))
-    frames = reference_frames(image, settings.window)
+    """Patches (N, 64, 64) of an image and of a target.
+
+    Args:
+        image: (H, W) the reference.
+        frames: (M, 2, 3) its frames, strongest first.
+        target: the other image.
+        limit: most frames.
+    """
+    other = to_grey(read_image(target.image))
     frames = visible_everywhere(frames, image, [(other, target.homography)])
     carried = transform(frames, target.homography)
     across = 2 * np.linalg.svd(carried[:, :, :2].astype(np.float64), compute_uv=False)[:, -1]
     frames = frames[across >= NARROWEST]
-    frames = frames[suppress_overlaps(frames, settings.limit)]
+    frames = frames[suppress_overlaps(frames, limit)]
     if len(frames) < 2:
         raise HardnetError("fewer than 2 keypoints are inside both images")
     carried = transform(frames, target.homography)
@@ -91,29 +96,24 @@ def build_photo_pairs(
         settings: see :class:`PairSettings`.
         workers: processes; the set does not depend on their number.
         subsets: sequence -> subset, for those not to be grouped by :func:`nuisance`.
-        progress: called with (pairs done, pairs in all).
+        progress: called with (sequences done, sequences in all).
     """
     every, chosen = list(sequences), dict(subsets or {})
     if unknown := sorted(chosen.keys() - {s.name for s in every}):
         raise HardnetError(
             f"no sequence called {', '.join(unknown)}; there are {', '.join(s.name for s in every)}"
         )
-    jobs = []
-    for sequence in every:
-        subset = chosen.get(sequence.name) or nuisance(sequence)
-        for target in sequence.targets:
-            name = f"{sequence.name}-{target.name}"
-            jobs.append((subset, replace(sequence, name=name, targets=(target,))))
+    jobs = [(chosen.get(s.name) or nuisance(s), s) for s in every]
     counts: dict[str, int] = {}
     skipped: dict[str, str] = {}
     with new_folder(output) as part:
-        write = partial(_write_one, folder=part, settings=settings)
-        for done, count in enumerate(ordered_map(write, jobs, workers)):
-            subset, pair = jobs[done]
-            if isinstance(count, str):
-                skipped[pair.name] = count
-            else:
-                counts[f"{subset}/{pair.name}"] = count
+        write = partial(_write_pairs, folder=part, settings=settings)
+        for done, pairs in enumerate(ordered_map(write, jobs, workers)):
+            for name, count in pairs.items():
+                if isinstance(count, str):
+                    skipped[name] = count
+                else:
+                    counts[f"{jobs[done][0]}/{name}"] = count
             if progress:
                 progress(done + 1, len(jobs))
         if not counts:
@@ -130,12 +130,21 @@ def build_photo_pairs(
     return SequenceReport(counts, skipped)
 
 
-def _write_one(job: tuple[str, Sequence], folder: Path, settings: PairSettings) -> int | str:
-    """Cut and write one pair; its patches, or why there are none."""
-    subset, pair = job
-    try:
-        first, second = cut_pair(pair, settings)
-    except HardnetError as error:
-        return str(error)
-    write_pair(folder, subset, pair.name, first, second)
-    return len(first)
+def _write_pairs(
+    job: tuple[str, Sequence], folder: Path, settings: PairSettings
+) -> dict[str, int | str]:
+    """Cut and write the pairs of a sequence: name -> patches, or why there are none."""
+    subset, sequence = job
+    image = to_grey(read_image(sequence.reference))
+    frames = reference_frames(image, settings.window)
+    written: dict[str, int | str] = {}
+    for target in sequence.targets:
+        name = f"{sequence.name}-{target.name}"
+        try:
+            first, second = cut_pair(image, frames, target, settings.limit)
+        except HardnetError as error:
+            written[name] = str(error)
+        else:
+            write_pair(folder, subset, name, first, second)
+            written[name] = len(first)
+    return written
