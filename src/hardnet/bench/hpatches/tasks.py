@@ -1,7 +1,7 @@
 """What is compared with what: the pairs and retrieval lists of a split, read or drawn.
 
 Official files are taken where the user has them. Else the lists are drawn by the published rule:
-for the official splits of the full set this gives the official pairs again; other sets get lists
+for the official splits of the full set this gives the official lists again; other sets get lists
 of their own by the same rule.
 """
 
