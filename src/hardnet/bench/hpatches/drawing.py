@@ -102,10 +102,11 @@ def draw_retrieval(
 ) -> RetrievalLists:
     """Queries and distractors by the rule of the official lists, as many as the set has.
 
-    The official splits of the full set give the official lists. Wanted are 10 000 queries and 20 000 distractors; of a set with fewer than 30 000 reference
-    patches a third become queries and at most two thirds distractors. Candidates are drawn with
-    replacement, first a sequence, then a patch of it; flat and repeated ones are dropped, and a
-    distractor is never a query. A few less than wanted may remain.
+    The official splits of the full set give the official lists. Wanted are 10 000 queries and
+    20 000 distractors; of a set with fewer than 30 000 reference patches a third become queries and
+    at most two thirds distractors. Candidates are drawn with replacement, first a sequence, then a
+    patch of it; flat and repeated ones are dropped, and a distractor is never a query. A few less
+    than wanted may remain.
 
     Args:
         counts: patches of each test sequence, in the order of the split.
