@@ -30,30 +30,6 @@ def data(tmp_path_factory):
     return root
 
 
-def test_patches_writes_numbers_with_their_origin(data, tmp_path):
-    output = tmp_path / "new" / "patches.json"
-    arguments = ["bench", "patches", str(data), "-o", str(output)]
-    done = run.invoke(app, [*arguments, "--descriptors", "rootsift,pixels", "--frames", "40"])
-    assert done.exit_code == 0, done.output
-    results = json.loads(output.read_text())
-    assert len(results["rows"]) == 2 * 2 * 3
-    assert {row["patches"] for row in results["rows"]} == {40}
-    assert results["mean"]["rootsift"]["easy"] > results["mean"]["rootsift"]["tough"]
-    origin = results["provenance"]
-    assert origin["settings"]["sequences"] == ["moss", "sand"]
-    assert origin["data"]["files"] == 6
-    assert str(data) not in output.read_text()
-    assert "rootsift" in done.output
-
-
-def test_sequences_can_be_chosen_and_json_printed(data):
-    arguments = ["bench", "patches", str(data), "--descriptors", "pixels", "--frames", "20"]
-    done = run.invoke(app, [*arguments, "--sequences", "sand", "--json"])
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["rows"]
-    assert {row["sequence"] for row in rows} == {"sand"}
-
-
 def test_pairs_finds_correct_matches_and_verifies_easy_pairs(data, tmp_path):
     output = tmp_path / "pairs.json"
     arguments = ["bench", "pairs", str(data), "-o", str(output), "--keypoints", "300"]
@@ -66,25 +42,33 @@ def test_pairs_finds_correct_matches_and_verifies_easy_pairs(data, tmp_path):
     assert "15" in results["rules"]["verified"]
 
 
-def test_table_prints_markdown_and_draws_the_figure(data, tmp_path):
-    output, picture = tmp_path / "patches.json", tmp_path / "docs" / "bars.png"
-    arguments = ["bench", "patches", str(data), "-o", str(output), "--frames", "20"]
+def test_sequences_can_be_chosen_and_json_printed(data):
+    arguments = ["bench", "pairs", str(data), "--descriptors", "pixels", "--keypoints", "100"]
+    done = run.invoke(app, [*arguments, "--sequences", "sand", "--json"])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["sequence"] for row in rows} == {"sand"}
+
+
+def test_table_prints_markdown_and_latex_and_draws_the_figure(data, tmp_path):
+    output, picture = tmp_path / "pairs.json", tmp_path / "docs" / "bars.png"
+    arguments = ["bench", "pairs", str(data), "-o", str(output), "--keypoints", "100"]
     run.invoke(app, [*arguments, "--descriptors", "rootsift,pixels"])
     done = run.invoke(app, ["bench", "table", str(output), "--figure", str(picture)])
     assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert "| descriptor | easy | hard | tough | mean | / rootsift |" in lines
-    mean = json.loads(output.read_text())["mean"]["rootsift"]
-    numbers = " | ".join(f"{mean[k]:.3f}" for k in ("easy", "hard", "tough", "all"))
-    assert f"| rootsift | {numbers} | 1.00x |" in lines
+    total = json.loads(output.read_text())["total"]["rootsift"]["all"]
+    counts = f"| rootsift | {total['verified']} / 2 | {total['tentative']} | {total['correct']} |"
+    assert counts in done.stdout
     assert cv2.imread(str(picture)) is not None
+    done = run.invoke(app, ["bench", "table", str(output), "--latex"])
+    assert r"\begin{tabular}" in done.stdout
 
 
 def test_mistakes_are_named(data, tmp_path):
     for arguments, message in [
-        (["patches", str(tmp_path / "none")], "no such folder"),
-        (["patches", str(data), "--sequences", "mud"], "mud"),
-        (["patches", str(data), "--descriptors", "pixels,pixels"], "two descriptors"),
+        (["pairs", str(tmp_path / "none")], "no such folder"),
+        (["pairs", str(data), "--sequences", "mud"], "mud"),
+        (["pairs", str(data), "--descriptors", "pixels,pixels"], "two descriptors"),
         (["table", str(data / "moss" / "H_1_2")], "cannot read results"),
     ]:
         done = run.invoke(app, ["bench", *arguments])

@@ -88,8 +88,8 @@ def finish(
     summary, *details = report.tables(results)
     console.print(summary.rich())
     if output is not None and details:
-        advice = f"hardnet bench report {output} -o FOLDER"
-        console.print(f"{len(details)} more tables, and figures: {advice}", highlight=False)
+        advice = f"more tables and figures: hardnet bench report {output} -o FOLDER"
+        console.print(advice, markup=False, highlight=False)
 
 
 def _command() -> str:

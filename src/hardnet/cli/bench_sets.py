@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +11,7 @@ from hardnet.cli.bench_output import Descriptors, Json, Output, Stage, finish
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hardnet.bench.hpatches.strips import Lookup
-    from hardnet.bench.hpatches.tasks import Tasks
     from hardnet.descriptors.spec import Spec
     from hardnet.patchsets.hpatches import HPatches
 
@@ -110,14 +107,15 @@ def hpatches(
     from hardnet.bench.hpatches import run
     from hardnet.bench.hpatches.tasks import prepare
     from hardnet.descriptors.spec import parse_specs
-    from hardnet.patchsets.hpatches import choose_split, read_hpatches
+    from hardnet.patchsets.hpatches import TAGS, choose_split, read_hpatches
 
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:
         raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")
     patchset = read_hpatches(folder)
     test = choose_split(patchset, split, _split_file(splits, tasks))
-    specs = parse_specs(descriptors)
+    # Before the lists are drawn, which takes a while: a misspelt name should not.
+    contestants = [(spec, _open(spec, patchset, store)) for spec in parse_specs(descriptors)]
     with Stage() as stage:
         lists = prepare(
             split,
@@ -129,14 +127,18 @@ def hpatches(
             stage.part("drawing pairs"),
         )
         found = []
-        for spec in specs:
-            lookup = _lookup(spec, patchset, lists, store, stage)
+        for spec, lookup in contestants:
+            strips = [(name, tag) for name in test.test for tag in TAGS]
+            for done, strip in enumerate(strips, 1):
+                lookup(*strip)
+                stage(f"{spec.label}: describing", done, len(strips))
             if csv is not None:
                 _write_csv(csv / spec.label, lookup, lists.names)
             show = stage.within(spec.label)
             found.append(run.evaluate(spec.label, lookup, lists, run.Settings(chosen), show))
     body = run.combine(found)
     body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
+    specs = [spec for spec, _ in contestants]
     settings = {"descriptors": _labels(specs), "split": split, "tasks": chosen, "pairs": pairs}
     finish(body, settings, [folder], output, json_)
 
@@ -175,30 +177,19 @@ def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
     return splits
 
 
-def _lookup(
-    spec: Spec, patchset: HPatches, lists: Tasks, store: Path | None, stage: Stage
-) -> Lookup:
-    """All descriptors of the split's sequences, described now or read from CSV files."""
+def _open(spec: Spec, patchset: HPatches, store: Path | None) -> Lookup:
+    """Where descriptors come from: the store, which describes what it lacks, or CSV files."""
     from hardnet.bench.csv_folder import CsvFolder
     from hardnet.bench.store import Store
     from hardnet.descriptors import load
     from hardnet.patchsets.fingerprint import fingerprint
-    from hardnet.patchsets.hpatches import TAGS
 
-    counts = dict(zip(lists.names, lists.counts, strict=True))
+    sequences = patchset.sequences
     if Path(spec.spec).is_dir():
         files = CsvFolder(spec.spec)
-        return lambda name, tag: files.get(name, tag, counts[name])
+        return lambda name, tag: files.get(name, tag, sequences[name].count)
     predictions = Store(store).open(load(spec.spec), fingerprint(patchset.folder))
-
-    def lookup(name: str, tag: str) -> NDArray[Any]:
-        return predictions.get(f"{name}/{tag}", lambda: patchset.sequences[name].patches(tag))
-
-    strips = [(name, tag) for name in lists.names for tag in TAGS]
-    for done, (name, tag) in enumerate(strips, 1):
-        lookup(name, tag)
-        stage(f"{spec.label}: describing", done, len(strips))
-    return lookup
+    return lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag))
 
 
 def _write_csv(folder: Path, lookup: Lookup, names: tuple[str, ...]) -> None:
