@@ -122,6 +122,30 @@ def test_an_edited_function_is_another(tmp_path: Path) -> None:
     assert print_of_function(tmp_path, "mine:f") != first
 
 
+@pytest.mark.parametrize("name", ["imported", "part", "thing", "thing.method"])
+def test_the_source_of_what_is_imported_counts(tmp_path: Path, name: str) -> None:
+    """Not the values: other source alone makes another descriptor."""
+    source = (
+        "import functools\n"
+        "def imported(p): return p[:, 30] * 1.0\n"
+        "part = functools.partial(imported)\n"
+        "class Thing:\n"
+        "    def __call__(self, p): return imported(p)\n"
+        "    def method(self, p): return imported(p)\n"
+        "thing = Thing()\n"
+    )
+    (tmp_path / "below.py").write_text(source)
+    (tmp_path / "mine.py").write_text("from below import imported, thing, part\n")
+    first = print_of_function(tmp_path, f"mine:{name}")
+    (tmp_path / "below.py").write_text(source + "# a comment\n")
+    # Of objects only their values are known, unless they are looked up where they are defined.
+    found = "mine" if name in ("imported", "thing.method") else "below"
+    if found == "below":
+        first = print_of_function(tmp_path, f"below:{name}")
+        (tmp_path / "below.py").write_text(source)
+    assert print_of_function(tmp_path, f"{found}:{name}") != first
+
+
 def test_a_function_whose_data_change_is_another(tmp_path: Path) -> None:
     source = "def f(p):\n    return p[:, 30] * float(open('factor.txt').read())\n"
     (tmp_path / "mine.py").write_text(source)

@@ -9,7 +9,9 @@ keypoint lies half a pixel to the right of and below the centre.
 
 BEBLID, TEBLID and BoostDesc compare differences of grey values with learned thresholds: patches
 must have their original contrast, and are never stretched. VGG's vectors are compared as they are,
-by L2; it was learned without scaling them to unit length.
+by L2; it was learned without scaling them to unit length. It blurs the patch by 1.4 of its 64
+pixels, as in its learning. (In a photograph OpenCV blurs by 1.4 pixels of the photograph, far more
+for small keypoints: patches of a photograph that was blurred before score as OpenCV does there.)
 """
 
 from __future__ import annotations

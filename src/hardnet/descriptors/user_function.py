@@ -8,12 +8,12 @@ metric), uint8 is taken as packed bits and compared by Hamming distance.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardnet.descriptors.fingerprint import file_digest
 from hardnet.descriptors.inputs import check_patches, grey_bytes, resize_patches
 from hardnet.descriptors.probes import probe_patches
 from hardnet.errors import HardnetError
@@ -50,13 +51,13 @@ class FunctionDescriptor:
 
     @cached_property
     def identity(self) -> str:
-        """The name of the function inside its file, and what the file contains."""
-        try:
-            file = inspect.getsourcefile(inspect.unwrap(self._function))
-        except TypeError:  # an object that can be called: its class has the source
-            file = inspect.getsourcefile(type(self._function))
-        source = Path(file).read_bytes() if file and Path(file).is_file() else b""
-        return f"{self.name.partition(':')[2]} in source {hashlib.sha256(source).hexdigest()}"
+        """The name of the function, and what its module's file and its source file contain."""
+        module, _, path = self.name.partition(":")
+        files = {getattr(sys.modules[module], "__file__", None)}
+        with suppress(TypeError):  # functools.partial, objects that can be called, ...
+            files.add(inspect.getsourcefile(inspect.unwrap(self._function)))
+        digests = sorted(file_digest(file) for file in files if file and Path(file).is_file())
+        return f"{path} in source {' '.join(digests)}"
 
     @cached_property
     def _row(self) -> tuple[int, np.dtype[Any]]:
