@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,16 @@ Progress = Callable[[str, int, int], None]
 """Called with (what, steps done, steps in all)."""
 
 
+KEPT = 256
+"""Strips held open: each may be a mapped file, and a system allows only so many of them."""
+
+
 class Strips:
-    """The strips of the test sequences at one noise level, asked for once and then kept."""
+    """The strips of the test sequences at one noise level; those last used are kept."""
 
     def __init__(self, lookup: Lookup, tasks: Tasks, noise: str) -> None:
         self._lookup, self._tasks, self._noise = lookup, tasks, noise
-        self._kept: dict[tuple[int, int], NDArray[Any]] = {}
+        self._kept: OrderedDict[tuple[int, int], NDArray[Any]] = OrderedDict()
 
     def get(self, sequence: int, image: int) -> NDArray[Any]:
         """(N, D) descriptors of an image (0 is the reference) of a sequence."""
@@ -38,6 +43,9 @@ class Strips:
                     f"got an array of shape {found.shape}"
                 )
             self._kept[sequence, image] = found
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end((sequence, image))
         return self._kept[sequence, image]
 
     def gather(self, patches: Rows) -> NDArray[Any]:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from hardnet.bench.bootstrap import POOLED_RESAMPLES, interval, multiplicities
 from hardnet.bench.hpatches.drawing import Rows
 from hardnet.bench.hpatches.ranking import PooledRanking, cumulated
-from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
+from hardnet.bench.hpatches.strips import KEPT, Lookup, Progress, Strips
 from hardnet.bench.hpatches.tasks import Tasks, each_and_all
 from hardnet.matching.distances import pair_distances
-from hardnet.patchsets.hpatches import LEVELS
+from hardnet.patchsets.hpatches import LEVELS, TARGETS
 
 TRUE_SHARE = 0.2
 """Part of the true pairs, from the front of their list, in the imbalanced task."""
@@ -29,6 +29,7 @@ SCORES = ("auc", "ap_trapezoid", "ap_hits")
 _TASKS = (("verification-balanced", "auc"), ("verification", "trapezoid"), ("verification", "hits"))
 """Task and convention of each score in the means."""
 _PORTION = 32_768  # pairs whose descriptors are held at once: 2 x 16 MB of 128 floats
+_BLOCK = KEPT // (2 * (TARGETS + 1))  # sequences whose strips can be kept for both sides
 _THREADS = 4
 
 
@@ -88,8 +89,9 @@ def evaluate(
 def distances(strips: Strips, rows: Rows) -> NDArray[np.float32]:
     """Distances of pairs, (P, 6) -> (P,), a portion of descriptors at a time."""
     out = np.empty(len(rows), np.float32)
-    # Sequence by sequence: a portion then reads few strips on its first side.
-    order = np.argsort(rows[:, 0], kind="stable")
+    # Pairs of the same two blocks of sequences together: few strips serve many pairs.
+    block = rows[:, [0, 3]] // _BLOCK
+    order = np.lexsort((block[:, 1], block[:, 0]))
     for start in range(0, len(rows), _PORTION):
         part = order[start : start + _PORTION]
         out[part] = pair_distances(strips.gather(rows[part, :3]), strips.gather(rows[part, 3:]))
