@@ -125,6 +125,9 @@ def _reconstruct_scene(
         options = pycolmap.FeatureExtractionOptions()
         options.max_image_size, options.use_gpu = settings.max_size, False
         pycolmap.set_random_seed(settings.seed)
+        # Registered first: the threads of the extraction would number the photos as they finish.
+        pycolmap.Database.open(database).close()
+        pycolmap.import_images(database, images, image_names=names)
         pycolmap.extract_features(database, images, names, extraction_options=options)
         state.add("features")
     advance("matches")
