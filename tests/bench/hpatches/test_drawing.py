@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.list_files import read_retrieval
+from hardnet.bench.hpatches.list_files import RETRIEVAL_FILES, find_files, read_retrieval
 from hardnet.errors import HardnetError
 
 NAMES = ("v_b", "i_a", "v_c", "i_z")
@@ -96,9 +96,10 @@ keep or skip fits. Some may be a little larger: no draw fell on what is left ope
 
 def test_official_retrieval_lists_are_drawn_again(data, split_a):
     folder = data / "hpatches-tasks"
-    if not (folder / "retr_queries_split-a.csv").is_file():
+    files = find_files(folder, "a", RETRIEVAL_FILES)
+    if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
-    official = read_retrieval(folder, "a", split_a, SPLIT_A_COUNTS)
+    official = read_retrieval(files, split_a, SPLIT_A_COUNTS)
     # The patches are not at hand: those in a list have contrast, all others count as flat.
     contrast = [np.zeros(count) for count in SPLIT_A_COUNTS]
     for s, patch in np.concatenate([official.queries, official.distractors]).tolist():

@@ -3,11 +3,16 @@ import json
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches.list_files import read_pairs, read_retrieval
+from hardnet.bench.hpatches import list_files
+from hardnet.bench.hpatches.list_files import PAIR_FILES, RETRIEVAL_FILES, find_files
 from hardnet.errors import HardnetError
 
 NAMES, COUNTS = ("v_a", "i_b"), (10, 4)
 HEADER = "s1,t1,idx1,s2,t2,idx2\n"
+
+
+def read_pairs(folder, pairs):
+    return list_files.read_pairs(find_files(folder, "x", PAIR_FILES), NAMES, COUNTS, pairs)
 
 
 def write(folder, **files):
@@ -27,16 +32,17 @@ def pair_files(tmp_path):
 
 
 def test_pairs_are_read_by_the_number_of_the_sequence(pair_files):
-    lists = read_pairs(pair_files, "x", NAMES, COUNTS, 100)
+    lists = read_pairs(pair_files, 100)
     np.testing.assert_array_equal(lists.positive, [[0, 0, 9, 0, 4, 9], [1, 1, 0, 1, 2, 0]])
     np.testing.assert_array_equal(lists.intra, [[0, 0, 9, 0, 4, 3], [1, 1, 0, 1, 2, 3]])
     np.testing.assert_array_equal(lists.inter, [[0, 0, 9, 1, 4, 3], [1, 1, 0, 0, 2, 8]])
-    assert len(read_pairs(pair_files, "x", NAMES, COUNTS, 1).positive) == 1
+    assert len(read_pairs(pair_files, 1).positive) == 1
 
 
-def test_a_folder_without_files_gives_none(tmp_path):
-    assert read_pairs(tmp_path, "x", NAMES, COUNTS, 9) is None
-    assert read_retrieval(tmp_path, "x", NAMES, COUNTS) is None
+def test_a_folder_without_files_has_none(tmp_path):
+    assert find_files(tmp_path, "x", PAIR_FILES) == []
+    assert find_files(tmp_path, "x", RETRIEVAL_FILES) == []
+    assert find_files(None, "x", RETRIEVAL_FILES) == []
 
 
 @pytest.mark.parametrize(
@@ -55,28 +61,29 @@ def test_a_folder_without_files_gives_none(tmp_path):
 def test_a_bad_row_is_an_error_with_its_line(pair_files, row, message):
     write(pair_files, verif_neg_inter=f"{HEADER}v_a,0,9,i_b,4,3\n{row}\n")
     with pytest.raises(HardnetError, match=rf"verif_neg_inter_split-x.csv, {message}"):
-        read_pairs(pair_files, "x", NAMES, COUNTS, 100)
+        read_pairs(pair_files, 100)
 
 
 def test_other_bad_files(pair_files):
     write(pair_files, verif_pos="s,t\n")
     with pytest.raises(HardnetError, match="does not begin with the line s1,t1"):
-        read_pairs(pair_files, "x", NAMES, COUNTS, 100)
+        read_pairs(pair_files, 100)
     write(pair_files, verif_pos=HEADER)
     with pytest.raises(HardnetError, match="no rows"):
-        read_pairs(pair_files, "x", NAMES, COUNTS, 100)
+        read_pairs(pair_files, 100)
     (pair_files / "verif_neg_intra_split-x.csv").unlink()
     with pytest.raises(HardnetError, match=r"verif_neg_intra_split-x.csv is missing"):
-        read_pairs(pair_files, "x", NAMES, COUNTS, 100)
+        read_pairs(pair_files, 100)
 
 
 @pytest.mark.parametrize("split", ["a", "full"])
 def test_official_retrieval_lists(data, split):
     folder = data / "hpatches-tasks"
-    if not (folder / f"retr_queries_split-{split}.csv").is_file():
+    files = find_files(folder, split, RETRIEVAL_FILES)
+    if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
     names = json.loads((folder / "splits.json").read_text())[split]["test"]
-    lists = read_retrieval(folder, split, names, [2000] * len(names))
+    lists = list_files.read_retrieval(files, names, [2000] * len(names))
     assert lists.queries.shape == (10_000, 2)
     assert lists.distractors.shape == (20_000, 2)
     rows = np.concatenate([lists.queries, lists.distractors])
@@ -90,4 +97,4 @@ def test_official_retrieval_lists(data, split):
     if split == "a":
         assert first == ["v_birdwoman", "v_strand", "i_salon", "i_zion"]
     with pytest.raises(HardnetError, match="is this the list of another set"):
-        read_retrieval(folder, split, names, [1000] * len(names))
+        list_files.read_retrieval(files, names, [1000] * len(names))

@@ -1,11 +1,10 @@
-import time
-
 import numpy as np
 import pytest
 
 from hardnet.bench.hpatches import tasks as module
 from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.tasks import contrasts, prepare, stored_pairs, tag
+from hardnet.bench.hpatches.list_files import PAIR_FILES
+from hardnet.bench.hpatches.tasks import contrasts, prepare, tag
 from hardnet.errors import HardnetError
 
 NAMES = ("v_a", "i_b", "v_c")
@@ -56,30 +55,75 @@ def test_contrast_is_the_standard_deviation_of_each_patch():
 
 
 def test_pairs_are_drawn_once(cache, monkeypatch):
-    first = stored_pairs(NAMES, SIZES, 3000)
+    first = prepare("mine", NAMES, COUNTS, pairs=3000).pairs
     monkeypatch.setattr(module, "draw_pairs", lambda *_: pytest.fail("drawn again"))
-    start = time.perf_counter()
-    again = stored_pairs(NAMES, SIZES, 3000)
-    assert time.perf_counter() - start < 1
+    again = prepare("the split's name does not matter", NAMES, COUNTS, pairs=3000).pairs
     for kind in ("positive", "intra", "inter"):
         np.testing.assert_array_equal(getattr(first, kind), getattr(again, kind))
         assert getattr(again, kind).dtype == np.int32
-    assert [path.suffix for path in (cache / "hpatches-pairs").iterdir()] == [".npz"]
-    for other in ((NAMES, [20, 11, 31], 3000), (NAMES, SIZES, 2999), (NAMES, SIZES, 3000, 1)):
+    assert [path.suffix for path in (cache / "hpatches-lists").iterdir()] == [".npz"]
+    others = (
+        (NAMES, COUNTS | {"v_c": 31}, 3000),
+        (NAMES, COUNTS, 2999),
+        (NAMES[::-1], COUNTS, 3000),
+    )
+    for names, counts, pairs in others:
         with pytest.raises(pytest.fail.Exception, match="drawn again"):
-            stored_pairs(*other)
+            prepare("mine", names, counts, pairs=pairs)
+
+
+def test_pairs_are_read_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+    for stem in PAIR_FILES:
+        (tmp_path / f"{stem}_split-x.csv").write_text(
+            "s1,t1,idx1,s2,t2,idx2\n" + "v_a,0,1,v_a,1,1\n" * 6
+        )
+    first = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
+    assert first.origin["pairs"] == "task files"
+    assert first.pairs.inter.tolist() == [[0, 0, 1, 0, 1, 1]] * 5
+    read = module.read_pairs
+    monkeypatch.setattr(module, "read_pairs", lambda *_: pytest.fail("read again"))
+    again = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
+    np.testing.assert_array_equal(first.pairs.inter, again.pairs.inter)
+    monkeypatch.setattr(module, "read_pairs", read)
+    path = tmp_path / "verif_neg_inter_split-x.csv"
+    path.write_text(path.read_text().replace("1,1\n", "2,19\n"))
+    changed = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
+    assert changed.pairs.inter.tolist() == [[0, 0, 1, 0, 2, 19]] * 5
+
+
+def test_patches_are_looked_at_once_per_fingerprint():
+    calls = []
+
+    def patches(name):
+        calls.append(name)
+        return np.random.default_rng(0).integers(0, 256, (COUNTS[name], 8, 8), np.uint8)
+
+    first = prepare("mine", NAMES, COUNTS, patches=patches, pairs=50, data="one")
+    assert sorted(calls) == sorted(NAMES)
+    again = prepare("mine", NAMES, COUNTS, patches=patches, pairs=50, data="one")
+    assert len(calls) == 3
+    np.testing.assert_array_equal(first.retrieval.queries, again.retrieval.queries)
+    np.testing.assert_array_equal(first.retrieval.distractors, again.retrieval.distractors)
+    prepare("mine", NAMES, COUNTS, patches=patches, pairs=50, data="two")
+    prepare("mine", NAMES, COUNTS, patches=patches, pairs=50)
+    assert len(calls) == 9
 
 
 def test_a_broken_or_unwritable_cache_costs_only_time(cache):
     expected = draw_pairs(SIZES, 10).inter
+
+    def drawn():
+        return prepare("mine", NAMES, COUNTS, pairs=10).pairs.inter
+
     cache.write_text("a file where the folder should be")
-    np.testing.assert_array_equal(stored_pairs(NAMES, SIZES, 10).inter, expected)
+    np.testing.assert_array_equal(drawn(), expected)
     cache.unlink()
-    stored_pairs(NAMES, SIZES, 10)
-    (stored,) = (cache / "hpatches-pairs").iterdir()
-    stored.write_bytes(stored.read_bytes()[:100])
-    np.testing.assert_array_equal(stored_pairs(NAMES, SIZES, 10).inter, expected)
-    np.testing.assert_array_equal(np.load(stored)["inter"], expected)
+    drawn()
+    (stored,) = (cache / "hpatches-lists").iterdir()
+    for broken in (stored.read_bytes()[:100], b""):
+        stored.write_bytes(broken)
+        np.testing.assert_array_equal(drawn(), expected)
+        np.testing.assert_array_equal(np.load(stored)["inter"], expected)
 
 
 def test_what_cannot_be_prepared(tmp_path):

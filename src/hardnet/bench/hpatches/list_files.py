@@ -20,45 +20,45 @@ RETRIEVAL_FILES = ("retr_queries", "retr_distractors")
 _PORTION = 100_000  # rows held as text
 
 
+def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Path]:
+    """The files of a split, of ``PAIR_FILES`` or ``RETRIEVAL_FILES``; empty if there are none.
+
+    Raises:
+        HardnetError: some are there and some are not.
+    """
+    if folder is None:
+        return []
+    paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
+    missing = [path for path in paths if not path.is_file()]
+    if len(missing) == len(paths):
+        return []
+    if missing:
+        there = next(path for path in paths if path not in missing)
+        raise HardnetError(f"{missing[0]} is missing, {there.name} is there: add it or remove both")
+    return paths
+
+
 def read_pairs(
-    folder: Path, split: str, names: Sequence[str], counts: Sequence[int], pairs: int
-) -> PairLists | None:
-    """The lists of a split from ``folder``, their first ``pairs`` rows; None if it has no such.
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
+) -> PairLists:
+    """The three lists of a split, their first ``pairs`` rows.
 
     Args:
-        folder: where the csv files are.
-        split: name of the split, as in the file names.
-        names: its test sequences: column s becomes the number in here.
+        paths: of positives, negatives of one sequence, negatives of two.
+        names: the test sequences: column s becomes the number in here.
         counts: patches of each.
         pairs: most rows to take.
     """
-    paths = _files(folder, split, PAIR_FILES)
-    if paths is None:
-        return None
     positive, intra, inter = (_read(p, PAIR_COLUMNS, names, counts, pairs) for p in paths)
     return PairLists(positive, intra, inter)
 
 
 def read_retrieval(
-    folder: Path, split: str, names: Sequence[str], counts: Sequence[int]
-) -> RetrievalLists | None:
-    """The queries and distractors of a split from ``folder``; None if it has none."""
-    paths = _files(folder, split, RETRIEVAL_FILES)
-    if paths is None:
-        return None
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
+) -> RetrievalLists:
+    """The queries and distractors of a split; arguments as for :func:`read_pairs`."""
     queries, distractors = (_read(p, PATCH_COLUMNS, names, counts, None) for p in paths)
     return RetrievalLists(queries, distractors)
-
-
-def _files(folder: Path, split: str, stems: Sequence[str]) -> list[Path] | None:
-    paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
-    missing = [path for path in paths if not path.is_file()]
-    if len(missing) == len(paths):
-        return None
-    if missing:
-        there = next(path for path in paths if path not in missing)
-        raise HardnetError(f"{missing[0]} is missing, {there.name} is there: add it or remove both")
-    return paths
 
 
 def _read(

@@ -7,13 +7,10 @@ of their own by the same rule.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +24,16 @@ from hardnet.bench.hpatches.drawing import (
     draw_pairs,
     draw_retrieval,
 )
-from hardnet.bench.hpatches.list_files import read_pairs, read_retrieval
+from hardnet.bench.hpatches.list_cache import remembered
+from hardnet.bench.hpatches.list_files import (
+    PAIR_FILES,
+    RETRIEVAL_FILES,
+    find_files,
+    read_pairs,
+    read_retrieval,
+)
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import replacing, user_cache
+from hardnet.patchsets.cache import state
 from hardnet.patchsets.hpatches import LEVELS
 
 _PATCHES_AT_ONCE = 256
@@ -69,8 +73,9 @@ def prepare(
     patches: ReferencePatches | None = None,
     pairs: int = PAIRS,
     progress: Progress | None = None,
+    data: str | None = None,
 ) -> Tasks:
-    """The lists of a split.
+    """The lists of a split; what took long is in the user's cache the next time.
 
     Args:
         split: its name, as in the names of the official files.
@@ -80,6 +85,7 @@ def prepare(
         patches: for the contrast of retrieval patches; None takes flat patches, too.
         pairs: rows of each list of pairs.
         progress: called with (rows done, rows in all) while pairs are drawn.
+        data: fingerprint of the set: contrasts need not be computed again while it is the same.
     """
     if not names:
         raise HardnetError(f"split {split} has no test sequences")
@@ -88,44 +94,34 @@ def prepare(
     if folder is not None and not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder with task files")
     sizes = [counts[name] for name in names]
-    drawn = f"drawn with seed {SEED}"
-    pair_lists = read_pairs(folder, split, names, sizes, pairs) if folder else None
-    retrieval = read_retrieval(folder, split, names, sizes) if folder else None
+    about: list[object] = [list(names), sizes]
+    pair_paths = find_files(folder, split, PAIR_FILES)
+    if pair_paths:
+        pair_lists = remembered(
+            PairLists,
+            [*about, pairs, state(pair_paths)],
+            lambda: read_pairs(pair_paths, names, sizes, pairs),
+        )
+    else:
+        pair_lists = remembered(
+            PairLists, [*about, pairs, SEED], lambda: draw_pairs(sizes, pairs, SEED, progress)
+        )
+    retrieval_paths = find_files(folder, split, RETRIEVAL_FILES)
+    if retrieval_paths:
+        retrieval = read_retrieval(retrieval_paths, names, sizes)
+    elif patches is None:
+        retrieval = draw_retrieval(sizes)
+    else:
+
+        def draw() -> RetrievalLists:
+            return draw_retrieval(sizes, lambda k: contrasts(patches(names[k])))
+
+        retrieval = draw() if data is None else remembered(RetrievalLists, [*about, data], draw)
     origin = {
-        "pairs": drawn if pair_lists is None else "task files",
-        "retrieval": drawn if retrieval is None else "task files",
+        "pairs": "task files" if pair_paths else f"drawn with seed {SEED}",
+        "retrieval": "task files" if retrieval_paths else f"drawn with seed {SEED}",
     }
-    if retrieval is None:
-        contrast = None if patches is None else (lambda k: contrasts(patches(names[k])))
-        retrieval = draw_retrieval(sizes, contrast)
-    if pair_lists is None:
-        pair_lists = stored_pairs(names, sizes, pairs, SEED, progress)
     return Tasks(split, tuple(names), tuple(sizes), pair_lists, retrieval, origin)
-
-
-def stored_pairs(
-    names: Sequence[str],
-    counts: Sequence[int],
-    pairs: int,
-    seed: int = SEED,
-    progress: Progress | None = None,
-) -> PairLists:
-    """:func:`draw_pairs`, from the user's cache if they were drawn before."""
-    key = hashlib.sha256(json.dumps([list(names), list(counts), pairs, seed]).encode())
-    path = user_cache() / "hpatches-pairs" / f"{key.hexdigest()[:16]}.npz"
-    try:
-        with np.load(path) as stored:
-            return PairLists(stored["positive"], stored["intra"], stored["inter"])
-    except (OSError, ValueError, BadZipFile, KeyError):
-        pass  # absent or broken: drawn again
-    lists = draw_pairs(counts, pairs, seed, progress)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part, part.open("wb") as stream:
-            np.savez(stream, **asdict(lists))
-    except OSError:
-        pass  # a cache that cannot be written costs time, not the result
-    return lists
 
 
 def contrasts(patches: NDArray[np.uint8]) -> NDArray[np.float64]:
