@@ -139,6 +139,7 @@ def sfm(
         typer.Option(help="Where models are kept, to go on from; by default OUTPUT.sfm."),
     ] = None,
     max_size: Annotated[int, typer.Option(help="Find keypoints at this long side.")] = 1600,
+    noise: Noise = 0.0,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
@@ -161,7 +162,9 @@ def sfm(
 
     refuse_existing(output)  # now, not after an hour of reconstruction
     how = SfmSettings(max_size=max_size, seed=seed)
-    settings = ColmapSettings(min_track, max_track, max_error, window, pairs=pairs, seed=seed)
+    settings = ColmapSettings(
+        min_track, max_track, max_error, window, noise=noise, pairs=pairs, seed=seed
+    )
     console = Console(stderr=True)
     with progress_bar(console) as advance:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, advance)
