@@ -219,6 +219,9 @@ def test_errors_name_what_is_wrong(wall: Any, tmp_path: Path) -> None:
         database.write_keypoints(image, np.zeros((3, 6), np.float32))
     with pytest.raises(HardnetError, match=r"other\.db: other keypoints"):
         build(replace(scene, database=other))
+    (tmp_path / "text.db").write_text("this is not a database" * 100)
+    with pytest.raises(HardnetError, match=r"text\.db cannot be read as a COLMAP database"):
+        build(replace(scene, database=tmp_path / "text.db"))
     broken = tmp_path / "broken"
     shutil.copytree(wall.model, broken)
     (broken / "images.bin").write_bytes(b"x")
@@ -239,6 +242,26 @@ def test_models_and_databases_are_found(wall: Any, tmp_path: Path) -> None:
     shutil.copy(wall.database, tmp_path / "database.db")
     found = find_database(tmp_path / "sparse" / "0", Path("/nowhere/images"))
     assert found == (tmp_path / "database.db").resolve()
+
+
+def test_the_database_is_only_read(wall: Any, tmp_path: Path) -> None:
+    before = wall.database.read_bytes()
+    build_from_colmap([scene_of(wall)], tmp_path / "set", SETTINGS, 1)
+    assert wall.database.read_bytes() == before
+    assert [p.name for p in wall.database.parent.glob("database*")] == ["database.db"]
+
+
+def test_keypoints_without_scale_are_carried_instead(wall: Any, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.db"
+    with pycolmap.Database.open(plain) as database:
+        lens = pycolmap.Camera.create_from_model_name(1, "PINHOLE", 9, 9, 9)
+        number = database.write_camera(lens)
+        for k, frames in enumerate(wall.frames):
+            image = database.write_image(pycolmap.Image(name=f"{k}.png", camera_id=number))
+            database.write_keypoints(image, (frames[:, :, 2] + 0.5).astype(np.float32))
+    scene = replace(scene_of(wall), database=plain)
+    report = build_from_colmap([scene], tmp_path / "set", SETTINGS, 1)
+    assert report.models[0]["frames"] == "geometry"
 
 
 @pytest.mark.slow

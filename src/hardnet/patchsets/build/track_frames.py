@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_colmap, rotation
+from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
 from hardnet.patchsets.build.colmap_model import (
     HALF_PIXEL,
     Floats,
@@ -25,7 +26,6 @@ from hardnet.patchsets.build.colmap_model import (
     Tracks,
     View,
     read_photo,
-    require_pycolmap,
 )
 from hardnet.patchsets.build.ordered_map import ordered_map
 
@@ -61,14 +61,12 @@ def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | Non
     """
     path = model.scene.database
     assert path is not None
-    pycolmap = require_pycolmap()
     frames = np.zeros((len(tracks), 2, 3), np.float32)
-    with pycolmap.Database.open(str(path)) as database:
+    with open_database(path) as database:
         for number, view in enumerate(model.views):
-            image = database.read_image_with_name(view.name)
-            if image is None:
+            keypoints = read_keypoints(database, view.name)
+            if keypoints is None:
                 raise HardnetError(f"{path} has no image called {view.name}: not this model's")
-            keypoints = np.asarray(database.read_keypoints(image.image_id))
             same = keypoints.shape[:1] == view.keypoints.shape[:1] and np.allclose(
                 keypoints[:, :2] - HALF_PIXEL, view.keypoints, atol=SAME_POSITION, rtol=1e-5
             )
