@@ -18,7 +18,7 @@ from hardnet.images import Pixels, Source, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 
 if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
+    from hardnet.descriptors import Descriptor, Descriptors
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Features:
     Attributes:
         frames: (N, 2, 3).
         scores: (N,) detector response.
-        descriptors: (N, D) float32.
+        descriptors: (N, D) float32, or (N, B) uint8 packed bits.
         image_size: (width, height) of the image.
         descriptor: name of the descriptor that made ``descriptors``.
         scale: by how much the image was shrunk before detection; one over this is the size, in
@@ -40,7 +40,7 @@ class Features:
 
     frames: Frames
     scores: NDArray[np.float32]
-    descriptors: NDArray[np.float32]
+    descriptors: Descriptors
     image_size: tuple[int, int]
     descriptor: str
     scale: float = 1.0
@@ -101,9 +101,7 @@ def extract(
     clock("detect")
     patches = cut_patches(grey, found)
     clock("cut")
-    vectors = np.zeros((0, describe.dim), np.float32)
-    if len(patches):
-        vectors = np.asarray(describe(patches), np.float32)
+    vectors = describe(patches) if len(patches) else np.zeros((0, describe.dim), np.float32)
     clock("describe")
     is_array = isinstance(image, np.ndarray)
     return Features(

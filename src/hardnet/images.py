@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,19 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
 
 
+@contextmanager
+def quiet_opencv() -> Iterator[None]:
+    """OpenCV's own words about a broken file would drown ours."""
+    # Newer versions have moved these functions, and not every wheel has both places.
+    log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
+    before = log.getLogLevel()
+    log.setLogLevel(0)
+    try:
+        yield
+    finally:
+        log.setLogLevel(before)
+
+
 def _decode(path: Path) -> NDArray[Any]:
     """Pixels of a file in RGB(A) order, any depth."""
     try:
@@ -130,18 +145,14 @@ def _decode(path: Path) -> NDArray[Any]:
     if _is_truncated(data):
         raise HardnetError(f"{path} is truncated: copy or download it again")
     buffer = np.frombuffer(data, np.uint8)
-    log = cv2.utils.logging
-    talk = log.getLogLevel()
-    log.setLogLevel(log.LOG_LEVEL_SILENT)  # OpenCV's words about a broken file would drown ours
     try:
-        array = cv2.imdecode(buffer, _DECODE)
-        # Only IMREAD_UNCHANGED shows transparency, and only it ignores EXIF: use its pixels when
-        # the picture has both the same way up. A JPEG has no transparency.
-        full = None if data.startswith(_JPEG) else cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED)
+        with quiet_opencv():
+            array = cv2.imdecode(buffer, _DECODE)
+            # Only IMREAD_UNCHANGED shows transparency, and only it ignores EXIF: use its pixels
+            # when the picture has both the same way up. A JPEG has no transparency.
+            full = None if data.startswith(_JPEG) else cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise HardnetError(f"{path} cannot be decoded by OpenCV: {error.err}") from error
-    finally:
-        log.setLogLevel(talk)
     if array is None:
         raise HardnetError(
             f"{path} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"

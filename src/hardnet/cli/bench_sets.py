@@ -107,6 +107,7 @@ def hpatches(
     from hardnet.bench.hpatches import run
     from hardnet.bench.hpatches.tasks import prepare
     from hardnet.descriptors.spec import parse_specs
+    from hardnet.patchsets.fingerprint import fingerprint
     from hardnet.patchsets.hpatches import TAGS, choose_split, read_hpatches
 
     chosen = [task.strip() for task in only.split(",")]
@@ -125,6 +126,8 @@ def hpatches(
             lambda name: patchset.sequences[name].patches("ref"),
             pairs,
             stage.part("drawing pairs"),
+            fingerprint(folder),
+            chosen,
         )
         found = []
         for spec, lookup in contestants:

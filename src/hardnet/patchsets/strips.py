@@ -5,6 +5,7 @@ Both say which file is cut short or damaged; OpenCV by itself returns half a pic
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.images import quiet_opencv
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
@@ -50,17 +52,11 @@ def picture_size(path: Path) -> tuple[int, int]:
 def read_picture(path: Path) -> NDArray[np.uint8]:
     """(H, W) grey pixels of a png or bmp file; colour is converted."""
     width, height = picture_size(path)
-    log = cv2.utils.logging
-    talk = log.getLogLevel()
-    log.setLogLevel(log.LOG_LEVEL_SILENT)  # our own words follow
-    try:
-        # Not cv2.imread: it cannot open every unicode path on every system.
-        data = np.frombuffer(path.read_bytes(), np.uint8)
+    # Not cv2.imread: it cannot open every unicode path on every system.
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    pixels = None
+    with suppress(cv2.error), quiet_opencv():
         pixels = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE)
-    except cv2.error:
-        pixels = None
-    finally:
-        log.setLogLevel(talk)
     if pixels is None or pixels.shape != (height, width):
         raise HardnetError(f"{path} is truncated or damaged: copy or download it again")
     return np.asarray(pixels, np.uint8)

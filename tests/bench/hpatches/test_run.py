@@ -23,7 +23,7 @@ def test_result_has_what_the_file_needs(result, tasks):
     assert json.loads(json.dumps(result)) == result
     assert result["set"] == {"split": "small", "sequences": 4, "patches": sum(tasks.counts)}
     assert result["lists"]["pairs"] == 400
-    assert result["paper_convention"] == "hits"
+    assert result["paper_convention"]["retrieval"] == "trapezoid"
     assert {tuple(r) for r in result["verification"]} == {
         ("descriptor", "noise", "negatives", "auc", "ap_trapezoid", "ap_hits", "low", "high")
     }

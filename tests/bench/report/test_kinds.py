@@ -7,18 +7,6 @@ from hardnet.bench.report import figure, read_results, tables
 from hardnet.errors import HardnetError
 
 
-def patch_results():
-    values = {("net", "a"): 0.6, ("net", "b"): 0.4, ("rootsift", "a"): 0.5, ("rootsift", "b"): 0.3}
-    return {
-        "kind": "patches",
-        "rows": [
-            {"descriptor": d, "sequence": s, "noise": level, "trapezoid": ap + change}
-            for (d, s), ap in values.items()
-            for level, change in (("easy", 0.1), ("hard", 0.0), ("tough", -0.1))
-        ],
-    }
-
-
 def pair_results():
     correct = {("net", "a"): 80, ("net", "b"): 5, ("rootsift", "a"): 60, ("rootsift", "b"): 8}
     return {
@@ -38,15 +26,6 @@ def pair_results():
     }
 
 
-def test_patch_tables_by_hand():
-    summary, by_sequence = tables(patch_results())
-    assert summary.rows == [
-        ["net", "0.600", "0.500", "0.400", "0.500", "1.25x"],
-        ["rootsift", "0.500", "0.400", "0.300", "0.400", "1.00x"],
-    ]
-    assert by_sequence.rows == [["a", "**0.600**", "0.500"], ["b", "**0.400**", "0.300"]]
-
-
 def test_pair_tables_say_where_the_baseline_wins():
     summary, correct, verified = tables(pair_results())
     assert summary.rows[0] == ["net", "1 / 2", "200", "85", "87", "83", "1.25x"]
@@ -55,22 +34,21 @@ def test_pair_tables_say_where_the_baseline_wins():
 
 
 def test_without_the_baseline_there_is_no_ratio():
-    results = patch_results()
+    results = pair_results()
     results["rows"] = [row for row in results["rows"] if row["descriptor"] == "net"]
     assert tables(results)[0].rows[0][-1] == "-"
 
 
 def test_markdown_has_one_rule_and_as_many_cells_in_every_line():
-    lines = tables(patch_results())[0].markdown().splitlines()
-    assert lines[0] == "**Matching mAP on sequence patches**"
-    assert lines[3] == "| --- | ---: | ---: | ---: | ---: | ---: |"
-    assert {line.count("|") for line in lines[2:]} == {7}
+    lines = tables(pair_results())[0].markdown().splitlines()
+    assert lines[0] == "**Matches on real pairs**"
+    assert lines[3] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert {line.count("|") for line in lines[2:]} == {8}
 
 
-@pytest.mark.parametrize("results", [patch_results(), pair_results()])
-def test_the_figure_is_a_picture(results, tmp_path):
+def test_the_figure_is_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    figure(results, tmp_path / "docs" / "bars.png")
+    figure(pair_results(), tmp_path / "docs" / "bars.png")
     assert cv2.imread(str(tmp_path / "docs" / "bars.png")).std() > 5
 
 

@@ -65,7 +65,7 @@ def evaluate(
             "ap_trapezoid": float(trapezoid[:, n, k].mean()),
             "ap_hits": float(hits[:, n, k].mean()),
         }
-        | limits(hits[:, n, k])
+        | limits(trapezoid[:, n, k])
         for n, noise in enumerate(LEVELS)
         for k, pool in enumerate(pools)
     ]

@@ -7,7 +7,7 @@ of their own by the same rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def prepare(
     pairs: int = PAIRS,
     progress: Progress | None = None,
     data: str | None = None,
+    chosen: Collection[str] = ("verification", "retrieval"),
 ) -> Tasks:
     """The lists of a split; what took long is in the user's cache the next time.
 
@@ -86,6 +87,7 @@ def prepare(
         pairs: rows of each list of pairs.
         progress: called with (rows done, rows in all) while pairs are drawn.
         data: fingerprint of the set: contrasts need not be computed again while it is the same.
+        chosen: the tasks that will be run; the lists of the others stay empty.
     """
     if not names:
         raise HardnetError(f"split {split} has no test sequences")
@@ -96,7 +98,9 @@ def prepare(
     sizes = [counts[name] for name in names]
     about: list[object] = [list(names), sizes]
     pair_paths = find_files(folder, split, PAIR_FILES)
-    if pair_paths:
+    if "verification" not in chosen:
+        pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
+    elif pair_paths:
         pair_lists = remembered(
             PairLists,
             [*about, pairs, state(pair_paths)],
@@ -107,7 +111,9 @@ def prepare(
             PairLists, [*about, pairs, SEED], lambda: draw_pairs(sizes, pairs, SEED, progress)
         )
     retrieval_paths = find_files(folder, split, RETRIEVAL_FILES)
-    if retrieval_paths:
+    if "retrieval" not in chosen:
+        retrieval = RetrievalLists(*[np.zeros((0, 2), np.int32)] * 2)
+    elif retrieval_paths:
         retrieval = read_retrieval(retrieval_paths, names, sizes)
     elif patches is None:
         retrieval = draw_retrieval(sizes)

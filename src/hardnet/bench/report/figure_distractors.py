@@ -13,7 +13,7 @@ from hardnet.bench.report.canvas import canvas, line_style
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """One line per descriptor, the best first in the legend."""
     counts = sorted({row["distractors"] for row in results["retrieval"]})
-    field = f"ap_{numbers.PAPER}"
+    field = f"ap_{numbers.PAPER['retrieval']}"
     means = {k: numbers.mean(results, "retrieval", field, distractors=k) for k in counts}
     names = numbers.descriptors(results)
     with canvas(path, 6.2, 3.6) as figure:

@@ -75,7 +75,7 @@ def _panel(axes: Axes, results: Mapping[str, Any], task: str, names: list[str]) 
                 where[field] = kind
             if task == "retrieval":
                 where["distractors"] = numbers.most_distractors(results)
-            values = numbers.mean(results, task, f"ap_{numbers.PAPER}", **where)
+            values = numbers.mean(results, task, f"ap_{numbers.PAPER[task]}", **where)
             if not values:
                 continue
             xs = [100 * value for value in values.values()]

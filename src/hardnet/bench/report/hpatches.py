@@ -11,7 +11,6 @@ from hardnet.bench.report.hpatches_numbers import CONVENTIONS, NOISE, PAPER
 from hardnet.bench.report.table import Table
 
 _SOURCE = {"hits": "mean precision at hits", "trapezoid": "trapezoid from (0, 1)"}
-_NAMES = {c: f"{_SOURCE[c]}{', as in the paper' if c == PAPER else ''}" for c in CONVENTIONS}
 _NEGATIVES = {"inter": "different sequence", "intra": "same sequence"}
 
 
@@ -49,10 +48,16 @@ def _summary(results: Mapping[str, Any]) -> Table:
         _title(results.get("set", {})),
         ["descriptor", *headings, f"matching / {BASELINE}"],
         rows,
-        note=f"Average precision: {_NAMES[PAPER]}. Verification is imbalanced (1 true pair to 5 "
-        "false ones), the mean of both kinds of negatives; all are means over easy, hard and "
-        "tough. Intervals resample sequences.",
+        note=f"Average precision as in the paper: {_SOURCE[PAPER['matching']]}, in retrieval "
+        f"{_SOURCE[PAPER['retrieval']]}. Verification is imbalanced (1 true pair to 5 false ones), "
+        "the mean of both kinds of negatives; all are means over easy, hard and tough. "
+        "Intervals resample sequences.",
     )
+
+
+def _named(task: str, convention: str) -> str:
+    """A convention in words, and whether the paper shows this one."""
+    return _SOURCE[convention] + (", as in the paper" if PAPER[task] == convention else "")
 
 
 def _title(about: Mapping[str, Any]) -> str:
@@ -76,7 +81,9 @@ def _verification(results: Mapping[str, Any], field: str) -> Table:
         numbers.mean(results, "verification", field),
     ]
     convention = field.removeprefix("ap_")
-    what = "ROC AUC, balanced" if field == "auc" else f"AP, imbalanced ({_NAMES[convention]})"
+    what = "ROC AUC, balanced"
+    if field != "auc":
+        what = f"AP, imbalanced ({_named('verification', convention)})"
     return Table(
         f"HPatches verification: {what}",
         ["descriptor", *(n for _ in kinds for n in NOISE), "mean"],
@@ -99,7 +106,7 @@ def _matching(results: Mapping[str, Any], convention: str) -> Table:
         numbers.mean(results, "matching", "success"),
     ]
     return Table(
-        f"HPatches matching: mAP ({_NAMES[convention]})",
+        f"HPatches matching: mAP ({_named('matching', convention)})",
         ["descriptor", *(noise for _ in kinds for noise in NOISE), "mean", "right"],
         by_descriptor(columns, numbers.descriptors(results)),
         [("", 1), *((kind, len(NOISE)) for kind in kinds), ("", 1), ("", 1)],
@@ -112,10 +119,11 @@ def _per_sequence(results: Mapping[str, Any]) -> Table:
     """Sequences down, descriptors across."""
     values: dict[str, dict[str, float]] = {name: {} for name in numbers.descriptors(results)}
     for sequence in dict.fromkeys(row["sequence"] for row in results["matching"]):
-        found = numbers.mean(results, "matching", f"ap_{PAPER}", sequence=sequence)
+        found = numbers.mean(results, "matching", f"ap_{PAPER['matching']}", sequence=sequence)
         for name, value in found.items():
             values[name][sequence] = value
-    return by_name(f"HPatches matching per sequence: mAP ({_NAMES[PAPER]})", "sequence", values)
+    named = _named("matching", PAPER["matching"])
+    return by_name(f"HPatches matching per sequence: mAP ({named})", "sequence", values)
 
 
 def _retrieval(results: Mapping[str, Any]) -> Table:
@@ -134,7 +142,7 @@ def _retrieval(results: Mapping[str, Any]) -> Table:
         ["descriptor", *((*NOISE, "mean") * len(CONVENTIONS))],
         by_descriptor(columns, numbers.descriptors(results)),
         [("", 1), *((convention, len(NOISE) + 1) for convention in CONVENTIONS)],
-        "; ".join(f"{convention}: {name}" for convention, name in _NAMES.items()) + ".",
+        "; ".join(f"{c}: {_named('retrieval', c)}" for c in CONVENTIONS) + ".",
     )
 
 
@@ -145,7 +153,8 @@ def _distractors(results: Mapping[str, Any], convention: str) -> Table:
         numbers.mean(results, "retrieval", f"ap_{convention}", distractors=k) for k in counts
     ]
     return Table(
-        f"HPatches retrieval: mAP against the number of distractors ({_NAMES[convention]})",
+        "HPatches retrieval: mAP against the number of distractors "
+        f"({_named('retrieval', convention)})",
         ["descriptor", *(str(k) for k in counts)],
         by_descriptor(columns, numbers.descriptors(results)),
     )

@@ -13,6 +13,7 @@ NOISE = ("easy", "hard", "tough")
 TASKS = ("verification", "matching", "retrieval")
 CONVENTIONS = ("hits", "trapezoid")
 PAPER = PAPER_CONVENTION
+"""Task -> the convention of the paper, which headlines and figures show."""
 
 Row = Mapping[str, Any]
 
@@ -41,8 +42,9 @@ def mean(results: Mapping[str, Any], task: str, field: str, **where: str | int) 
     return {name: float(np.mean(values)) for name, values in chosen.items()}
 
 
-def headline(results: Mapping[str, Any], task: str, convention: str = PAPER) -> dict[str, float]:
+def headline(results: Mapping[str, Any], task: str) -> dict[str, float]:
     """Descriptor -> mean of a task: over noise levels, and negatives or sequences."""
+    convention = PAPER[task]
     stored = {name: row["value"] for name, row in _stored(results, task, convention).items()}
     if stored:
         return stored
@@ -52,11 +54,9 @@ def headline(results: Mapping[str, Any], task: str, convention: str = PAPER) -> 
     return mean(results, task, f"ap_{convention}")
 
 
-def spread(
-    results: Mapping[str, Any], task: str, convention: str = PAPER
-) -> dict[str, tuple[float, float]]:
+def spread(results: Mapping[str, Any], task: str) -> dict[str, tuple[float, float]]:
     """Descriptor -> 95 % interval of its headline, where the file has one."""
-    rows = _stored(results, task, convention)
+    rows = _stored(results, task, PAPER[task])
     return {
         name: (row["low"], row["high"]) for name, row in rows.items() if row.get("low") is not None
     }

@@ -17,7 +17,6 @@ from hardnet.bench.report import (
     figure_w1bs,
     hpatches,
     pairs,
-    patches,
     w1bs,
 )
 from hardnet.bench.report.table import Table
@@ -41,10 +40,6 @@ class Kind:
     ready: Callable[[Results, str], bool] = lambda results, name: True
 
 
-def _patch_bars(results: Results, path: Path) -> None:
-    figure_bars.draw(patches.values(results), "matching mAP", path)
-
-
 def _pair_bars(results: Results, path: Path) -> None:
     figure_bars.draw(pairs.values(results), "correct matches", path)
 
@@ -56,7 +51,6 @@ def _has_distractors(results: Results, name: str) -> bool:
 
 
 KINDS: Mapping[str, Kind] = {
-    "patches": Kind(patches.tables, {"bars": _patch_bars}),
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
     "brown": Kind(brown.tables, {"rates": figure_brown.draw}),
