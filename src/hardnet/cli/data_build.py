@@ -226,7 +226,7 @@ def sequences(
             warn(console, name, reason)
     counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
     what = "sequences" if layout is Layout.hpatches else "pairs"
-    line = f"{len(report.counts)} {what} of {sum(report.counts.values())} patches each time"
+    line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
     say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
