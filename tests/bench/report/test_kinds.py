@@ -33,6 +33,23 @@ def test_pair_tables_say_where_the_baseline_wins():
     assert verified.rows[0] == ["a", "**1**", "**1**"]
 
 
+def test_sizes_are_sorted_by_task_and_size():
+    row = {"seconds": 1.26, "memory_mb": 99.6, "descriptors_mb": 10, "ratio": 7}
+    lists = {"pairs": 1000, "sequences": 3, "queries": 20, "distractors": 4000}
+    sizes = [("retrieval", 1.0), ("verification", 1.0), ("verification", 0.5)]
+    rows = [row | lists | {"task": task, "size": size} for task, size in sizes]
+    rows[2]["pairs"] = 500
+    patches = {"patches_per_second": 3000.4, "full_set_minutes": 14}
+    (table,) = tables({"kind": "hpatches_scale", "rows": rows, "from_patches": patches})
+    assert [line[:2] for line in table.rows] == [
+        ["verification", "3 x 500 pairs"],
+        ["verification", "3 x 1,000 pairs"],
+        ["retrieval", "20 queries, 4,000 distractors"],
+    ]
+    assert table.rows[0][2:] == ["1.3 s", "100 MB", "10 MB", "7.0x"]
+    assert "3000 patches/s" in table.note
+
+
 def test_without_the_baseline_there_is_no_ratio():
     results = pair_results()
     results["rows"] = [row for row in results["rows"] if row["descriptor"] == "net"]

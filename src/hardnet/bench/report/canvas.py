@@ -38,7 +38,7 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError("matplotlib", "bench") from error
+        raise MissingExtraError("matplotlib", "report") from error
     if path.suffix.lower() not in FORMATS:
         raise HardnetError(f"{path}: a figure is one of {', '.join(FORMATS)}")
     with matplotlib.rc_context(_SETTINGS):

@@ -16,6 +16,7 @@ from hardnet.bench.report import (
     figure_hpatches,
     figure_w1bs,
     hpatches,
+    hpatches_scale,
     pairs,
     w1bs,
 )
@@ -59,6 +60,7 @@ KINDS: Mapping[str, Kind] = {
         {"tasks": figure_hpatches.draw, "distractors": figure_distractors.draw},
         _has_distractors,
     ),
+    "hpatches_scale": Kind(hpatches_scale.tables),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
 
