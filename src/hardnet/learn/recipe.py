@@ -15,7 +15,8 @@ class Recipe:
     """Every setting of a training run.
 
     Attributes:
-        data: patch sets (folders) to train on.
+        data: patch sets to train on: folders in the Brown or HPatches layout; ``FOLDER:SPLIT``
+            takes the training sequences of an HPatches split.
         validation: patch set whose test pairs give FPR95 while training; empty for none.
         net: name of the network.
         dropout: rate before the last layer.
