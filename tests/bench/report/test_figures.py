@@ -30,7 +30,7 @@ WORDS = {
     ],
     ("w1bs", "curves"): [
         *("A (appearance)", "map2photo (map to photo)", "Total", "1 - precision", "recall"),
-        *("mean AUC", "0.062  hardnet"),
+        *("mAP, mean AUC", "0.062, 0.062  hardnet"),
     ],
 }
 
@@ -108,7 +108,7 @@ def test_unknown_figures_and_formats_are_one_line(hpatches_results, tmp_path):
 
 def test_without_matplotlib_the_extra_is_named(hpatches_results, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"hardnet\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"hardnet\[report\]"):
         figure(hpatches_results, tmp_path / "a.png")
 
 
@@ -122,6 +122,7 @@ def test_ticks():
     assert round_ticks(3.2) == [0, 1, 2, 3, 4]
     assert log_ticks(1.4, 90) == [1, 3, 10, 30, 100]
     assert log_ticks(0.03, 0.03) == [0.03, 0.1]
+    assert log_ticks(0.02, 40) == [0.01, 0.1, 1, 10, 100]
 
 
 def test_a_report_has_everything_in_one_folder(hpatches_results, tmp_path):

@@ -74,8 +74,12 @@ def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """The numbers 1, 3, 10, 30, ... (and below 1) that enclose ``low`` and ``high``."""
-    grid = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in (1, 3)]
+    """The numbers 1, 3, 10, 30, ... (and below 1) that enclose ``low`` and ``high``.
+
+    Over more than two and a half decades only 1, 10, 100, ...: the labels need the room.
+    """
+    digits = (1, 3) if high <= low * 300 else (1,)
+    grid = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in digits]
     first = max((i for i, tick in enumerate(grid) if tick <= low), default=0)
     last = min((i for i, tick in enumerate(grid) if tick >= high), default=len(grid) - 1)
     return grid[first : max(last, first + 1) + 1]

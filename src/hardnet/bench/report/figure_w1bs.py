@@ -27,13 +27,14 @@ _FACTORS = {
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """One panel per subset, the legend of each with its mean areas, the best first."""
+    """One panel per subset; its legend has mAP and mean area, the highest mAP first.
+
+    Not the largest area first: that misleads on easy pairs (see :mod:`hardnet.bench.w1bs`).
+    """
     panels = subsets(results)
     curves = [row for row in results["curves"] if row["score"] == PLOTTED]
-    areas = {
-        (row["subset"], row["descriptor"]): row["value"]
-        for row in results["means"]
-        if row["score"] == PLOTTED
+    means = {
+        (row["score"], row["subset"], row["descriptor"]): row["value"] for row in results["means"]
     }
     names = list(dict.fromkeys(row["descriptor"] for row in curves))
     lines = math.ceil(len(panels) / _COLUMNS)
@@ -48,18 +49,19 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         for k, subset in enumerate(panels):
             axes = grid[2 * (k // across), k % across]
             chosen = [row for row in curves if row["subset"] == subset]
-            chosen.sort(key=lambda row: -areas[row["subset"], row["descriptor"]])
+            chosen.sort(key=lambda row: -means["ap_hits", row["subset"], row["descriptor"]])
             for row in chosen:
                 name = row["descriptor"]
                 style = line_style(names.index(name)) | {"marker": "", "lw": 1.3}
-                label = f"{areas[subset, name]:.3f}  {name}"
+                precision, area = (means[s, subset, name] for s in ("ap_hits", PLOTTED))
+                label = f"{precision:.3f}, {area:.3f}  {name}"
                 axes.plot(1 - np.asarray(row["precision"]), row["recall"], label=label, **style)
             _dress(axes, f"{subset} ({_FACTORS[subset]})" if subset in _FACTORS else subset)
             # In a panel of its own: the curves may run anywhere.
             grid[2 * (k // across) + 1, k % across].legend(
                 *axes.get_legend_handles_labels(),
                 loc="upper center",
-                title="mean AUC",
+                title="mAP, mean AUC",
                 alignment="left",
                 frameon=False,
                 fontsize=8,
