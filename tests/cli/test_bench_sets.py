@@ -68,9 +68,10 @@ def test_a_second_run_describes_nothing_and_gives_the_same_numbers(
     hpatches_results: Path, hpatches_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise AssertionError("patches were described again")
+        raise AssertionError("patches were described or scored again")
 
     monkeypatch.setattr("hardnet.bench.store.Predictions._describe", fail)
+    monkeypatch.setattr("hardnet.bench.hpatches.run.evaluate", fail)
     store, output = hpatches_results.parent / "store", tmp_path / "again.json"
     names = "rootsift,Grey values=pixels"
     arguments = ("--descriptors", names, "--pairs", 2000, "--store", store, "-o", output)
@@ -78,6 +79,16 @@ def test_a_second_run_describes_nothing_and_gives_the_same_numbers(
     first, second = (json.loads(p.read_text()) for p in (hpatches_results, output))
     del first["provenance"], second["provenance"]
     assert first == second
+
+
+def test_a_name_wins_over_a_folder_of_that_name(
+    hpatches_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pixels").mkdir()
+    arguments = ("--descriptors", "pixels", "--only", "matching", "--json")
+    done = hardnet("bench", "hpatches", hpatches_set, *arguments)
+    assert _mean(json.loads(done.stdout), "pixels", "matching") > 0
 
 
 def test_descriptors_written_as_csv_score_like_those_they_were_written_from(
@@ -159,16 +170,20 @@ def test_mistakes_are_named(hpatches_set: Path, tmp_path: Path) -> None:
     (tmp_path / "csv" / "v_left").mkdir(parents=True)
     np.savetxt(tmp_path / "csv" / "v_left" / "ref.csv", np.ones((3, 4)), delimiter=",")
     few = ("--pairs", "100")
+    (tmp_path / "f").write_text("a file, not a folder")
     for arguments, message in [
         (["brown", tmp_path / "none"], "none"),
-        (["brown", hpatches_set], "info.txt"),
-        (["hpatches", tmp_path], "no HPatches sequences"),
+        (["brown", hpatches_set], "use `hardnet bench hpatches`"),
+        (["hpatches", tmp_path], "is not a patch set"),
         (["hpatches", hpatches_set, "--split", "a"], "split a is not known"),
         (["hpatches", hpatches_set, "--only", "guessing"], "no task 'guessing'"),
         (["hpatches", hpatches_set, "--descriptors", "pixels,pixels"], "two descriptors"),
         (["hpatches", hpatches_set, "--descriptors", "nobody:home"], "no module 'nobody'"),
         (["hpatches", hpatches_set, *few, "--descriptors", tmp_path / "csv"], "3 rows"),
-        (["w1bs", hpatches_set], "no W1BS strips"),
+        (["hpatches", hpatches_set, "--descriptors", "no/such/folder/"], "no folder no/such"),
+        (["hpatches", hpatches_set, "-o", tmp_path], "is a folder"),
+        (["hpatches", hpatches_set, "-o", tmp_path / "f" / "x.json"], "cannot be written"),
+        (["w1bs", hpatches_set], "use `hardnet bench hpatches`"),
     ]:
         done = run.invoke(app, ["bench", *map(str, arguments)])
         assert isinstance(done.exception, HardnetError), (arguments, done.exception)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import bench_pairs, bench_sets
+from hardnet.cli import bench_hpatches, bench_pairs, bench_sets
 from hardnet.errors import HardnetError
 
 ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` wrote.")]
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     bench = typer.Typer(help="Compare descriptors on real patches and images.")
     bench_sets.register(bench)
+    bench_hpatches.register(bench)
     bench_pairs.register(bench)
     bench.command("report")(report)
     bench.command("table")(table)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.descriptors.spec import Spec
 
 Descriptors = Annotated[
     str,
@@ -24,6 +30,12 @@ Descriptors = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the numbers and their origin as JSON.")
 ]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option(help="Where descriptors are kept for the next run [the user's cache]."),
+]
+RIVALS = "hardnet,rootsift,sift"
+"""Whom to compare by default."""
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
 
 
@@ -37,7 +49,10 @@ class Stage:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._task = self._bar.add_task("starting", total=None)
 
     def __enter__(self) -> Stage:
@@ -64,6 +79,25 @@ class Stage:
     def within(self, where: str) -> Callable[[str, int, int], None]:
         """A function that shows (what, done, total), with ``where`` in front."""
         return lambda what, done, total: self(f"{where}: {what}", done, total)
+
+
+def check_output(output: Path | None) -> None:
+    """Fail now, not after the work, if the results file could not be written."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise HardnetError(f"{output} is a folder: name a file for the results")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise HardnetError(f"{output} cannot be written: {error.strerror}") from error
+
+
+def labels(specs: Sequence[Spec]) -> list[str]:
+    """The descriptors as the results file names them."""
+    return [f"{s.label}[{s.trained}]" if s.trained else s.label for s in specs]
 
 
 def finish(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli.bench_output import Descriptors, Json, Output, Stage, finish
+from hardnet.cli.bench_output import Descriptors, Json, Output, Stage, check_output, finish, labels
 
 
 def register(bench: typer.Typer) -> None:
@@ -37,13 +37,15 @@ def pairs(
     from hardnet.descriptors.spec import parse_specs
     from hardnet.patchsets.sequences import find_sequences
 
+    check_output(output)
     chosen = find_sequences(data, None if sequences is None else sequences.split(","))
-    contestants = {spec.label: load(spec.spec) for spec in parse_specs(descriptors)}
+    specs = parse_specs(descriptors)
+    contestants = {spec.label: load(spec.spec) for spec in specs}
     total = sum(len(s.targets) for s in chosen) * len(contestants)
     with Stage() as stage:
         rows = real_pairs.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
     settings = {
-        "descriptors": list(contestants),
+        "descriptors": labels(specs),
         "sequences": [s.name for s in chosen],
         "keypoints": keypoints,
         "model": "homography",

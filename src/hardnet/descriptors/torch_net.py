@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from hardnet.descriptors.base import Descriptors
 from hardnet.descriptors.fingerprint import file_digest
 from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
-from hardnet.errors import MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError
 
 BATCH = 128
 
@@ -24,6 +24,8 @@ class TorchDescriptor:
     """
 
     def __init__(self, path: Path | str, name: str | None = None) -> None:
+        if not Path(path).is_file():
+            raise HardnetError(f"no weights file {path}")
         try:
             import torch
         except ImportError as error:

@@ -115,10 +115,16 @@ def write_npy(path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]
     Written, not mapped: a full disk is an error here, but kills a process that maps the file.
     """
     header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    with path.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, header)
-        for block in blocks:
-            stream.write(np.ascontiguousarray(block, np.uint8).data)
+    try:
+        with path.open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for block in blocks:
+                stream.write(np.ascontiguousarray(block, np.uint8).data)
+    except OSError as error:  # of a write, it names no file
+        raise HardnetError(
+            f"{path.parent} cannot hold the decoded patches ({error.strerror}): make room, or set "
+            "HARDNET_CACHE to another folder and make the set read-only"
+        ) from error
 
 
 def _writable(folder: Path) -> bool:

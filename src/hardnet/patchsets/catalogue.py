@@ -36,6 +36,15 @@ def identify(folder: str | Path) -> Kind:
     return kind
 
 
+def require(folder: str | Path, kind: Kind) -> None:
+    """HardnetError unless ``folder`` is a set of this kind; it says which other one it is."""
+    found = identify(folder)
+    if found != kind:
+        raise HardnetError(
+            f"{folder} is in the {found} layout, not {kind}: use `hardnet bench {found}`"
+        )
+
+
 def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
     """Open a set of any format; nothing is decoded yet."""
     kind = identify(folder)

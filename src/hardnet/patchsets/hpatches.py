@@ -157,7 +157,7 @@ def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None =
     if name not in splits:
         where = splits_file or hpatches.folder / SPLITS_FILE
         raise HardnetError(
-            f"split {name} is not known: {where} must name its sequences; "
+            f"split {name} is not known: {where} must name its sequences (or give --splits FILE); "
             f"known are {', '.join(splits)}"
         )
     split = splits[name]

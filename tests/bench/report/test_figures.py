@@ -142,9 +142,10 @@ def test_a_report_has_everything_in_one_folder(hpatches_results, tmp_path):
 def test_a_report_says_how_its_numbers_were_made(brown_results, tmp_path):
     pytest.importorskip("matplotlib")
     origin = {"command": "hardnet bench brown liberty", "revision": "abc", "date": "today"}
+    origin["versions"] = {"hardnet": "7.0"}
     markdown, *_ = write_report(brown_results | {"provenance": origin}, tmp_path)
     assert markdown.name == "brown.md"
-    assert markdown.read_text().endswith("`hardnet bench brown liberty`, revision abc, today.\n")
+    assert markdown.read_text().endswith("liberty`, hardnet 7.0 at revision abc, today.\n")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(brown_results, tmp_path):

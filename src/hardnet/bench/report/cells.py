@@ -23,6 +23,11 @@ def interval(low: float | None, high: float | None, style: str = "{:.3f}") -> st
     return f"[{style.format(low)}, {style.format(high)}]"
 
 
+def with_interval(cell: str, low: float | None, high: float | None) -> str:
+    """The text of a number followed by its interval, where it has one."""
+    return cell if low is None or high is None else f"{cell} {interval(low, high)}"
+
+
 def ratio(value: float | None, baseline: float | None) -> str:
     """``value / baseline`` as text."""
     return MISSING if value is None or not baseline else f"{value / baseline:.2f}x"

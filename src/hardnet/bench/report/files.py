@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hardnet.bench.report.canvas import FORMATS
 from hardnet.bench.report.kinds import KINDS, figure, figures, tables
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, MissingExtraError
 
 _LATEX_HEAD = r"% \usepackage{booktabs,longtable}"
 
@@ -19,7 +20,8 @@ def read_results(path: Path) -> dict[str, Any]:
     try:
         results = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise HardnetError(f"{path}: cannot read results: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise HardnetError(f"{path}: cannot read results: {reason}") from error
     if not isinstance(results, dict) or results.get("kind") not in KINDS:
         raise HardnetError(f"{path}: not a results file of {', '.join(KINDS)}")
     return results
@@ -42,6 +44,8 @@ def write_report(
     Returns:
         The files, tables first.
     """
+    if find_spec("matplotlib") is None:  # before anything is written
+        raise MissingExtraError("matplotlib", "report")
     name = name or str(results["kind"])
     shown, pictures = tables(results), figures(results)
     try:
@@ -70,4 +74,7 @@ def _origin(results: Mapping[str, Any]) -> str:
     origin = results.get("provenance")
     if not origin:
         return ""
-    return f"\n`{origin['command']}`, revision {origin['revision']}, {origin['date']}.\n"
+    revision = origin.get("revision")
+    version = f"hardnet {origin['versions'].get('hardnet', '')}"
+    version += f" at revision {revision}" if revision else ""
+    return f"\n`{origin['command']}`, {version}, {origin['date']}.\n"

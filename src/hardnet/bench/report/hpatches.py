@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardnet.bench.report import hpatches_numbers as numbers
-from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, interval, ratio
+from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, ratio, with_interval
 from hardnet.bench.report.hpatches_numbers import CONVENTIONS, NOISE, PAPER
 from hardnet.bench.report.table import Table
 
@@ -41,17 +41,16 @@ def _summary(results: Mapping[str, Any]) -> Table:
     for name, *cells in lines:
         row = [name]
         for cell, task in zip(cells, numbers.TASKS, strict=True):
-            row += [cell, interval(*spreads[task].get(name, (None, None)))]
+            row.append(with_interval(cell, *spreads[task].get(name, (None, None))))
         rows.append([*row, ratio(means["matching"].get(name), baseline)])
-    headings = [text for task in numbers.TASKS for text in (f"{task} mAP", "95 % interval")]
     return Table(
         _title(results.get("set", {})),
-        ["descriptor", *headings, f"matching / {BASELINE}"],
+        ["descriptor", *numbers.TASKS, f"matching / {BASELINE}"],
         rows,
-        note=f"Average precision as in the paper: {_SOURCE[PAPER['matching']]}, in retrieval "
+        note=f"Mean average precision as in the paper: {_SOURCE[PAPER['matching']]}, in retrieval "
         f"{_SOURCE[PAPER['retrieval']]}. Verification is imbalanced (1 true pair to 5 false ones), "
         "the mean of both kinds of negatives; all are means over easy, hard and tough. "
-        "Intervals resample sequences.",
+        "The 95 % intervals resample sequences.",
     )
 
 

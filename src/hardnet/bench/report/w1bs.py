@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, interval, ratio
+from hardnet.bench.report.cells import (
+    BASELINE,
+    by_descriptor,
+    by_name,
+    interval,
+    ratio,
+    with_interval,
+)
 from hardnet.bench.report.table import Table
 from hardnet.bench.w1bs import MEASURES, PLOTTED, TOTAL
 
@@ -59,9 +66,9 @@ def _summary(results: Mapping[str, Any]) -> Table:
         row = [name]
         for measure, cell in zip(_HEADLINES, cells, strict=True):
             total = totals.get((measure, name), {})
-            row += [cell, interval(total.get("low"), total.get("high"))]
+            row.append(with_interval(cell, total.get("low"), total.get("high")))
         rows.append([*row, ratio(columns[-1].get(name), columns[-1].get(BASELINE))])
-    headings = [text for heading in _HEADLINES.values() for text in (heading, "95 % interval")]
+    headings = [*_HEADLINES.values()]
     about = results.get("set", {})
     where = f": {about['name']}, {about['pairs']} pairs" if about else ""
     return Table(f"W1BS{where}", ["descriptor", *headings, f"mAP / {BASELINE}"], rows, note=_NOTE)

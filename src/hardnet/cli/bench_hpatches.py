@@ -1,0 +1,120 @@
+"""`hardnet bench hpatches`: verification, matching and retrieval, for any descriptor."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardnet.cli.bench_output import (
+    RIVALS,
+    Descriptors,
+    Json,
+    Output,
+    Stage,
+    StoreFolder,
+    check_output,
+    finish,
+    labels,
+)
+from hardnet.errors import HardnetError
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to ``hardnet bench``."""
+    bench.command("hpatches")(hpatches)
+
+
+def hpatches(
+    folder: Annotated[Path, typer.Argument(help="A set in the HPatches layout.")],
+    output: Output = None,
+    descriptors: Descriptors = RIVALS,
+    split: Annotated[
+        str, typer.Option(help="Test sequences: full, view, illum, or one of the split file.")
+    ] = "full",
+    splits: Annotated[
+        Path | None, typer.Option(help="The split file [SET/splits.json, TASKS/splits.json].")
+    ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the official task lists; what it lacks is drawn."),
+    ] = None,
+    only: Annotated[
+        str, typer.Option(help="Tasks to run, separated by commas.")
+    ] = "verification,matching,retrieval",
+    pairs: Annotated[
+        int, typer.Option(min=5, help="Rows of each verification list; the benchmark has 1M.")
+    ] = 1_000_000,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-csv",
+            help="Also write all descriptors as CSV, the benchmark's exchange format.",
+        ),
+    ] = None,
+    store: StoreFolder = None,
+    json_: Json = False,
+) -> None:
+    """Verification, matching and retrieval by the HPatches protocol, with intervals.
+
+    A folder of CSV files (SEQUENCE/ref.csv ...) can take the place of a descriptor.
+
+    Example: hardnet bench hpatches sets/sequences --descriptors hardnet,rootsift -o hpatches.json
+
+    The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
+    """
+    from hardnet.bench.hpatches import run
+    from hardnet.bench.hpatches.score_cache import stored_scores
+    from hardnet.bench.hpatches.source import describe_all, open_source, write_all
+    from hardnet.bench.hpatches.tasks import prepare
+    from hardnet.bench.store import Store
+    from hardnet.descriptors.spec import parse_specs
+    from hardnet.patchsets.catalogue import require
+    from hardnet.patchsets.fingerprint import fingerprint
+    from hardnet.patchsets.hpatches import choose_split, read_hpatches
+
+    chosen = [task.strip() for task in only.split(",")]
+    if unknown := [task for task in chosen if task not in run.TASKS]:
+        raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")
+    check_output(output)
+    require(folder, "hpatches")
+    patchset, predictions = read_hpatches(folder), Store(store)
+    test = choose_split(patchset, split, _split_file(splits, tasks))
+    specs = parse_specs(descriptors)
+    # Before the lists are drawn, which takes a while: a misspelt name should not.
+    sources = [open_source(spec.spec, patchset, predictions) for spec in specs]
+    with Stage() as stage:
+        lists = prepare(
+            split,
+            test.test,
+            {name: sequence.count for name, sequence in patchset.sequences.items()},
+            tasks,
+            lambda name: patchset.sequences[name].patches("ref"),
+            pairs,
+            stage.part("drawing pairs"),
+            fingerprint(folder),
+            chosen,
+        )
+        options = run.Settings(chosen)
+        found = []
+        for spec, source in zip(specs, sources, strict=True):
+            label, show = spec.label, stage.within(spec.label)
+            describe_all(source, test.test, stage.part(f"{label}: describing"))
+            if csv is not None:
+                write_all(source, test.test, csv / label)
+            compute = partial(run.evaluate, label, source.lookup, lists, options, show)
+            identity = f"{label}: {source.identity}"
+            found.append(stored_scores(predictions.folder, identity, lists, options, compute))
+    body = run.combine(found)
+    body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
+    settings = {"descriptors": labels(specs), "split": split, "tasks": chosen, "pairs": pairs}
+    finish(body, settings, [folder], output, json_)
+
+
+def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
+    """The split file that was given, or the one beside the task lists."""
+    if splits is None and tasks is not None and (tasks / "splits.json").is_file():
+        return tasks / "splits.json"
+    return splits
