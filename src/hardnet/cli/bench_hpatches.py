@@ -13,12 +13,12 @@ from hardnet.cli.bench_output import (
     Descriptors,
     Json,
     Output,
-    Stage,
     StoreFolder,
     check_output,
     finish,
     labels,
 )
+from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
 

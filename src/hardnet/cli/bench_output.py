@@ -6,14 +6,12 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hardnet.errors import HardnetError
 
@@ -37,48 +35,6 @@ StoreFolder = Annotated[
 RIVALS = "hardnet,rootsift,sift"
 """Whom to compare by default."""
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
-
-
-class Stage:
-    """A progress bar on stderr: ``with Stage() as stage: stage("matching", done, total)``."""
-
-    def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        console = Console(stderr=True)
-        self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
-        )
-        self._task = self._bar.add_task("starting", total=None)
-
-    def __enter__(self) -> Stage:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` steps of ``what`` are finished."""
-        self._bar.update(self._task, description=what, completed=done, total=total)
-
-    def part(self, what: str) -> Callable[[int, int], None]:
-        """A function that shows (done, total) of ``what``."""
-        return lambda done, total: self(what, done, total)
-
-    def counter(self, what: str, total: int) -> Callable[[], None]:
-        """A function that is called after each of ``total`` steps of ``what``."""
-        steps = count(1)
-        self(what, 0, total)
-        return lambda: self(what, next(steps), total)
-
-    def within(self, where: str) -> Callable[[str, int, int], None]:
-        """A function that shows (what, done, total), with ``where`` in front."""
-        return lambda what, done, total: self(f"{where}: {what}", done, total)
 
 
 def check_output(output: Path | None) -> None:

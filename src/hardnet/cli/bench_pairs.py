@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli.bench_output import Descriptors, Json, Output, Stage, check_output, finish, labels
+from hardnet.cli.bench_output import Descriptors, Json, Output, check_output, finish, labels
+from hardnet.cli.stage import Stage
 
 
 def register(bench: typer.Typer) -> None:

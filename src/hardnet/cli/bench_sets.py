@@ -12,12 +12,12 @@ from hardnet.cli.bench_output import (
     Descriptors,
     Json,
     Output,
-    Stage,
     StoreFolder,
     check_output,
     finish,
     labels,
 )
+from hardnet.cli.stage import Stage
 
 
 def register(bench: typer.Typer) -> None:

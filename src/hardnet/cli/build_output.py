@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.from_colmap import ColmapReport
-
-
-@contextmanager
-def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar; yields a function of (what is done, done, total)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def advance(what: str, done: int, total: int) -> None:
-            bar.update(task, description=escape(what), completed=done, total=total)
-
-        yield advance
 
 
 def warn(console: Console, name: str, reason: str) -> None:

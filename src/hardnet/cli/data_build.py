@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hardnet.cli.build_output import progress_bar, say, say_points, warn
+from hardnet.cli.build_output import say, say_points, warn
+from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
@@ -61,7 +62,7 @@ def photos(
 
     settings = PhotoSettings(points=points, views=views, max_size=max_size, pairs=pairs, seed=seed)
     console = Console(stderr=True)
-    with progress_bar(console) as advance:
+    with Stage(console) as advance:
 
         def step(done: int, total: int, skipped: str | None) -> None:
             advance("photos", done, total)
@@ -126,7 +127,7 @@ def colmap(
         min_track, max_track, max_error, window, affine, noise, points, pairs, seed
     )
     console = Console(stderr=True)
-    with progress_bar(console) as advance:
+    with Stage(console) as advance:
         report = build_from_colmap(scenes, output, settings, _processes(workers), advance)
     say_points(console, json_, output, report, {})
 
@@ -166,7 +167,7 @@ def sfm(
         min_track, max_track, max_error, window, noise=noise, pairs=pairs, seed=seed
     )
     console = Console(stderr=True)
-    with progress_bar(console) as advance:
+    with Stage(console) as advance:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, advance)
         for name, reason in found.failed.items():
             warn(console, name, reason)
@@ -211,7 +212,7 @@ def sequences(
     if subsets and layout is Layout.hpatches:
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
     console = Console(stderr=True)
-    with progress_bar(console) as advance:
+    with Stage(console) as advance:
 
         def step(done: int, total: int) -> None:
             advance("sequences", done, total)

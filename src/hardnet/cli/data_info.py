@@ -90,7 +90,7 @@ def _print(console: Console, found: Description) -> None:
             f"{name.split('.')[0]} {_size(size)}" for name, size in found.cache.items()
         )
         or "not yet",
-        "fingerprint": found.fingerprint,
+        "fingerprint": found.fingerprint[:16],
     }
     if contents.kind != "brown":
         del rows["pairs"]
