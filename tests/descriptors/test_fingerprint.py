@@ -166,3 +166,37 @@ def test_a_descriptor_without_identity_is_known_by_its_values() -> None:
             return np.asarray(patches)[:, self.row, :3].astype(np.float32)
 
     assert fingerprint(Half(1)) == fingerprint(Half(1)) != fingerprint(Half(2))
+
+
+def test_an_edited_helper_of_a_function_is_another_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where no probe shows the difference."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_fp.py").write_text(
+        "import mine_fp_helper\n\ndef describe(patches):\n"
+        "    return patches[:, :2, :2].reshape(len(patches), 4).astype(float)\n"
+    )
+    prints = []
+    for text in ("LIMIT = 254.5\n", "LIMIT = 254.6\n"):
+        (tmp_path / "mine_fp_helper.py").write_text(text)
+        for name in ("mine_fp", "mine_fp_helper"):
+            sys.modules.pop(name, None)
+        prints.append(fingerprint(load("mine_fp:describe")))
+    assert prints[0] != prints[1]
+
+
+def test_what_is_done_to_another_patch_size_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sized_fp.py").write_text(
+        "import os\n\ndef describe(patches):\n"
+        "    rows = patches[:, ::8, ::8].reshape(len(patches), -1).astype(float)\n"
+        "    if patches.shape[1] == 64 and 'FLIP_FP' in os.environ:\n"
+        "        rows = rows[:, ::-1]\n"
+        "    return rows\n"
+    )
+    before = fingerprint(load("sized_fp:describe"))
+    monkeypatch.setenv("FLIP_FP", "1")
+    assert fingerprint(load("sized_fp:describe")) != before

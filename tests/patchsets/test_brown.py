@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -171,6 +173,48 @@ def test_pairs_are_half_matching_and_negatives_share_the_scene() -> None:
     assert (pairs[:, 0] != pairs[:, 1]).all()
     assert (groups[pairs[:, 0]] == groups[pairs[:, 1]]).all()
     assert np.array_equal(pairs, draw_pairs(points, groups, 1000, seed=1))
+
+
+def test_no_matching_pair_comes_twice_and_few_patches_give_few_pairs() -> None:
+    points = np.array([0, 0, 0, 1, 1, 2])
+    pairs = draw_pairs(points, np.zeros(6, int), 1000, seed=0)
+    same = points[pairs[:, 0]] == points[pairs[:, 1]]
+    matching = {tuple(sorted(pair)) for pair in pairs[same].tolist()}
+    assert matching == {(0, 1), (0, 2), (1, 2), (3, 4)}
+    assert same.sum() == (~same).sum() == 4
+
+
+@pytest.mark.parametrize("points", [[0, 0], [0, 1], [0]])
+def test_a_set_without_two_kinds_of_pairs_is_refused(points: list[int]) -> None:
+    with pytest.raises(HardnetError, match="two 3D points"):
+        draw_pairs(np.array(points), np.zeros(len(points), int), 10, seed=0)
+
+
+def test_two_writers_of_one_name_do_not_meet(tmp_path: Path) -> None:
+    stale = tmp_path / "set.999999999.part"
+    stale.mkdir()
+    script = (
+        "import sys, numpy as np\n"
+        "from hardnet.patchsets.brown_writer import BrownWriter\n"
+        "writer = BrownWriter(sys.argv[1])\n"
+        "writer.add(np.zeros((4, 64, 64), np.uint8), np.array([0, 0, 1, 1]), 0)\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "writer.finish(4, 0, {})\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "set")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        assert not stale.exists()
+        with BrownWriter(tmp_path / "set") as mine:
+            mine.add(np.ones((4, 64, 64), np.uint8), np.array([0, 0, 1, 1]), 0)
+            other.communicate("\n")
+            assert other.returncode == 0
+            with pytest.raises(HardnetError, match="exists already"):
+                mine.finish(4, 0, {})
+    assert read_brown(tmp_path / "set").patches.max() == 0
 
 
 def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_linked_folders_count(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_second_call_reads_no_content(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
     before = fingerprint(folder)
 
     def refuse(*_: object) -> None:
@@ -90,7 +91,10 @@ def test_a_file_changed_within_one_tick_is_seen(folder: Path) -> None:
     assert fingerprint(folder) != before
 
 
-def test_one_file_is_remembered_in_the_users_cache(folder: Path, tmp_path: Path) -> None:
+def test_one_file_is_remembered_in_the_users_cache(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
     print_ = fingerprint_files(folder / "a.txt")
     assert print_.files == 1
     assert print_.sha256 == digest(f"a.txt\0{digest('two')}\0")
@@ -106,3 +110,14 @@ def test_a_damaged_memo_is_written_anew(folder: Path) -> None:
 def test_nothing_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="does not exist"):
         fingerprint(tmp_path / "absent")
+
+
+def test_a_change_that_keeps_size_and_date_is_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a repaired file is copied over a broken one with its date kept."""
+    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
+    before = fingerprint(folder)
+    assert fingerprint(folder) == before
+    write(folder / "a.txt", "owt")
+    assert fingerprint(folder) != before

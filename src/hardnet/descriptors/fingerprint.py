@@ -1,9 +1,10 @@
-"""Which descriptor made these values? Two fingerprints are equal only if the descriptors are.
+"""Which descriptor made these values? Descriptors that differ have different fingerprints.
 
 A fingerprint joins what the descriptor is (its ``identity``: the content of its weights or source
-file, or the version of the library that computes it) with what it does to a few fixed patches. The
-second part notices what the first cannot: a function that reads weights from another file, another
-version of a library below.
+files, or the version of the library that computes it), the source of this package around it, and
+what it does to a few fixed patches of each usual size. The last part notices what the others
+cannot: a function that reads weights from another file, another version of a library below. What
+none of them can see is a change outside the source that spares all the fixed patches.
 
 Float values differ in the last digits with the number of threads and the kind of processor, and
 rounding each of thousands would always find some that cross a step. So only a few sums over all of
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.descriptors.base import Descriptor
-from hardnet.descriptors.probes import probe_patches
+from hardnet.descriptors.probes import SIDES, probe_patches
 
 _SUMS = 8
 _STEP = 1e-3  # of the root mean square of a value
@@ -32,8 +34,23 @@ def fingerprint(descriptor: Descriptor) -> str:
     """64 hexadecimal digits; neither the name of the descriptor nor of its file matters."""
     kind = type(descriptor)
     identity = getattr(descriptor, "identity", f"{kind.__module__}.{kind.__qualname__}")
-    content = {"identity": identity, "behaviour": behaviour(descriptor(probe_patches()))}
+    content = {
+        "identity": identity,
+        "package": _package(),
+        "behaviour": [behaviour(descriptor(probe_patches(side))) for side in SIDES],
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _package() -> str:
+    """Digest of the code here and of the networks: preparing patches is half of a descriptor."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for folder in (here, here.parent / "nets"):
+        for source in sorted(folder.glob("*.py")):
+            digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()
 
 
 def behaviour(rows: NDArray[Any]) -> list[int | str]:

@@ -51,12 +51,13 @@ class FunctionDescriptor:
 
     @cached_property
     def identity(self) -> str:
-        """The name of the function, and what its module's file and its source file contain."""
+        """The name of the function, and what its source and the files around it contain."""
         module, _, path = self.name.partition(":")
-        files = {getattr(sys.modules[module], "__file__", None)}
+        files = own_sources(module)
         with suppress(TypeError):  # functools.partial, objects that can be called, ...
-            files.add(inspect.getsourcefile(inspect.unwrap(self._function)))
-        digests = sorted(file_digest(file) for file in files if file and Path(file).is_file())
+            if (found := inspect.getsourcefile(inspect.unwrap(self._function))) is not None:
+                files.add(Path(found).resolve())
+        digests = sorted({file_digest(file) for file in files if file.is_file()})
         return f"{path} in source {' '.join(digests)}"
 
     @cached_property
@@ -144,6 +145,24 @@ def find_function(spec: str) -> Function:
         raise HardnetError(f"{spec} is {kind}; give a function from patches to descriptors")
     function: Function = found
     return function
+
+
+def own_sources(module_name: str) -> set[Path]:
+    """The files of a module and of all that is loaded from its folder: helpers count as well.
+
+    For a module that is installed as a single file, that is the file alone.
+    """
+    top = sys.modules[module_name.partition(".")[0]]
+    file = getattr(sys.modules[module_name], "__file__", None)
+    if file is None:
+        return set()
+    folder = Path(getattr(top, "__file__", None) or file).resolve().parent
+    files = {Path(file).resolve()}
+    if folder.name not in ("site-packages", "dist-packages"):
+        loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        found = [Path(name).resolve() for name in loaded if name and name.endswith(".py")]
+        files |= {path for path in found if folder in path.parents}
+    return files
 
 
 def _resized(grey: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:

@@ -134,7 +134,7 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
     key = state([info])
     points = cached(folder, "points", key, lambda path: _save(path, _read_points(info)))
-    known = COUNTS.get(set_name(folder).lower().replace("-", "_"))
+    known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", set_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
             f"{info} has {len(points)} rows, but {set_name(folder)} has {known} patches: "

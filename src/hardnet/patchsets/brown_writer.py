@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 from types import TracebackType
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import GRID, PAIR_FILE, PATCH, PER_SHEET, SHEET
-from hardnet.patchsets.part_folder import refuse_existing
+from hardnet.patchsets.part_folder import publish, start_part
 
 
 class BrownWriter:
@@ -20,11 +20,7 @@ class BrownWriter:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        refuse_existing(self.folder)
-        self._part = self.folder.with_name(f"{self.folder.name}.part")
-        if self._part.exists():  # left by a killed run of ours: nobody reads it under this name
-            _remove_sheets(self._part)
-        self._part.mkdir(parents=True, exist_ok=True)
+        self._part = start_part(self.folder)
         self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
         self._points: list[int] = []
         self._groups: list[int] = []
@@ -39,8 +35,7 @@ class BrownWriter:
         tb: TracebackType | None,
     ) -> None:
         if kind is not None:
-            _remove_sheets(self._part)
-            self._part.rmdir()
+            shutil.rmtree(self._part, ignore_errors=True)
 
     def add(
         self,
@@ -72,7 +67,7 @@ class BrownWriter:
         (self._part / PAIR_FILE).write_text(lines)
         for name, text in extra_files.items():
             (self._part / name).write_text(text)
-        os.replace(self._part, self.folder)
+        publish(self._part, self.folder)
         return len(points)
 
     def _flush(self) -> None:
@@ -85,39 +80,64 @@ class BrownWriter:
             raise HardnetError(f"{path}: could not be written; is the disk full?")
 
 
-def _remove_sheets(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_file():
-            path.unlink()
-
-
 def draw_pairs(
     points: NDArray[np.int64], groups: NDArray[np.int64], count: int, seed: int
 ) -> NDArray[np.int64]:
-    """Draw test pairs, half matching and half not: (count, 2) patch indices.
+    """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
 
-    Non-matching patches come from the same group (scene) where it has another point, as the Brown
-    data page advises: telling two different photographs apart is too easy.
+    No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
+    same group (scene) where it has another point, as the Brown data page advises: telling two
+    different photographs apart is too easy.
+
+    Raises:
+        HardnetError: there are no two points, or no point with two patches.
     """
+    if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
+        raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")
     rng = np.random.default_rng(seed)
+    matching = _matching(points, count // 2, rng)
+    different = _different(points, groups, len(matching) + count % 2, rng)
+    pairs = np.concatenate([matching, different])
+    return pairs[rng.permutation(len(pairs))].astype(np.int64)
+
+
+def _matching(points: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(count, 2) different pairs of patches of one point, or all there are; points uniform."""
     order = np.argsort(points, kind="stable")
     _, first, sizes = np.unique(points[order], return_index=True, return_counts=True)
+    count = min(count, int((sizes * (sizes - 1) // 2).sum()))
     rich = np.flatnonzero(sizes > 1)
-    positives = rng.choice(rich, count // 2)
-    a = rng.integers(0, sizes[positives])
-    b = (a + rng.integers(1, sizes[positives])) % sizes[positives]
-    matching = np.stack([order[first[positives] + a], order[first[positives] + b]], 1)
+    found = np.zeros((0, 2), np.int64)
+    while len(found) < count:
+        chosen = rng.choice(rich, 2 * count)
+        a = rng.integers(0, sizes[chosen])
+        b = (a + rng.integers(1, sizes[chosen])) % sizes[chosen]
+        drawn = np.stack([order[first[chosen] + a], order[first[chosen] + b]], 1)
+        found = np.concatenate([found, drawn])
+        _, new = np.unique(np.sort(found, axis=1), axis=0, return_index=True)
+        found = found[np.sort(new)]  # in the order in which they came
+        # A point whose pairs are all there needs no further draws.
+        left = sizes * (sizes - 1) // 2
+        left = left - np.bincount(
+            np.searchsorted(points[order[first]], points[found[:, 0]]), minlength=len(sizes)
+        )
+        rich = np.flatnonzero(left > 0)
+    return found[:count]
 
+
+def _different(
+    points: NDArray[np.int64], groups: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(count, 2) patches of two points, of one group where it has two."""
     members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
     several = {g: len(np.unique(points[m])) > 1 for g, m in members.items()}
     everyone = np.arange(len(points))
-    anchors = rng.integers(0, len(points), count - count // 2)
+    anchors = rng.integers(0, len(points), count)
     others = []
     for anchor in anchors:
         pool = members[groups[anchor]] if several[groups[anchor]] else everyone
         other = rng.choice(pool)
-        while points[other] == points[anchor] and len(first) > 1:
+        while points[other] == points[anchor]:
             other = rng.choice(pool)
         others.append(other)
-    different = np.stack([anchors, np.array(others, np.int64)], 1)
-    return np.concatenate([matching, different])[rng.permutation(count)].astype(np.int64)
+    return np.stack([anchors, np.array(others, np.int64)], 1)

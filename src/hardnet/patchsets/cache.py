@@ -69,11 +69,16 @@ def cache_folder(set_folder: str | Path) -> Path:
 
 
 def state(files: Iterable[Path]) -> str:
-    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does."""
+    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
+
+    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
+    with its old date and the same size would pass for it.
+    """
     digest = hashlib.sha256()
     for path in files:
         facts = path.stat()
         digest.update(f"{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+        digest.update(f"{facts.st_ctime_ns}\0".encode())
     return digest.hexdigest()[:12]
 
 

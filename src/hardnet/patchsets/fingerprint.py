@@ -52,13 +52,15 @@ def fingerprint_files(path: str | Path) -> Fingerprint:
     for name, file in members(path):
         facts = file.stat()
         entry = known.get(name)
-        if entry and entry[:2] == [facts.st_size, facts.st_mtime_ns]:
-            digest = str(entry[2])
+        # ctime too: a file copied over another with its date kept has a new one.
+        seen = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
+        if entry and entry[:3] == seen:
+            digest = str(entry[3])
         else:
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if now - facts.st_mtime_ns > SETTLED:
-            memo[name] = [facts.st_size, facts.st_mtime_ns, digest]
+        if now - facts.st_ctime_ns > SETTLED:
+            memo[name] = [*seen, digest]
         total.update(f"{name}\0{digest}\0".encode())
         count += 1
     if memo != known:

@@ -246,3 +246,20 @@ def test_official_pools_that_a_list_is_long_enough_for():
     assert retrieval.pool_sizes(20_000) == (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)
     assert retrieval.pool_sizes(700) == (100, 500, 700)
     assert retrieval.pool_sizes(60) == (60,)
+
+
+@pytest.mark.parametrize("spread", [0.0, 2.0, 4.0])
+def test_distances_keep_their_order_whatever_the_lengths(spread):
+    """Against differences in double precision; and copies of one vector are equally far."""
+    rng = np.random.default_rng(0)
+    lengths = np.exp(spread * rng.normal(size=(500, 1)))
+    others = (rng.normal(size=(500, 16)) * lengths).astype(np.float32)
+    queries = others[:40] + rng.normal(size=(40, 16)).astype(np.float32)
+    answers = np.stack([queries + 0.5, queries * np.float32(1.1)], 1)
+    answers[:, 1] = others[100:140]
+    right, wrong = retrieval.comparable_distances(queries, answers, others)
+    exact_right = ((answers.astype(float) - queries[:, None]) ** 2).sum(-1)
+    exact_wrong = ((others[None].astype(float) - queries[:, None]) ** 2).sum(-1)
+    nearer = (wrong[:, None] < right[:, :, None]).sum(-1)
+    assert np.array_equal(nearer, (exact_wrong[:, None] < exact_right[:, :, None]).sum(-1))
+    assert (right[:, 1] == wrong[np.arange(40), np.arange(100, 140)]).all()

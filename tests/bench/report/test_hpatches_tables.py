@@ -176,7 +176,9 @@ def test_w1bs_tables(w1bs_results):
     assert "area 0" in summary.note
     assert summary.rows[3] == ["rootsift", *["0.016 [0.011, 0.021]"] * 2, "1.00x"]
     assert summary.rows[0][-1] == "1.44x"
-    assert found[0].title.endswith("ranked by distance ratio")
+    assert found[0].title.endswith("(HPatches matching task, hits)")
+    assert found[1].title.endswith("ranked by distance ratio")
+    assert not any("**" in cell for row in found[1].rows for cell in row)
     assert found[0].columns[1:-1] == ["A", "G", "L", "S", "map2photo", "Total"]
     # Made up: 0.52 times 0.12 in A, times 0.045 in total, +- 0.005.
     assert found[0].rows[0][:2] == ["hardnet", "**0.062**"]

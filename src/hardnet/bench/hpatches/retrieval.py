@@ -24,9 +24,10 @@ from hardnet.patchsets.hpatches import LEVELS, TARGETS
 
 POOLS = (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)
 """Sizes k of the official pools; the 5 right answers count."""
-_BLOCK = 4_000_000  # distances held at once
+_BLOCK = 2_000_000  # distances held at once
+_STEP = 1e-10  # of |a|^2 + |b|^2: far above the noise of double precision, far below any meaning
 
-Distances = NDArray[np.float32]
+Distances = NDArray[np.float64]
 
 
 def evaluate(
@@ -139,9 +140,9 @@ def comparable_distances(
 ) -> tuple[Distances, Distances]:
     """Numbers in the order of the distances, such that equal distances are equal numbers.
 
-    A matrix product in single precision would give two equal descriptors two distances, by where
-    they stand in the matrix, and so break ties at random. Squared distances are computed in double
-    precision and rounded to 7 digits of the largest length.
+    A matrix product gives two equal descriptors two distances, by where they stand in the matrix,
+    and so breaks ties at random. Squared distances are computed in double precision and rounded to
+    10 digits of |a|^2 + |b|^2, each pair by its own: vectors may differ in length by any factor.
 
     Args:
         queries: (Q, D).
@@ -155,24 +156,30 @@ def comparable_distances(
     if queries.dtype == np.uint8:
         repeated = np.repeat(queries, width, axis=0)
         near = pair_distances(repeated, answers.reshape(-1, dim)).reshape(count, width)
-        return near, distance_matrix(queries, others)
+        return near.astype(np.float64), distance_matrix(queries, others).astype(np.float64)
     a, b = queries.astype(np.float64), others.astype(np.float64)
     a_squares, b_squares = np.einsum("ij,ij->i", a, a), np.einsum("ij,ij->i", b, b)
-    scale = max(a_squares.max(initial=0.0), b_squares.max(initial=0.0)) or 1.0
-    difference = answers.astype(np.float64) - a[:, None]
+    c = answers.astype(np.float64)
+    c_squares = np.einsum("ijk,ijk->ij", c, c)
+    difference = c - a[:, None]
     right = np.einsum("ijk,ijk->ij", difference, difference)
     wrong = a @ (-2 * b.T)
     wrong += b_squares
     wrong += a_squares[:, None]
-    if not (np.isfinite(scale) and np.isfinite(right).all()):
+    if not (np.isfinite(b_squares).all() and np.isfinite(right).all()):
         raise HardnetError("descriptors contain NaN or infinity")
-    return _rounded(right, scale), _rounded(wrong, scale)
+    lengths = a_squares[:, None]
+    return _rounded(right, lengths + c_squares), _rounded(wrong, lengths + b_squares)
 
 
-def _rounded(squared: NDArray[np.float64], scale: float) -> Distances:
-    squared /= scale
-    squared += 1  # a float32 near 1 has steps of 1e-7: noise near 0 is rounded away
-    return squared.astype(np.float32)
+def _rounded(squared: NDArray[np.float64], lengths: NDArray[np.float64]) -> Distances:
+    """``squared`` in steps of about a share of ``lengths``, both (Q, M); it is used up."""
+    # Powers of two: whole numbers stay whole, so equal distances of different lengths stay equal.
+    step = np.exp2(np.floor(np.log2(np.maximum(lengths * _STEP, np.finfo(float).tiny))))
+    squared /= step
+    np.rint(squared, out=squared)
+    squared *= step
+    return squared
 
 
 def _count_nearer(

@@ -14,7 +14,7 @@ from hardnet.bench.report.cells import (
     with_interval,
 )
 from hardnet.bench.report.table import Table
-from hardnet.bench.w1bs import MEASURES, PLOTTED, TOTAL
+from hardnet.bench.w1bs import MEASURES, PLOTTED, SCORES, TOTAL
 
 _TITLES = {
     "ratio": "W1BS: mean area under the PR curve, ranked by distance ratio",
@@ -23,24 +23,24 @@ _TITLES = {
     "ap_trapezoid": "W1BS: mean average precision (HPatches matching task, trapezoid)",
     "ap_hits": "W1BS: mean average precision (HPatches matching task, hits)",
 }
-_HEADLINES = {PLOTTED: "mean AUC", "ap_hits": "mAP"}
+_HEADLINES = {"ap_hits": "mAP", PLOTTED: "mean AUC"}
 _NOTE = (
-    "AUC: recall over 1 - precision, as the benchmark defines it. This area ends where the curve "
-    "does, so that a descriptor without wrong answers has area 0, and on easy pairs a better one "
-    "may have less. mAP: the HPatches matching task on the same patches. Both are means of the "
-    "subsets; the 95 % intervals resample the pairs within each subset."
+    "mAP: the HPatches matching task on these patches. AUC: recall over 1 - precision, as the "
+    "benchmark defines it; this area ends where the curve does, so that a descriptor without wrong "
+    "answers has area 0 and on easy pairs a better one may have less: no best is marked. Both are "
+    "means of the subsets; the 95 % intervals resample the pairs within each subset."
 )
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
     """Both headlines, each measure by subset, then every pair."""
-    order = [PLOTTED, *(m for m in MEASURES if m != PLOTTED)]
+    order = ["ap_hits", *(m for m in MEASURES if m != "ap_hits")]
     present = {row["score"] for row in results["means"]}
     values: dict[str, dict[str, float]] = {}
     for row in results["rows"]:
         name = f"{row['subset']}/{row['pair']}"
-        values.setdefault(row["descriptor"], {})[name] = row[PLOTTED]
-    per_pair = by_name("W1BS: area per pair, ranked by distance ratio", "pair", values)
+        values.setdefault(row["descriptor"], {})[name] = row["ap_hits"]
+    per_pair = by_name("W1BS: average precision per pair (hits)", "pair", values)
     by_subset = [_by_subset(results, measure) for measure in order if measure in present]
     return [_summary(results), *by_subset, per_pair]
 
@@ -66,8 +66,9 @@ def _summary(results: Mapping[str, Any]) -> Table:
         row = [name]
         for measure, cell in zip(_HEADLINES, cells, strict=True):
             total = totals.get((measure, name), {})
-            row.append(with_interval(cell, total.get("low"), total.get("high")))
-        rows.append([*row, ratio(columns[-1].get(name), columns[-1].get(BASELINE))])
+            text = _plain(cell) if measure in SCORES else cell
+            row.append(with_interval(text, total.get("low"), total.get("high")))
+        rows.append([*row, ratio(columns[0].get(name), columns[0].get(BASELINE))])
     headings = [*_HEADLINES.values()]
     about = results.get("set", {})
     where = f": {about['name']}, {about['pairs']} pairs" if about else ""
@@ -87,5 +88,12 @@ def _by_subset(results: Mapping[str, Any], measure: str) -> Table:
         if row["subset"] == TOTAL
     }
     rows = [[*row, spread[row[0]]] for row in by_descriptor(columns, names)]
+    if measure in SCORES:
+        rows = [[_plain(cell) for cell in row] for row in rows]
     heading = ["descriptor", *subsets(results), "95 % interval"]
     return Table(_TITLES[measure], heading, rows)
+
+
+def _plain(cell: str) -> str:
+    """Without bold: the largest area is not the best."""
+    return cell.replace("**", "")

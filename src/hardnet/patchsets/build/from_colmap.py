@@ -99,7 +99,7 @@ def build_from_colmap(
         }
         about |= origin or {}
         files = {
-            "set.json": json.dumps(about | dict(origin or {}), indent=1) + "\n",
+            "set.json": json.dumps(about, indent=1) + "\n",
             "interest.txt": "".join(interest),
         }
         size = writer.finish(settings.pairs, settings.seed, files)

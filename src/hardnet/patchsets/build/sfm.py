@@ -159,6 +159,7 @@ def _mapper_options(pycolmap: Any, settings: SfmSettings, relaxed: bool) -> Any:
     options = pycolmap.IncrementalPipelineOptions()
     options.min_model_size = settings.min_images
     options.random_seed = settings.seed
+    options.num_threads = 1  # more of them add in another order each time: another model
     if relaxed:
         options.mapper.init_min_tri_angle = settings.relaxed_angle
         options.mapper.init_max_forward_motion = 1.0
