@@ -37,4 +37,4 @@ def test_a_place_that_cannot_be_written_is_one_line(photos: Path, tmp_path: Path
     done = build(photos, tmp_path / "file" / "set")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "Not a directory" in done.stderr
+    assert "file is not a folder" in done.stderr

@@ -25,7 +25,10 @@ def start_part(folder: str | Path) -> Path:
     """
     refuse_existing(folder)
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise HardnetError(f"{folder} cannot be made: {folder.parent} is not a folder") from None
     for left in folder.parent.glob(f"{glob.escape(folder.name)}.*.part"):
         process = left.name.removeprefix(f"{folder.name}.").removesuffix(".part")
         if process.isdecimal() and not _is_running(int(process)):
