@@ -77,7 +77,7 @@ def test_summary():
 
 def test_the_title_says_what_was_measured(hpatches_results):
     title = tables(hpatches_results)[0].title
-    assert title == "HPatches: made-up, split full, 4 sequences, 400 patches"
+    assert title == "HPatches: made-up, split full, 4 sequences, 400 reference patches"
 
 
 def test_what_the_benchmark_returns_is_understood():

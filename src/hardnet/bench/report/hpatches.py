@@ -64,7 +64,8 @@ def _title(about: Mapping[str, Any]) -> str:
     parts = [about["name"]] if "name" in about else []
     if "split" in about:
         parts.append(f"split {about['split']}")
-    parts += [f"{about[field]} {field}" for field in ("sequences", "patches") if field in about]
+    kinds = {"sequences": "sequences", "patches": "reference patches"}
+    parts += [f"{about[field]} {words}" for field, words in kinds.items() if field in about]
     return "HPatches" + (": " if parts else "") + ", ".join(parts)
 
 
@@ -156,4 +157,6 @@ def _distractors(results: Mapping[str, Any], convention: str) -> Table:
         f"({_named('retrieval', convention)})",
         ["descriptor", *(str(k) for k in counts)],
         by_descriptor(columns, numbers.descriptors(results)),
+        note="As published, a number is the size of the pool, with the 5 right answers in it; the "
+        "last is the whole list of distractors.",
     )
