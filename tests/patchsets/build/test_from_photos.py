@@ -60,7 +60,10 @@ def test_patches_of_a_point_look_alike(album: Path, tmp_path: Path) -> None:
     x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
     correlation = (x[found.pairs[:, 0]] * x[found.pairs[:, 1]]).mean(1)
     assert np.median(correlation[found.pair_labels]) > 0.5
-    assert abs(np.median(correlation[~found.pair_labels])) < 0.3
+    # The set is small and has few pairs; of patches drawn from all of it there are enough.
+    a, b = np.random.default_rng(0).integers(0, len(found), (2, 5000))
+    other = found.points[a] != found.points[b]
+    assert abs(np.median((x[a[other]] * x[b[other]]).mean(1))) < 0.2
 
 
 def test_a_photo_does_not_depend_on_its_neighbours(album: Path, tmp_path: Path) -> None:
