@@ -20,7 +20,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from hardnet.bench import provenance
+from hardnet import provenance
 from hardnet.descriptors import WEIGHTS, load
 from hardnet.interop.calibration import real_patches
 

@@ -26,7 +26,7 @@ import typer
 from numpy.typing import NDArray
 from plain import hpatches as plain
 
-from hardnet.bench import provenance
+from hardnet import provenance
 from hardnet.bench.hpatches import matching, retrieval, run, verification
 from hardnet.bench.hpatches.drawing import (
     DISTRACTORS,

@@ -64,7 +64,8 @@ def finish(
     json_: bool,
 ) -> None:
     """Write the results file and show the results."""
-    from hardnet.bench import provenance, report
+    from hardnet import provenance
+    from hardnet.bench import report
 
     results = {**body, "provenance": provenance.collect(_command(), settings, data)}
     text = json.dumps(results, indent=1)

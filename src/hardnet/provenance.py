@@ -24,6 +24,8 @@ PACKAGES = (
     "opencv-contrib-python-headless",
     "onnxruntime",
     "torch",
+    "lightning-fabric",
+    "faiss-cpu",
     "kornia",
     "pycolmap",
     "scikit-image",

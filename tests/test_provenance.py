@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hardnet.bench.provenance import collect, fingerprint
+from hardnet.provenance import collect, fingerprint
 
 
 def test_block_is_json_and_names_no_folder(tmp_path: Path) -> None:
