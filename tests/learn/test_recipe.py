@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("omegaconf")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import Recipe, read_recipe, write_recipe
+from hardnet.learn.recipe import Recipe, read_recipe, refuse_changes, write_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -52,6 +53,14 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("batch=0", "batch must be positive"),
         ("dropout=1.5", "dropout must be"),
         ("data=[]", "names no patch set"),
+        ("sampling=hardset", "unknown sampling hardset; did you mean hardest"),
+        ("loss=zzz", "unknown loss zzz; known: triplet, softmin, contrastive, l2net"),
+        ("regularizer=cprr", "did you mean cpr"),
+        ("weights=[1,2]", "weights has 2 values for 1 sets"),
+        ("weights=[0]", "weights must be positive"),
+        ("workers=0", "workers must be positive"),
+        ("devices=0", "devices must be positive"),
+        ("same_patch=-1", "same_patch must not be negative"),
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:
@@ -65,3 +74,24 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("lr: [1\n")
     with pytest.raises(HardnetError, match=r"bad\.yaml"):
         read_recipe(tmp_path / "bad.yaml", [])
+
+
+def test_defaults_are_the_paper_after_nips() -> None:
+    """A recipe without any key but data trains HardNet as in recipes/post-nips.yaml."""
+    assert Recipe(data=["x"]) == read_recipe(RECIPES / "post-nips.yaml", ["data=[x]"])
+
+
+def test_only_keys_that_do_not_change_the_result_may_change(tmp_path: Path) -> None:
+    begun = Recipe(data=["x"])
+    write_recipe(begun, tmp_path / "recipe.yaml")
+    free = {"workers": 4, "devices": 2, "checkpoint_every": 7, "validation": "y", "chunk": 64}
+    refuse_changes(tmp_path / "recipe.yaml", replace(begun, **free))  # type: ignore[arg-type]
+    for key, value in {"lr": 1.0, "data": ["y"], "loss": "softmin", "pairs": 5}.items():
+        changed = replace(begun, **{key: value})  # type: ignore[arg-type]
+        with pytest.raises(HardnetError, match=f"begun with {key}=.*checkpoint_every"):
+            refuse_changes(tmp_path / "recipe.yaml", changed)
+
+
+def test_a_recipe_of_an_older_version_resumes(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("data: [x]\nlr: 1.0\nnet: hardnet\n")
+    refuse_changes(tmp_path / "recipe.yaml", Recipe(data=["x"], lr=1.0))

@@ -3,26 +3,58 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
 
+CHOICES = {
+    "sampling": ("hardest", "random", "classical", "all"),
+    "loss": ("triplet", "softmin", "contrastive", "l2net"),
+    "regularizer": ("none", "cpr"),
+}
+"""The keys whose value is a name, and the names each of them knows."""
+
+FREE = (
+    "validation",
+    "validate_every",
+    "validation_pairs",
+    "checkpoint_every",
+    "accelerator",
+    "chunk",
+    "workers",
+    "devices",
+    "nodes",
+)
+"""The keys that may change when a run is resumed: they say how and where a run is computed, not
+what it learns. Another accelerator, chunk or number of devices only moves the last digits."""
+
 
 @dataclass
 class Recipe:
-    """Every setting of a training run.
+    """Every setting of a training run; the defaults are the paper's HardNet.
 
     Attributes:
         data: patch sets to train on: folders in the Brown or HPatches layout; ``FOLDER:SPLIT``
             takes the training sequences of an HPatches split.
+        weights: share of each set of ``data`` in the pairs; empty for shares by number of points.
         validation: patch set whose test pairs give FPR95 while training; empty for none.
         net: name of the network.
+        init: weights file to start from; empty for random orthogonal weights.
         dropout: rate before the last layer.
-        margin: of the triplet loss.
-        batch: pairs per step, each of another 3D point.
+        sampling: where the negative of a pair comes from: "hardest" or "random" in the batch,
+            "classical" from the whole set, mined once per epoch; "all" goes with loss "l2net".
+        loss: "triplet", "softmin", "contrastive" or "l2net".
+        margin: of the triplet and contrastive losses.
+        regularizer: "none" or "cpr", the correlation penalty.
+        anchor_swap: negatives of the positive too (the column of D), not only of the anchor.
+        same_patch: a "negative" closer than this is the same patch under two names and is left
+            out; 0 takes every negative.
+        batch: pairs per step over all devices, each of another 3D point.
         pairs: pairs seen in the whole run; the learning rate reaches zero there.
+        epoch: pairs between two minings of sampling "classical".
         lr: initial learning rate.
         momentum: of SGD.
         dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
@@ -30,29 +62,45 @@ class Recipe:
         weight_decay: of SGD.
         augment: flip / rotate both patches of a pair alike.
         seed: everything random follows from it and from the step number.
+        chunk: patches held by the network at a time; 0 for the whole batch at once.
+        workers: background threads that prepare batches; any number gives the same batches.
         validate_every: steps between two validations; 0 for only at the end.
         validation_pairs: test pairs used, from the start of the list.
         checkpoint_every: steps between two checkpoints.
         accelerator: "cpu", "cuda", "auto" ...; see Lightning Fabric.
+        devices: processes per machine, each with its share of the batch.
+        nodes: machines.
     """
 
     data: list[str] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
     validation: str = ""
     net: str = "hardnet"
+    init: str = ""
     dropout: float = 0.3
+    sampling: str = "hardest"
+    loss: str = "triplet"
     margin: float = 1.0
+    regularizer: str = "none"
+    anchor_swap: bool = True
+    same_patch: float = 0.008
     batch: int = 1024
     pairs: int = 50_000_000
+    epoch: int = 5_000_000
     lr: float = 10.0
     momentum: float = 0.9
     dampening: float = 0.9
     weight_decay: float = 1e-4
     augment: bool = True
     seed: int = 0
+    chunk: int = 512
+    workers: int = 1
     validate_every: int = 500
     validation_pairs: int = 20_000
     checkpoint_every: int = 200
     accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
 
     @property
     def steps(self) -> int:
@@ -85,10 +133,11 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
     for override in overrides:
         if "=" not in override:
             raise HardnetError(f"--set {override}: write it as key=value")
+    known = [f.name for f in fields(Recipe)]
     try:
         given: Any = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides))
         for key in given:
-            _check_key(str(key), path)
+            _check_name(path, "key", str(key), known)
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
     except OmegaConfBaseException as error:
         where = f"{path}: {error.full_key}" if error.full_key else str(path)
@@ -100,22 +149,39 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
     return recipe
 
 
-def _check_key(key: str, path: Path) -> None:
-    known = [f.name for f in fields(Recipe)]
-    if key not in known:
-        near = difflib.get_close_matches(key, known, 1)
+def _check_name(path: Path, what: str, name: str, known: Iterable[str]) -> None:
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-        raise HardnetError(f"{path}: unknown key {key}{hint}")
+        raise HardnetError(f"{path}: unknown {what} {name}{hint}")
 
 
 def _check_values(recipe: Recipe, path: Path) -> None:
     if not recipe.data:
         raise HardnetError(f"{path}: data names no patch set; add one or use --set data=[SET]")
-    for key in ("batch", "pairs", "checkpoint_every", "lr"):
+    for key, known in CHOICES.items():
+        _check_name(path, key, getattr(recipe, key), known)
+    for key in ("batch", "pairs", "epoch", "checkpoint_every", "lr", "workers", "devices", "nodes"):
         if getattr(recipe, key) <= 0:
             raise HardnetError(f"{path}: {key} must be positive, got {getattr(recipe, key)}")
+    for key in ("margin", "same_patch", "chunk", "validate_every"):
+        if getattr(recipe, key) < 0:
+            raise HardnetError(f"{path}: {key} must not be negative, got {getattr(recipe, key)}")
     if not 0 <= recipe.dropout < 1:
         raise HardnetError(f"{path}: dropout must be in [0, 1), got {recipe.dropout}")
+    if recipe.weights:
+        _check_weights(recipe, path)
+
+
+def _check_weights(recipe: Recipe, path: Path) -> None:
+    if len(recipe.weights) != len(recipe.data):
+        raise HardnetError(
+            f"{path}: weights has {len(recipe.weights)} values for {len(recipe.data)} sets "
+            "of data; give one per set, or none"
+        )
+    if min(recipe.weights) <= 0:
+        raise HardnetError(f"{path}: weights must be positive, got {min(recipe.weights)}")
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
@@ -123,3 +189,21 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     from omegaconf import OmegaConf
 
     path.write_text(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
+
+
+def refuse_changes(stored: Path, recipe: Recipe) -> None:
+    """Refuse to resume a run with another recipe than it began with.
+
+    Args:
+        stored: the recipe.yaml of the run; keys that a file of an older version lacks have their
+            defaults, which do what that version did.
+        recipe: of the command that resumes; keys of :data:`FREE` may differ.
+    """
+    begun = read_recipe(stored, [])
+    for key in (f.name for f in fields(Recipe) if f.name not in FREE):
+        was, now = getattr(begun, key), getattr(recipe, key)
+        if was != now:
+            raise HardnetError(
+                f"{stored.parent} was begun with {key}={was}, not {now}: use that value to resume "
+                f"it, or another --output (these keys may change: {', '.join(FREE)})"
+            )
