@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.pairs import PairSampler
+from hardnet.patchsets.pairs import PairSampler, split_batch
 
 
 def test_one_pair_per_point_two_distinct_patches() -> None:
@@ -29,6 +32,33 @@ def test_one_pair_per_point_two_distinct_patches() -> None:
         assert {(x, y) for x in members for y in members if x != y} <= drawn
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_any_union_with_any_weights_gives_one_pair_per_point(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    points, sets = [], []
+    for k in range(count):
+        sizes = rng.integers(1, 5, rng.integers(40, 90))
+        points.append(rng.permutation(np.repeat(np.arange(len(sizes)) + 100 * k, sizes)))
+        sets.append(np.full(sizes.sum(), k))
+    shuffle = rng.permutation(sum(map(len, sets)))
+    joined, which = np.concatenate(points)[shuffle], np.concatenate(sets)[shuffle]
+    weights = rng.dirichlet(np.ones(count)) + 0.01
+    batch = int(rng.integers(1, 21))
+    sampler = PairSampler(joined, batch, seed, which, weights.tolist())
+    shares = weights / weights.sum()
+    single = {p for p in joined if (joined == p).sum() == 1}
+    for step in rng.integers(0, 100_000, 20).tolist():
+        a, b = sampler(step)
+        assert a.shape == b.shape == (batch,)
+        assert (joined[a] == joined[b]).all()
+        assert (a != b).all()
+        assert len(set(joined[a])) == batch
+        assert not single & set(joined[a])
+        given = np.bincount(which[a], minlength=count)
+        assert (np.abs(given - batch * shares) < 1).all()  # the share, rounded down or up
+
+
 def test_a_batch_is_a_function_of_seed_and_step() -> None:
     points = np.repeat(np.arange(30), 3)
     one, other = PairSampler(points, 8, 1), PairSampler(points, 8, 2)
@@ -37,6 +67,29 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
     assert np.array_equal(one(7), again(7))
     assert not np.array_equal(one(7), one(8))
     assert not np.array_equal(one(7), other(7))
+
+
+def test_a_run_of_an_earlier_version_continues_with_its_batches() -> None:
+    a, b = PairSampler(np.repeat(np.arange(10), 3), 4, seed=5)(7)
+    assert a.tolist() == [14, 7, 21, 29]
+    assert b.tolist() == [12, 6, 22, 27]
+    points = np.random.default_rng(1).integers(0, 40, 200)
+    sampler = PairSampler(points, 16, 0)
+    digest = hashlib.sha256()
+    for step in range(50):
+        for index in sampler(step):
+            digest.update(index.astype("<i8").tobytes())
+    assert digest.hexdigest().startswith("d522a5d10c3f48a5c20096bd69a87396")
+
+
+def test_a_union_without_weights_and_one_set_with_a_weight_change_nothing() -> None:
+    points = np.random.default_rng(1).integers(0, 40, 200)
+    plain = PairSampler(points, 16, 0)
+    union = PairSampler(points, 16, 0, sets=points // 20)
+    single = PairSampler(points, 16, 0, weights=[0.3])
+    for step in range(5):
+        assert np.array_equal(plain(step), union(step))
+        assert np.array_equal(plain(step), single(step))
 
 
 def test_points_are_drawn_evenly_whatever_their_size() -> None:
@@ -48,6 +101,64 @@ def test_points_are_drawn_evenly_whatever_their_size() -> None:
     assert np.abs(counts / counts.sum() - 0.25).max() < 0.03
 
 
+def test_points_of_a_weighted_set_are_drawn_evenly() -> None:
+    # 3 points and 30 points, half of the pairs each.
+    points = np.repeat(np.arange(33), 2)
+    sampler = PairSampler(points, 4, 0, sets=(points >= 3).astype(np.int64), weights=[1, 1])
+    counts = np.zeros(33)
+    for step in range(3000):
+        counts[points[sampler(step)[0]]] += 1
+    assert np.abs(counts[:3] / counts.sum() - 1 / 6).max() < 0.01
+    assert np.abs(counts[3:] / counts.sum() - 1 / 60).max() < 0.004
+
+
+def test_shares_add_up_to_the_batch_and_are_right_on_average() -> None:
+    for batch, weights in [(1024, [1, 1, 1]), (7, [5, 2, 1, 1]), (2, [1, 1, 1, 1, 1]), (5, [1])]:
+        shares = np.array(weights) / sum(weights)
+        total = np.zeros(len(weights))
+        for step in range(1000):
+            counts = split_batch(batch, shares, step)
+            assert sum(counts) == batch
+            assert (np.abs(counts - batch * shares) < 1).all()
+            total += counts
+            # Not only at the end: at every step the sum is close to what is due.
+            assert np.abs(total - (step + 1) * batch * shares).max() < 4
+
+
+def test_whole_shares_are_the_same_in_every_batch() -> None:
+    tenths = np.array([float(Fraction(n, 10)) for n in (1, 2, 3, 4)])
+    assert all(split_batch(1000, tenths, step) == [100, 200, 300, 400] for step in range(2000))
+
+
+def test_the_rows_of_a_part_of_the_batch_come_from_all_sets() -> None:
+    points = np.repeat(np.arange(400), 2)
+    sets = (points >= 200).astype(np.int64)
+    sampler = PairSampler(points, 128, 0, sets, [1, 1])
+    first = [sets[sampler(step)[0][:64]].mean() for step in range(20)]
+    assert abs(np.mean(first) - 0.5) < 0.05
+
+
 def test_too_large_a_batch_is_refused() -> None:
     with pytest.raises(HardnetError, match="a batch of 5"):
         PairSampler(np.repeat(np.arange(4), 2), 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        # Three quarters of 16 are 12, and set 1 has 10 points with two patches.
+        ([3, 1], "weight 3 of set 1 asks for 12 of the 16 pairs.* has 10 points"),
+        ([1], "weights has 1 numbers for 2 patch sets"),
+        ([1, 2, 3], "weights has 3 numbers for 2"),
+        ([1, 0], "must be positive numbers, got 1, 0"),
+        ([1, -2], "positive"),
+        ([1, float("nan")], "positive"),
+        ([1, float("inf")], "positive"),
+    ],
+)
+def test_weights_that_cannot_be(weights: list[float], message: str) -> None:
+    points = np.concatenate([np.repeat(np.arange(10), 2), np.arange(10, 90), np.arange(20, 90)])
+    sets = (points >= 20).astype(np.int64)
+    with pytest.raises(HardnetError, match=message):
+        PairSampler(points, 16, 0, sets, weights)
+    PairSampler(points, 16, 0, sets, [10, 6])  # exactly all points of the first set

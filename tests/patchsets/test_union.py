@@ -11,6 +11,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown_writer import BrownWriter
 from hardnet.patchsets.hpatches import TAGS
+from hardnet.patchsets.joined import JoinedPatches
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.union import join, open_sets
 
@@ -29,12 +30,68 @@ def test_points_never_collide_and_pairs_follow_their_patches() -> None:
     assert both.points.tolist() == [0, 0, 1, 3, 2, 3]
     assert both.pairs.tolist() == [[0, 1], [1, 2], [3, 5], [3, 4]]
     assert both.pair_labels.tolist() == [True, False, True, False]
-    assert both.patches[:, 0, 0].tolist() == [10, 10, 10, 20, 20, 20]
+    assert both.patches[:][:, 0, 0].tolist() == [10, 10, 10, 20, 20, 20]
+    assert both.sets is not None
+    assert both.sets.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_single_set_is_not_copied() -> None:
     one = make("one", [1, 1], [(0, 1)], 0)
     assert join([one]) is one
+
+
+def test_a_union_is_not_copied_into_memory(tmp_path: Path) -> None:
+    """Opened, joined and sampled, two maps of 64 MB take less than 8 MB of memory of our own."""
+    sets = []
+    for k in range(2):
+        np.save(tmp_path / f"{k}.npy", np.full((65_536, 32, 32), k, np.uint8))
+        patches = np.load(tmp_path / f"{k}.npy", mmap_mode="r")
+        points = np.arange(65_536) // 2
+        sets.append(PatchSet(str(k), patches, points, np.zeros((0, 2), np.int64)))
+    before = _own_memory()
+    both = join(sets)
+    batch = both.patches[np.arange(0, 131_072, 64)]
+    assert _own_memory() - before < 8e6
+    assert (batch[:1024] == 0).all()
+    assert (batch[1024:] == 1).all()
+
+
+def _own_memory() -> int:
+    """Bytes of this process that no file backs."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("memory is read from /proc")
+    return 1024 * int(status.read_text().split("RssAnon:")[1].split()[0])
+
+
+def test_joined_patches_are_indexed_like_an_array() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(0, 256, (n, 3, 3)).astype(np.uint8) for n in (4, 1, 7)]
+    joined, array = JoinedPatches(parts), np.concatenate(parts)
+    assert joined.shape == array.shape
+    assert len(joined) == len(array)
+    indices = [
+        *(0, 3, 4, 5, 11, -1, np.int64(4)),
+        *(slice(None), slice(2, 9), slice(-3, None), slice(None, None, -2), slice(20, 30)),
+        *([], [4], [11, 0, 4, 4, -12], rng.integers(-12, 12, 50), rng.integers(0, 12, (3, 5))),
+        rng.random(12) < 0.5,
+    ]
+    for index in indices:
+        rows = np.asarray(index, np.int64) if isinstance(index, list) else index
+        assert np.array_equal(joined[index], array[rows]), index
+        assert joined[index].shape == array[rows].shape
+    for wrong in (12, -13, [0, 12], [0.5], np.ones(5, bool)):
+        with pytest.raises(IndexError):
+            joined[wrong]
+
+
+def test_sets_that_cannot_be_joined() -> None:
+    one = make("one", [1, 1], [(0, 1)], 0)
+    large = PatchSet("large", np.zeros((2, 3, 3), np.uint8), one.points, one.pairs)
+    with pytest.raises(HardnetError, match=r"different sides.*one 2, large 3"):
+        join([one, large])
+    with pytest.raises(HardnetError, match="none has no patches"):
+        join([one, PatchSet("none", one.patches[:0], one.points[:0], one.pairs[:0])])
 
 
 @pytest.fixture
@@ -71,6 +128,13 @@ def test_a_split_means_its_training_sequences(folders: Path, camera: np.ndarray)
 def test_a_colon_in_a_folder_name_is_no_split(folders: Path) -> None:
     (folders / "brown").rename(folders / "brown:a")
     assert len(open_sets([str(folders / "brown:a")], 64)) == 6
+
+
+@pytest.mark.parametrize("second", ["brown", "./brown", "../{}/brown", "hp:a"])
+def test_a_folder_is_named_once(folders: Path, second: str) -> None:
+    first = f"{folders / 'hp'}" if second == "hp:a" else f"{folders / 'brown'}"
+    with pytest.raises(HardnetError, match="is named twice"):
+        open_sets([first, f"{folders}/{second.format(folders.name)}"], 32)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hardnet.bench.metrics import fdr95, fpr95, fpr_at_recall, roc_auc
 from hardnet.errors import HardnetError
 from hardnet.matching.distances import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import Patches, PatchSet
 
 BLOCK = 8192
 """Patches described at once, and stored under one key."""
@@ -143,7 +143,7 @@ def _blocks(
     return blocks
 
 
-def _take(patches: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _take(patches: Patches, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     """(N, S, S) of a memory-mapped array, in memory."""
     return np.array(patches[rows])
 

@@ -1,28 +1,46 @@
-"""Flip / rotate augmentation ("+" in the paper's tables), shared by the two patches of a pair."""
+"""Flip / rotate augmentation ("+" in the paper's tables), shared by the patches of a pair."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def flip_rotate(
-    anchors: NDArray[np.uint8], positives: NDArray[np.uint8], rng: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Transpose with probability 1/2, then mirror left-right with probability 1/2.
+@dataclass(frozen=True)
+class Flips:
+    """What happens to each pair of a batch: a transpose or not, then a mirror image or not.
 
     These are four of the eight symmetries of the square, as in the published training: identity,
     transpose, mirror, and a quarter turn.
 
-    Args:
-        anchors: (n, S, S) patches.
-        positives: (n, S, S) patches of the same points.
-        rng: draws one decision per pair.
+    Attributes:
+        transpose: (n,) swap rows and columns.
+        mirror: (n,) mirror left-right, after that.
     """
-    transpose = rng.random(len(anchors)) < 0.5
-    mirror = rng.random(len(anchors)) < 0.5
-    out = []
-    for patches in (anchors, positives):
-        turned = np.where(transpose[:, None, None], patches.swapaxes(1, 2), patches)
-        out.append(np.where(mirror[:, None, None], turned[:, :, ::-1], turned))
-    return out[0], out[1]
+
+    transpose: NDArray[np.bool_]
+    mirror: NDArray[np.bool_]
+
+    @classmethod
+    def draw(cls, pairs: int, rng: np.random.Generator) -> Flips:
+        """Each of the four symmetries with probability 1/4, independently for ``pairs`` pairs."""
+        return cls(rng.random(pairs) < 0.5, rng.random(pairs) < 0.5)
+
+    def __getitem__(self, rows: slice) -> Flips:
+        """Those of some of the pairs."""
+        return Flips(self.transpose[rows], self.mirror[rows])
+
+    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Flip patch i of (n, S, S) as pair i is flipped; the anchors and positives alike."""
+        turned = np.where(self.transpose[:, None, None], patches.swapaxes(1, 2), patches)
+        return np.where(self.mirror[:, None, None], turned[:, :, ::-1], turned)
+
+
+def flip_rotate(
+    anchors: NDArray[np.uint8], positives: NDArray[np.uint8], rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Flip both (n, S, S) patches of each pair alike."""
+    flips = Flips.draw(len(anchors), rng)
+    return flips(anchors), flips(positives)

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Patches(Protocol):
+    """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, S, S)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> NDArray[np.uint8]:
+        """Patches by number, slice, index array or mask, as of an array."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -17,12 +33,14 @@ class PatchSet:
         patches: (N, S, S) uint8, usually memory-mapped.
         points: (N,) int64, the 3D point of each patch.
         pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
+        sets: (N,) int64, which set of a union each patch is of; None where there is one set only.
     """
 
     name: str
-    patches: NDArray[np.uint8]
+    patches: Patches
     points: NDArray[np.int64]
     pairs: NDArray[np.int64]
+    sets: NDArray[np.int64] | None = None
 
     @property
     def pair_labels(self) -> NDArray[np.bool_]:

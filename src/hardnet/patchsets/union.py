@@ -13,11 +13,21 @@ from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.cache import Progress
 from hardnet.patchsets.catalogue import identify
 from hardnet.patchsets.hpatches import as_patchset, choose_split, read_hpatches
+from hardnet.patchsets.joined import JoinedPatches
 from hardnet.patchsets.patchset import PatchSet
 
 
 def open_sets(names: Sequence[str], size: int, progress: Progress | None = None) -> PatchSet:
-    """Open sets by name and join them; see :func:`open_training_set` and :func:`join`."""
+    """Open sets by name and join them; see :func:`open_training_set` and :func:`join`.
+
+    A folder may be named once: its points would get two ids, and then count as non-matching.
+    """
+    seen: set[Path] = set()
+    for name in names:
+        folder = Path(_parse(name)[0]).resolve()
+        if folder in seen:
+            raise HardnetError(f"{name} is named twice: name it once and give it a larger weight")
+        seen.add(folder)
     return join([open_training_set(name, size, progress) for name in names])
 
 
@@ -49,13 +59,20 @@ def open_training_set(name: str, size: int, progress: Progress | None = None) ->
 def join(sets: Sequence[PatchSet]) -> PatchSet:
     """One set of all patches; the points of different sets never share an id.
 
-    A single set stays memory-mapped; a union is copied into memory.
+    The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
+    apart, for the weights of :class:`hardnet.patchsets.pairs.PairSampler`.
     """
     if len(sets) == 1:
         return sets[0]
+    sides = {part.name: part.patches.shape[1:] for part in sets}
+    if len(set(sides.values())) > 1:
+        found = ", ".join(f"{name} {side[0]}" for name, side in sides.items())
+        raise HardnetError(f"sets with patches of different sides cannot be joined: {found}")
     points, pairs = [], []
     next_point = next_patch = 0
     for part in sets:
+        if not len(part):
+            raise HardnetError(f"{part.name} has no patches: leave it out")
         _, dense = np.unique(part.points, return_inverse=True)
         points.append(dense + next_point)
         pairs.append(part.pairs + next_patch)
@@ -63,9 +80,10 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         next_patch += len(part)
     return PatchSet(
         "+".join(part.name for part in sets),
-        np.concatenate([part.patches for part in sets]),
+        JoinedPatches([part.patches for part in sets]),
         np.concatenate(points).astype(np.int64),
         np.concatenate(pairs),
+        np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
     )
 
 
