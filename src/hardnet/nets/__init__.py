@@ -1,7 +1,8 @@
 """The networks, by name.
 
 A network is one file with one ``nn.Module`` that maps (N, 1, S, S) grey patches to (N, dim) unit
-vectors, has ``dim`` and ``patch_size``, and takes its dropout rate; one line here registers it.
+vectors, has ``dim`` and ``patch_size``, takes its dropout rate, and says by ``layers()`` what its
+forward applies in order (training runs large batches layer by layer); one line here registers it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hardnet.nets.layers import Layer, apply, flatten
 from hardnet.nets.normalise import normalise_patches, unit_length
 
 
@@ -37,8 +38,11 @@ class HardNet(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         """(N, 1, 32, 32) grey patches of any brightness range -> (N, 128) unit vectors."""
-        x = self.features(normalise_patches(patches))
-        return unit_length(x.flatten(1))
+        return apply(self.layers(), patches)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What :meth:`forward` applies, in order."""
+        return (normalise_patches, *self.features, flatten, unit_length)
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hardnet.nets.layers import Layer, apply, flatten
 from hardnet.nets.normalise import normalise_patches, unit_length
 
 
@@ -41,12 +42,15 @@ class TFeat(nn.Module):
 
     def raw(self, patches: Tensor) -> Tensor:
         """(N, 1, 32, 32) -> (N, 128) in [-1, 1], not of unit length."""
-        x: Tensor = self.descr(self.dropout(self.features(patches).flatten(1)))
-        return x
+        return apply(self.layers()[:-1], patches)
 
     def forward(self, patches: Tensor) -> Tensor:
         """(N, 1, 32, 32) grey patches, best in 0..255 -> (N, 128) unit vectors."""
-        return unit_length(self.raw(patches))
+        return apply(self.layers(), patches)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What :meth:`forward` applies, in order."""
+        return (*self.features, flatten, self.dropout, *self.descr, unit_length)
 
 
 class HardTFeat(nn.Module):
@@ -73,8 +77,11 @@ class HardTFeat(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         """(N, 1, 32, 32) grey patches of any brightness range -> (N, 128) unit vectors."""
-        x = self.classifier(self.features(normalise_patches(patches)))
-        return unit_length(x.flatten(1))
+        return apply(self.layers(), patches)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What :meth:`forward` applies, in order."""
+        return (normalise_patches, *self.features, *self.classifier, flatten, unit_length)
 
 
 def _convolutions() -> tuple[nn.Module, ...]:
