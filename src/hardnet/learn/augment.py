@@ -34,8 +34,10 @@ class Flips:
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Flip patch i of (n, S, S) as pair i is flipped; the anchors and positives alike."""
-        turned = np.where(self.transpose[:, None, None], patches.swapaxes(1, 2), patches)
-        return np.where(self.mirror[:, None, None], turned[:, :, ::-1], turned)
+        out = np.array(patches)
+        out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
+        out[self.mirror] = out[self.mirror][:, :, ::-1]
+        return out
 
 
 def flip_rotate(
