@@ -1,8 +1,15 @@
 """Which non-matching descriptor each pair is compared with: section 3.1 of the paper.
 
 Row i of the distance matrix holds the distances of anchor a_i to every positive, column i those of
-positive p_i to every anchor. The hardest negative of pair i is the closest of all of them that is
-not its own partner.
+positive p_i to every anchor. A sampling picks one of them for pair i, never its own partner:
+
+- hardest in batch: the closest of all;
+- random: of one other pair of the batch, drawn blindly;
+- classical: of a patch that was mined over the whole training set (:mod:`hardnet.learn.mining`).
+
+Every function returns (n,) distances, inf for a pair that has no negative. With ``anchor_swap`` the
+closer of two negatives is taken, one of the anchor (the row) and one of the positive (the column);
+without it only the anchor's.
 """
 
 from __future__ import annotations
@@ -16,36 +23,45 @@ SAME_PATCH = 0.008
 """A "non-matching" descriptor closer than this is the same patch under two names (a point that was
 reconstructed twice), and is not taken as a negative."""
 
-FAR = 10.0  # more than any distance between unit vectors
+BLOCK = 1024  # rows of the distance matrix held at a time
 
 
-def hardest_in_batch(distances: Tensor) -> Tensor:
-    """Distance of each pair's hardest negative, over its row and its column.
+def hardest_in_batch(
+    distances: Tensor, anchor_swap: bool = True, same_patch: float = SAME_PATCH
+) -> Tensor:
+    """Distance of each pair's hardest negative, from the whole matrix.
 
     Args:
         distances: (n, n), D[i, j] = d(a_i, p_j).
+        anchor_swap: look at the column of D too.
+        same_patch: distances below this are copies of a patch, not negatives.
 
     Returns:
-        (n,) min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ). Pairs without a negative (n = 1,
-        or only copies of themselves) get a distance above FAR and thus no loss.
+        (n,) min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ).
     """
-    masked = mask_own_partner(distances, offset=0)
-    return torch.minimum(masked.min(dim=1).values, masked.min(dim=0).values)
+    candidates = only_negatives(distances, 0, same_patch)
+    row = candidates.min(dim=1).values
+    return _closer(row, candidates.min(dim=0).values) if anchor_swap else row
 
 
-def mask_own_partner(distances: Tensor, offset: int) -> Tensor:
-    """Push matching entries and near-copies out of reach of the minimum.
+def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
+    """Put the own partner and copies of the patch out of reach.
 
     ``distances`` holds rows offset ... offset + k of the full matrix: (k, n) -> (k, n).
     """
     rows = torch.arange(distances.shape[0], device=distances.device)
-    partner = torch.zeros_like(distances)
-    partner[rows, rows + offset] = FAR
-    copy = (distances.detach() < SAME_PATCH).to(distances.dtype) * FAR
-    return distances + partner + copy
+    excluded = distances.detach() < same_patch
+    excluded[rows, rows + offset] = True
+    return distances.masked_fill(excluded, torch.inf)
 
 
-def hardest_in_batch_blockwise(anchors: Tensor, positives: Tensor, block: int = 1024) -> Tensor:
+def hardest_in_batch_blockwise(
+    anchors: Tensor,
+    positives: Tensor,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+    block: int = BLOCK,
+) -> Tensor:
     """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
 
     Only *which* negative is the hardest needs the whole matrix; that is found block by block
@@ -54,29 +70,101 @@ def hardest_in_batch_blockwise(anchors: Tensor, positives: Tensor, block: int = 
     Args:
         anchors: (n, D) unit vectors.
         positives: (n, D) unit vectors.
+        anchor_swap: look at the column of D too.
+        same_patch: distances below this are copies of a patch, not negatives.
         block: rows of the matrix held at a time.
 
     Returns:
         (n,) distances of the hardest negatives.
     """
     n = len(anchors)
+    own = torch.arange(n, device=anchors.device)
     with torch.no_grad():
-        row_best = anchors.new_empty(n)
-        row_index = torch.empty(n, dtype=torch.long, device=anchors.device)
-        column_best = anchors.new_full((n,), float("inf"))
-        column_index = torch.zeros(n, dtype=torch.long, device=anchors.device)
+        row_best, row_index = anchors.new_empty(n), torch.empty_like(own)
+        column_best, column_index = anchors.new_full((n,), torch.inf), torch.zeros_like(own)
         for start in range(0, n, block):
             part = distance_matrix(anchors[start : start + block], positives)
-            part = mask_own_partner(part, start)
+            part = only_negatives(part, start, same_patch)
             row_best[start : start + block], row_index[start : start + block] = part.min(dim=1)
-            value, index = part.min(dim=0)
-            # Strictly smaller: on ties the first row wins, as in the full matrix.
-            better = value < column_best
-            column_best = torch.where(better, value, column_best)
-            column_index = torch.where(better, index + start, column_index)
-        by_row = row_best <= column_best
-        own = torch.arange(n, device=anchors.device)
+            if anchor_swap:
+                value, index = part.min(dim=0)
+                # Strictly smaller: on ties the first row wins, as in the full matrix.
+                better = value < column_best
+                column_best = torch.where(better, value, column_best)
+                column_index = torch.where(better, index + start, column_index)
+        by_row = row_best < column_best
+        if not anchor_swap:
+            by_row[:] = True
         left = torch.where(by_row, own, column_index)
         right = torch.where(by_row, row_index, own)
-        nothing = torch.minimum(row_best, column_best) >= FAR
-    return pair_distances(anchors[left], positives[right]) + nothing * FAR
+        nothing = torch.where(by_row, row_best, column_best).isinf()
+    return pair_distances(anchors[left], positives[right]).masked_fill(nothing, torch.inf)
+
+
+def random_in_batch(
+    anchors: Tensor,
+    positives: Tensor,
+    generator: torch.Generator,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+) -> Tensor:
+    """Pair i is compared with pair s(i), s a random permutation of the batch.
+
+    A pair that the permutation leaves in its place has no negative; there is one per batch on
+    average, as in the published code.
+
+    Args:
+        anchors: (n, D) unit vectors.
+        positives: (n, D) unit vectors.
+        generator: draws the permutation.
+        anchor_swap: d(a_s(i), p_i) if that is closer than d(a_i, p_s(i)).
+        same_patch: distances below this are copies of a patch, not negatives.
+
+    Returns:
+        (n,) distances of the negatives.
+    """
+    n = len(anchors)
+    other = torch.randperm(n, generator=generator, device=generator.device).to(anchors.device)
+    in_place = other == torch.arange(n, device=anchors.device)
+    row = _without_copies(pair_distances(anchors, positives[other]), same_patch)
+    if anchor_swap:
+        column = _without_copies(pair_distances(anchors[other], positives), same_patch)
+        row = _closer(row, column)
+    return row.masked_fill(in_place, torch.inf)
+
+
+def mined(
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+) -> Tensor:
+    """Pair i is compared with the mined patch n_i.
+
+    Args:
+        anchors: (n, D) unit vectors.
+        positives: (n, D) unit vectors.
+        negatives: (n, D) unit vectors of the mined patches.
+        anchor_swap: d(p_i, n_i) if that is closer than d(a_i, n_i).
+        same_patch: distances below this are copies of a patch, not negatives.
+
+    Returns:
+        (n,) distances of the negatives.
+    """
+    row = _without_copies(pair_distances(anchors, negatives), same_patch)
+    if not anchor_swap:
+        return row
+    return _closer(row, _without_copies(pair_distances(positives, negatives), same_patch))
+
+
+def _without_copies(distances: Tensor, same_patch: float) -> Tensor:
+    return distances.masked_fill(distances.detach() < same_patch, torch.inf)
+
+
+def _closer(row: Tensor, column: Tensor) -> Tensor:
+    """The minimum, with all the gradient to one of the two on a tie: to the column's, section 3.1.
+
+    A NaN in either stays a NaN.
+    """
+    return torch.where((row < column) | row.isnan(), row, column)

@@ -1,0 +1,339 @@
+"""Every cell of the grid sampling x loss x regularizer x details, against explicit loops.
+
+The loops run on torch scalars, so that their gradient is a second, independent one; finite
+differences are the third.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.learn.distances import EPSILON  # noqa: E402
+from hardnet.learn.objective import LOSSES, REGULARIZERS, SAMPLINGS, build_objective  # noqa: E402
+
+KEYS = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
+GUARD = 0.3
+"""Of the grid. Wide enough to test with: differences are finite at 0.2, not where copies are."""
+
+GRID: list[dict[str, Any]] = [
+    dict(zip(KEYS, (sampling, *loss, *rest), strict=True))
+    for sampling, loss, *rest in [
+        *itertools.product(
+            ("hardest", "random", "classical"),
+            (("triplet", 1.0), ("softmin", 1.0), ("contrastive", 1.0), ("contrastive", 2.0)),
+            REGULARIZERS,
+            (True, False),
+            (GUARD, 0.0),
+        ),
+        *itertools.product(("all",), (("l2net", 1.0),), REGULARIZERS, (True, False), (GUARD, 0.0)),
+    ]
+]
+ON_GRID = pytest.mark.parametrize(
+    "cell", GRID, ids=lambda cell: "-".join(str(value) for value in cell.values())
+)
+PLAIN: dict[str, Any] = dict(
+    zip(KEYS, ("hardest", "triplet", 1.0, "none", True, 0.008), strict=True)
+)
+
+
+def unit(n: int, seed: int, dim: int = 16, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, dim, generator=generator, dtype=dtype)
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """sqrt(2 - 2 x.y) as section 3.1 has it, and the epsilon under the root."""
+    product = sum(x[k] * y[k] for k in range(len(x)))
+    return (2 - 2 * product + EPSILON).sqrt()
+
+
+def negative_of(
+    i: int,
+    a: torch.Tensor,
+    p: torch.Tensor,
+    n: torch.Tensor | None,
+    sampling: str,
+    order: list[int],
+    anchor_swap: bool,
+    same_patch: float,
+) -> torch.Tensor | None:
+    """The distance of the negative of pair i; None if it has none."""
+    if sampling == "hardest":
+        candidates = [distance(a[i], p[j]) for j in range(len(a)) if j != i]
+        if anchor_swap:
+            candidates += [distance(a[k], p[i]) for k in range(len(a)) if k != i]
+    elif sampling == "random":
+        candidates = []
+        if order[i] != i:
+            candidates.append(distance(a[i], p[order[i]]))
+            if anchor_swap:
+                candidates.append(distance(a[order[i]], p[i]))
+    else:
+        assert n is not None
+        candidates = [distance(a[i], n[i])]
+        if anchor_swap:
+            candidates.append(distance(p[i], n[i]))
+    candidates = [c for c in candidates if c.item() >= same_patch]
+    return min(candidates, key=lambda c: c.item()) if candidates else None
+
+
+def loss_of(
+    positive: torch.Tensor, negative: torch.Tensor | None, loss: str, margin: float
+) -> torch.Tensor:
+    """The loss of one pair; without a negative, the limit for one that is infinitely far."""
+    zero = positive * 0
+    if loss == "triplet":
+        if negative is None or margin + positive.item() - negative.item() < 0:
+            return zero
+        return margin + positive - negative
+    if loss == "softmin":
+        if negative is None:
+            return zero
+        up = (2 - positive).exp()
+        return -(up / (up + (2 - negative).exp())).log()
+    if negative is None or negative.item() > margin:
+        return positive
+    return positive + margin - negative
+
+
+def softmax_loss(
+    a: torch.Tensor, p: torch.Tensor, anchor_swap: bool, same_patch: float
+) -> torch.Tensor:
+    """L2-Net: -log of the match's share in its row, and in its column."""
+    n = len(a)
+    total = a.sum() * 0
+    for i in range(n):
+        own = (2 - distance(a[i], p[i])).exp()
+        lines = [[distance(a[i], p[j]) for j in range(n) if j != i]]
+        if anchor_swap:
+            lines.append([distance(a[k], p[i]) for k in range(n) if k != i])
+        for line in lines:
+            others = sum((2 - d).exp() for d in line if d.item() >= same_patch)
+            total = total - (own / (own + others)).log() / len(lines)
+    return total / n
+
+
+def correlation(x: torch.Tensor) -> torch.Tensor:
+    """Frobenius norm of the off-diagonal of the centred products, by loops."""
+    n, dim = x.shape
+    mean = [sum(x[i, k] for i in range(n)) / n for k in range(dim)]
+    squares = x.sum() * 0
+    for k in range(dim):
+        for m in range(dim):
+            if k != m:
+                entry = sum((x[i, k] - mean[k]) * (x[i, m] - mean[m]) for i in range(n))
+                squares = squares + entry * entry
+    return squares.sqrt() / n
+
+
+def slow_objective(
+    a: torch.Tensor,
+    p: torch.Tensor,
+    n: torch.Tensor | None,
+    *,
+    sampling: str,
+    loss: str,
+    margin: float,
+    regularizer: str,
+    anchor_swap: bool,
+    same_patch: float,
+    order: list[int],
+) -> torch.Tensor:
+    """Everything ``Objective`` does, one scalar at a time; ``order``: of the random sampling."""
+    if loss == "l2net":
+        total = softmax_loss(a, p, anchor_swap, same_patch)
+    else:
+        values = []
+        for i in range(len(a)):
+            negative = negative_of(i, a, p, n, sampling, order, anchor_swap, same_patch)
+            values.append(loss_of(distance(a[i], p[i]), negative, loss, margin))
+        total = sum(values, start=a.sum() * 0) / len(a)
+    return total + correlation(a) if regularizer == "cpr" else total
+
+
+def batch(n: int = 5, dim: int = 3) -> list[torch.Tensor]:
+    """Anchors, positives and mined negatives, with copies that the guard has to find.
+
+    p_1 lies within GUARD of a_0 (in batch), n_2 of a_2 and n_3 of p_3 (mined); n_0 and n_4 lie
+    beyond it, but within every margin.
+    """
+    a, p, n_ = unit(n, 1, dim), unit(n, 2, dim), unit(n, 3, dim)
+    copies = [(p[1], a[0], 0.1), (n_[2], a[2], 0.1), (n_[3], p[3], 0.1)]
+    for copy, original, noise in [*copies, (n_[0], p[0], 0.6), (n_[4], a[4], 0.6)]:
+        near = original + noise * unit(1, 4, dim)[0]
+        copy[:] = near / near.norm()
+    return [x.requires_grad_() for x in (a, p, n_)]
+
+
+def seeded(seed: int = 11) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def permutation(n: int, seed: int = 11) -> list[int]:
+    order: list[int] = torch.randperm(n, generator=seeded(seed)).tolist()
+    return order
+
+
+def test_the_grid_is_whole() -> None:
+    assert {cell["sampling"] for cell in GRID} == set(SAMPLINGS)
+    assert {cell["loss"] for cell in GRID} == set(LOSSES)
+
+
+def test_the_batch_has_what_the_grid_is_about() -> None:
+    a, p, n = batch()
+    assert EPSILON**0.5 < distance(a[0], p[1]) < GUARD
+    assert distance(a[2], n[2]) < GUARD
+    assert distance(p[3], n[3]) < GUARD
+    assert GUARD < distance(p[0], n[0]) < 1
+    assert GUARD < distance(a[4], n[4]) < 1
+    order = permutation(5)
+    assert any(order[i] == i for i in range(5)), "a pair that the permutation leaves in its place"
+    assert order[0] == 1, "the random sampling meets a copy"
+
+
+@ON_GRID
+def test_loss_and_gradient_equal_explicit_loops(cell: dict[str, Any]) -> None:
+    fast, slow = batch(), batch()
+    objective = build_objective(**cell)
+    third = objective.streams == 3
+    terms = objective(fast[0], fast[1], fast[2] if third else None, seeded())
+    expected = slow_objective(*slow, **cell, order=permutation(5))
+    assert terms.loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    terms.loss.backward()
+    expected.backward()
+    for x, y in zip(fast[: objective.streams], slow, strict=False):
+        assert x.grad.abs().sum() > 0
+        torch.testing.assert_close(x.grad, y.grad, atol=1e-12, rtol=0)
+
+
+@ON_GRID
+def test_gradient_equals_finite_differences(cell: dict[str, Any]) -> None:
+    objective = build_objective(**cell)
+    inputs = batch()[: objective.streams]
+
+    def loss(*x: torch.Tensor) -> torch.Tensor:
+        return objective(x[0], x[1], x[2] if len(x) == 3 else None, seeded()).loss
+
+    assert torch.autograd.gradcheck(loss, inputs)
+
+
+@ON_GRID
+def test_terms_are_the_distances_compared(cell: dict[str, Any]) -> None:
+    a, p, n = batch()
+    objective = build_objective(**cell)
+    terms = objective(a, p, n if objective.streams == 3 else None, seeded())
+    # Where all negatives are looked at, the hardest is reported.
+    sampling = "hardest" if cell["sampling"] == "all" else cell["sampling"]
+    details = cell["anchor_swap"], cell["same_patch"]
+    for i in range(len(a)):
+        slow = negative_of(i, a, p, n, sampling, permutation(5), *details)
+        assert terms.positive[i].item() == pytest.approx(distance(a[i], p[i]).item())
+        assert terms.negative[i].item() == pytest.approx(2.0 if slow is None else slow.item())
+
+
+@ON_GRID
+def test_one_pair(cell: dict[str, Any]) -> None:
+    a, p, n = (unit(1, seed).requires_grad_() for seed in (1, 2, 3))
+    objective = build_objective(**cell)
+    terms = objective(a, p, n if objective.streams == 3 else None, seeded())
+    terms.loss.backward()
+    assert all(torch.isfinite(x.grad).all() for x in (a, p))
+    if cell["sampling"] != "classical":  # nothing to compare with; contrastive still pulls
+        expected = terms.positive[0].item() if cell["loss"] == "contrastive" else 0.0
+        assert terms.loss.item() == pytest.approx(expected)
+        assert terms.negative.tolist() == [2.0]
+
+
+@ON_GRID
+def test_collapsed_network(cell: dict[str, Any]) -> None:
+    """All descriptors the same: copies are no negatives unless the guard is off."""
+    n, floor = 4, EPSILON**0.5
+    x = [unit(1, 7).repeat(n, 1).requires_grad_() for _ in range(3)]
+    objective = build_objective(**cell)
+    order = permutation(n)
+    terms = objective(x[0], x[1], x[2] if objective.streams == 3 else None, seeded())
+    met = n if cell["sampling"] != "random" else sum(order[i] != i for i in range(n))
+    if cell["same_patch"]:
+        met = 0
+    margin = cell["margin"]
+    expected = {
+        "triplet": margin * met / n,
+        "softmin": math.log(2) * met / n,
+        "contrastive": floor + (margin - floor) * met / n,
+        "l2net": math.log(n) if met else 0.0,
+    }[cell["loss"]]
+    assert terms.loss.item() == pytest.approx(expected, abs=1e-6)
+    terms.loss.backward()
+    assert all(torch.isfinite(y.grad).all() for y in x[: objective.streams])
+
+
+@ON_GRID
+def test_nan_descriptors_are_not_hidden(cell: dict[str, Any]) -> None:
+    objective = build_objective(**cell)
+    for stream in range(objective.streams):
+        x = [y.detach() for y in batch()]
+        x[stream][3, 0] = math.nan
+        third = x[2] if objective.streams == 3 else None
+        assert math.isnan(objective(x[0], x[1], third, seeded()).loss)
+
+
+@pytest.mark.parametrize("sampling", ["hardest", "random", "classical"])
+@pytest.mark.parametrize("loss", ["triplet", "softmin", "contrastive"])
+def test_float32_gives_the_same(sampling: str, loss: str) -> None:
+    objective = build_objective(**{**PLAIN, "sampling": sampling, "loss": loss})
+    x = [unit(50, seed) for seed in (1, 2, 3)]
+    both = [
+        objective(y[0], y[1], y[2] if objective.streams == 3 else None, seeded()).loss.item()
+        for y in (x, [z.float() for z in x])
+    ]
+    assert both[0] == pytest.approx(both[1], abs=1e-5)
+
+
+def test_random_follows_the_generator_and_only_it() -> None:
+    objective = build_objective(**{**PLAIN, "sampling": "random"})
+    a, p = unit(30, 1), unit(30, 2)
+    first, again, other = (objective(a, p, None, seeded(s)).loss for s in (1, 1, 2))
+    assert first == again != other
+    generator, state = seeded(1), seeded(1).get_state()
+    build_objective(**PLAIN)(a, p, None, generator)
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_streams() -> None:
+    for sampling, streams in (("hardest", 2), ("random", 2), ("classical", 3)):
+        assert build_objective(**{**PLAIN, "sampling": sampling}).streams == streams
+    objective = build_objective(**{**PLAIN, "sampling": "classical"})
+    with pytest.raises(ValueError, match="mined"):
+        objective(unit(3, 1), unit(3, 2), None, seeded())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": "tripet"}, "loss: unknown name 'tripet'; did you mean triplet?"),
+        ({"loss": "softmax"}, "did you mean softmin?"),
+        ({"sampling": "hardest-in-batch"}, "did you mean hardest?"),
+        ({"regularizer": "CPR"}, "did you mean cpr?"),
+        ({"regularizer": "xyz"}, "regularizer: unknown name 'xyz'; known: none, cpr"),
+        ({"loss": "l2net"}, "use sampling=all, not hardest"),
+        ({"sampling": "all"}, "loss triplet takes one negative per pair"),
+        ({"margin": 0.0}, "margin must be positive, got 0.0"),
+        ({"margin": math.nan}, "margin must be positive"),
+        ({"margin": math.inf}, "margin must be positive"),
+        ({"same_patch": -0.1}, "same_patch"),
+        ({"same_patch": 2.0}, "same_patch"),
+    ],
+)
+def test_errors_name_the_key_and_the_fix(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(HardnetError) as error:
+        build_objective(**{**PLAIN, **change})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
