@@ -1,0 +1,123 @@
+"""Batch normalisation of a batch that is never in one place.
+
+x^ = (x - mean) / sqrt(var + eps), with mean and var over the batch. The batch comes in chunks and
+is spread over processes; only sums per channel are exchanged. With N values per channel and g the
+gradient of the loss by x^, the gradient by x is
+
+    (g - sum(g) / N - x^ sum(g x^) / N) / sqrt(var + eps),
+
+so that the backward pass, too, needs two sums over the whole batch before its first result.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class Sums:
+    """Two sums per channel over chunks and processes, in float64.
+
+    Args:
+        group: the processes that share the batch; None for this one alone.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self._sums: Tensor | None = None
+
+    def add(self, first: Tensor, second: Tensor) -> None:
+        """Add the (C,) sums of a chunk."""
+        both = torch.stack([first, second]).double()
+        self._sums = both if self._sums is None else self._sums + both
+
+    def total(self) -> Tensor:
+        """(2, C) sums over everything."""
+        assert self._sums is not None
+        if self._group is not None:
+            dist.all_reduce(self._sums, group=self._group)
+        return self._sums
+
+
+class Norm:
+    """One batch normalisation of one training step; its learned scale is left to the caller.
+
+    Args:
+        module: the layer.
+        rows: patches in the whole batch, of all processes.
+        group: the processes that share the batch.
+    """
+
+    def __init__(self, module: _BatchNorm, rows: int, group: dist.ProcessGroup | None) -> None:
+        self._module, self._rows, self._group = module, rows, group
+        self._moments, self._gradients = Sums(group), Sums(group)
+
+    def observe(self, x: Tensor) -> None:
+        """Count a chunk of the input: (n, C, ...)."""
+        values = x.numel() // x.shape[1]
+        mean = _per_channel(x) / values
+        # Squares around the chunk's own mean: float32 loses nothing to a large mean.
+        squares = _per_channel((x - _beside(mean, x)).square_())
+        mean = mean.double()
+        self._moments.add(values * mean, squares.double() + values * mean.square())
+        self._values, self._dtype = self._rows * values // len(x), x.dtype
+
+    def fix(self) -> None:
+        """All chunks were observed: the statistics are known; update the running ones."""
+        mean, square = self._moments.total() / self._values
+        var = (square - mean.square()).clamp_min(0)
+        self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
+        self._scale = (var + self._module.eps).rsqrt().to(self._dtype)
+        _update_running(self._module, mean, var * self._values / max(self._values - 1, 1))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise a chunk."""
+        return F.batch_norm(x, self._mean, self._var, eps=self._module.eps)
+
+    def observe_gradient(self, gradient: Tensor, normalised: Tensor) -> None:
+        """Count a chunk of the gradient by the normalised values."""
+        self._gradients.add(_per_channel(gradient), _per_channel(gradient * normalised))
+
+    def fix_gradient(self) -> None:
+        """All chunks were observed: the shares of mean and var in the gradient are known."""
+        shares = -self._gradients.total() / self._values
+        self._by_mean, self._by_var = (shares * self._scale).to(self._dtype)
+
+    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Gradient by a chunk of the input, from the one by its normalised values."""
+        statistics = F.batch_norm(
+            x, self._mean, self._var, self._by_var, self._by_mean, eps=self._module.eps
+        )
+        return statistics.addcmul_(gradient, _beside(self._scale, x))
+
+
+def scale_and_shift(module: _BatchNorm, x: Tensor) -> Tensor:
+    """The learned part of batch normalisation, if it has one."""
+    if module.affine:
+        x = x * _beside(module.weight, x) + _beside(module.bias, x)
+    return x
+
+
+def _per_channel(x: Tensor) -> Tensor:
+    return x.sum([d for d in range(x.ndim) if d != 1])
+
+
+def _beside(channels: Tensor, x: Tensor) -> Tensor:
+    """(C,) shaped to broadcast along dimension 1 of ``x``."""
+    return channels.view(-1, *[1] * (x.ndim - 2))
+
+
+def _update_running(module: nn.Module, mean: Tensor, unbiased: Tensor) -> None:
+    assert isinstance(module, _BatchNorm)
+    if module.running_mean is None or module.running_var is None:
+        return
+    assert module.num_batches_tracked is not None
+    module.num_batches_tracked.add_(1)
+    # No momentum: the mean of all batches so far.
+    weight = module.momentum
+    weight = 1 / float(module.num_batches_tracked) if weight is None else weight
+    module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
+    module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)

@@ -1,0 +1,206 @@
+"""Chunks change the memory of a training step, and nothing else.
+
+Most comparisons are in float64. In float32 two correct computations differ where an activation is
+within rounding of zero: ReLU then passes the gradient of one and not of the other.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+from hardnet.learn.chunks import ChunkedNet  # noqa: E402
+from hardnet.learn.chunks_dropout import dropout  # noqa: E402
+from hardnet.learn.losses import hardnet_loss  # noqa: E402
+from hardnet.nets import NETS, build_net  # noqa: E402
+from hardnet.nets.layers import Layer, apply  # noqa: E402
+
+PAIRS = 11
+
+
+def some_patches(n: int = 2 * PAIRS) -> Tensor:
+    return torch.rand(n, 1, 32, 32, generator=torch.Generator().manual_seed(1)).double()
+
+
+def make_net(name: str, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    return build_net(name, dropout).double()
+
+
+def loss_of(descriptors: Tensor) -> Tensor:
+    n = len(descriptors) // 2
+    return hardnet_loss(descriptors[:n], descriptors[n:])
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in net.named_parameters()}
+
+
+class Awkward(nn.Module):
+    """What no registered network has: scale and bias, 1-D norms, two dropouts, norm after norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Sequential(
+            nn.BatchNorm2d(1),
+            nn.Conv2d(1, 4, 5, stride=3, padding="valid", bias=True),
+            nn.ReLU(),
+            nn.Conv2d(4, 6, 3, groups=2),
+            nn.BatchNorm2d(6, momentum=None),
+            nn.BatchNorm2d(6, track_running_stats=False),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.5),
+            nn.Conv2d(6, 5, 3, padding=1, padding_mode="reflect"),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+            nn.Linear(80, 7),
+            nn.BatchNorm1d(7),
+        )
+
+    def layers(self) -> tuple[Layer, ...]:
+        return tuple(self.stack)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(self.layers(), x)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("chunk", [8, 22, 100])
+def test_descriptors_gradients_and_statistics_are_those_of_plain_training(
+    name: str, chunk: int
+) -> None:
+    plain = make_net(name)
+    net = copy.deepcopy(plain)
+    chunked = ChunkedNet(net, chunk)
+    for _ in range(2):
+        plain.zero_grad()
+        net.zero_grad()
+        expected = plain.train()(some_patches())
+        loss_of(expected).backward()
+        found = chunked(some_patches(), seed=3)
+        loss_of(found).backward()
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    torch.testing.assert_close(gradients(net), gradients(plain), atol=1e-11, rtol=1e-8)
+    torch.testing.assert_close(net.state_dict(), plain.state_dict(), atol=1e-12, rtol=1e-9)
+
+
+def test_layers_that_no_registered_network_has() -> None:
+    torch.manual_seed(0)
+    plain = Awkward().double()
+    for layer in plain.stack:
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            nn.init.normal_(layer.weight)
+            nn.init.normal_(layer.bias)
+    net = copy.deepcopy(plain)
+    weights = torch.randn(22, 7).double()
+    (plain.train()(some_patches()) * weights).sum().backward()
+    (ChunkedNet(net, 5)(some_patches(), seed=0) * weights).sum().backward()  # type: ignore[arg-type]
+    torch.testing.assert_close(gradients(net), gradients(plain), atol=1e-11, rtol=1e-8)
+    torch.testing.assert_close(net.state_dict(), plain.state_dict(), atol=1e-12, rtol=1e-9)
+
+
+def test_frozen_parameters_stay_without_gradient() -> None:
+    net = make_net("hardnet")
+    net.features[3].weight.requires_grad_(False)
+    loss_of(ChunkedNet(net, 8)(some_patches(), seed=0)).backward()
+    assert net.features[3].weight.grad is None
+    assert net.features[0].weight.grad.abs().max() > 0
+
+
+def test_float32_is_as_near_to_the_truth_as_plain_training() -> None:
+    truth = make_net("hardnet")
+    plain, net = copy.deepcopy(truth).float(), copy.deepcopy(truth).float()
+    exact = truth.train()(some_patches())
+    ours = ChunkedNet(net, 8)(some_patches().float(), seed=0)
+    theirs = plain.train()(some_patches().float())
+    assert (ours - exact).abs().max() < max(2 * (theirs - exact).abs().max(), 1e-6)
+    for value, expected in zip(net.buffers(), truth.buffers(), strict=True):
+        torch.testing.assert_close(value.double(), expected.double(), atol=1e-6, rtol=1e-6)
+
+
+def test_a_large_mean_does_not_spoil_the_variance() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(1, affine=False)
+
+        def layers(self) -> tuple[Layer, ...]:
+            return (self.norm, nn.Flatten())
+
+    x = some_patches().float() + 1000
+    found = ChunkedNet(Shifted(), 8)(x, seed=0)  # type: ignore[arg-type]
+    exact = x.double()
+    exact = ((exact - exact.mean()) / (exact.var(correction=0) + 1e-5).sqrt()).flatten(1)
+    assert (found - exact).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["hardnet", "tfeat"])
+def test_dropout_follows_the_rows_not_the_chunks(name: str) -> None:
+    def run(chunk: int, order: Tensor, seed: int = 5) -> tuple[Tensor, dict[str, Tensor]]:
+        net = make_net(name, dropout=0.3)
+        found = ChunkedNet(net, chunk)(some_patches()[order], seed, rows=order)[order.argsort()]
+        loss_of(found).backward()
+        return found, gradients(net)
+
+    forwards = torch.arange(2 * PAIRS)
+    mixed = torch.randperm(2 * PAIRS, generator=torch.Generator().manual_seed(0))
+    found, gradient = run(100, forwards)
+    for chunk, order in [(3, forwards), (8, mixed)]:
+        other, other_gradient = run(chunk, order)
+        torch.testing.assert_close(other, found, atol=1e-11, rtol=0)
+        torch.testing.assert_close(other_gradient, gradient, atol=1e-11, rtol=1e-8)
+    assert (run(100, forwards, seed=6)[0] - found).abs().max() > 1e-3
+
+
+def test_dropout_keeps_the_right_share_and_the_mean() -> None:
+    rows = np.arange(64)
+    masked = dropout(torch.ones(64, 16, 8, 8), 0.3, 2**63 - 1, 0, rows)
+    assert masked.unique().tolist() == pytest.approx([0, 1 / 0.7])
+    assert (masked == 0).float().mean() == pytest.approx(0.3, abs=0.01)
+    by_place = (masked == 0).float().mean(0)  # no place is dropped in all rows alike
+    assert 0.0 < by_place.min() < 0.3 < by_place.max() < 1.0
+    other_layer = dropout(torch.ones(64, 16, 8, 8), 0.3, 2**63 - 1, 1, rows)
+    assert ((other_layer == 0) != (masked == 0)).float().mean() > 0.3
+    x = torch.ones(3, 5)
+    assert dropout(x, 0.0, 0, 0, rows[:3]) is x
+
+
+def test_gradients_are_those_of_finite_differences_under_dropout() -> None:
+    net = make_net("hardnet", dropout=0.3)
+    weights = torch.randn(8, 128, generator=torch.Generator().manual_seed(2)).double()
+
+    def value() -> Tensor:
+        return (ChunkedNet(net, 3)(some_patches(8), seed=9) * weights).sum()
+
+    value().backward()
+    for parameter in (net.features[3].weight, net.features[19].weight):
+        index = tuple(np.unravel_index(int(parameter.grad.abs().argmax()), parameter.shape))
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter[index] += sign * 1e-6
+                values.append(float(value()))
+                parameter[index] -= sign * 1e-6
+        slope = (values[0] - values[1]) / 2e-6
+        assert slope == pytest.approx(float(parameter.grad[index]), rel=1e-4)
+
+
+def test_backward_refuses_changed_weights_and_a_second_run() -> None:
+    net = make_net("hardnet")
+    loss = loss_of(ChunkedNet(net, 8)(some_patches(), seed=0))
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    loss = loss_of(ChunkedNet(net, 8)(some_patches(), seed=0))
+    with torch.no_grad():
+        net.features[0].weight += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        loss.backward()
