@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hardnet.provenance import collect, fingerprint
+import pytest
+
+from hardnet.provenance import collect, fingerprint, without_folders
 
 
 def test_block_is_json_and_names_no_folder(tmp_path: Path) -> None:
@@ -31,3 +33,18 @@ def test_fingerprint_follows_names_and_contents_not_the_place(tmp_path: Path) ->
     assert fingerprint([tmp_path / "two"]) != same
     (tmp_path / "one" / "sub" / "a.bin").rename(tmp_path / "one" / "sub" / "b.bin")
     assert fingerprint([tmp_path / "one"]) != same
+
+
+@pytest.mark.parametrize(
+    ("word", "clean"),
+    [
+        ("/home/me/set", "set"),
+        ("--output=/home/me/set/", "--output=set"),
+        ("data=[/home/me/a,/b/c,sets/d]", "data=[a,c,sets/d]"),
+        ("sift,/home/me/x.onnx", "sift,x.onnx"),
+        ("sets/a/b", "sets/a/b"),
+        ("data=[/sets/hpatches:a]", "data=[hpatches:a]"),
+    ],
+)
+def test_folders_of_the_machine_are_left_out(word: str, clean: str) -> None:
+    assert without_folders(word) == clean

@@ -8,7 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -56,6 +59,16 @@ def collect(
         "revision": revision(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def command_line() -> str:
+    """The command that is running, without the folders of this machine."""
+    return shlex.join(["hardnet", *(without_folders(word) for word in sys.argv[1:])])
+
+
+def without_folders(word: str) -> str:
+    """A word of a command with only the last part of each absolute path, as in "x=[/a/b,/c]"."""
+    return re.sub(r"(?:^|(?<=[=\[,]))/[^,\]]+", lambda path: Path(path[0]).name, word)
 
 
 def machine() -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +65,7 @@ def finish(
     from hardnet import provenance
     from hardnet.bench import report
 
-    results = {**body, "provenance": provenance.collect(_command(), settings, data)}
+    results = {**body, "provenance": provenance.collect(provenance.command_line(), settings, data)}
     text = json.dumps(results, indent=1)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -81,14 +79,3 @@ def finish(
     if output is not None and details:
         advice = f"more tables and figures: hardnet bench report {output} -o FOLDER"
         console.print(advice, markup=False, highlight=False)
-
-
-def _command() -> str:
-    """The command line, without the folders of this machine."""
-    words = ["hardnet", *sys.argv[1:]]
-    return shlex.join(",".join(_without_folder(part) for part in w.split(",")) for w in words)
-
-
-def _without_folder(part: str) -> str:
-    label, equals, path = part.rpartition("=")
-    return label + equals + (Path(path).name if path.startswith("/") else path)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
+
+from hardnet.learn.checkpoint import failed_write, write_whole
 
 COLUMNS = ("step", "pairs", "lr", "loss", "positive", "negative", "pairs_per_second", "fpr95")
 
@@ -14,20 +17,21 @@ class RunLog:
 
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / "log.csv"
-        rows = []
-        if step and self._path.exists():
-            with self._path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        rows = _rows_until(self._path, step) if step and self._path.exists() else []
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(self._path, lambda file: file.write(text.getvalue().encode()))
         self._board = _open_board(folder / "tensorboard", step)
 
     def add(self, row: dict[str, float]) -> None:
         """Append one row; absent columns stay empty."""
-        with self._path.open("a", newline="") as file:
-            csv.DictWriter(file, COLUMNS).writerow(row)
+        try:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, COLUMNS).writerow(row)
+        except OSError as error:
+            raise failed_write(self._path, error) from error
         if self._board is not None:
             for key in set(row) - {"step", "pairs"}:
                 self._board.add_scalar(key, row[key], int(row["step"]))
@@ -36,6 +40,13 @@ class RunLog:
         """Flush TensorBoard."""
         if self._board is not None:
             self._board.close()
+
+
+def _rows_until(path: Path, step: int) -> list[dict[str, str]]:
+    """The rows up to ``step``; a row that a kill or a full disk cut short has empty columns."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [r for r in rows if None not in r.values() and int(r["step"]) <= step]
 
 
 def _open_board(folder: Path, step: int) -> Any:

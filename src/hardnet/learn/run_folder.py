@@ -1,0 +1,89 @@
+"""The files of a run: those it begins with, goes on from, and ends with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from hardnet.errors import HardnetError
+from hardnet.learn.checkpoint import CHECKPOINT, failed_write, read_state
+from hardnet.learn.origin import record_origin
+from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
+from hardnet.nets import Net, build_net
+from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
+
+RECIPE = "recipe.yaml"
+
+
+def open_run(
+    folder: Path, recipe: Recipe, resume: bool
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Begin a run, or go on with one; its resolved recipe and its origin are written.
+
+    Args:
+        folder: of the run; made if absent.
+        recipe: the settings.
+        resume: go on from the folder's checkpoint; otherwise a folder with one is refused.
+
+    Returns:
+        The checkpoint to go on from (None for a new run), and the facts of the run's origin.
+    """
+    state = None
+    if (folder / CHECKPOINT).exists():
+        if not resume:
+            raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+        state = read_state(folder)
+        if state["seed"] != recipe.seed:
+            raise HardnetError(
+                f"{folder / CHECKPOINT} was made with seed {state['seed']}; resume with that seed"
+            )
+        if (folder / RECIPE).exists():
+            refuse_changes(folder / RECIPE, recipe)
+    elif resume:
+        raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = record_origin(folder, recipe, state["step"] if state else 0)
+    write_recipe(recipe, folder / RECIPE)
+    return state, facts
+
+
+def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
+    """The network with the weights a run begins with; a resumed run replaces them."""
+    torch.manual_seed(recipe.seed)
+    net = build_net(recipe.net, recipe.dropout)
+    if recipe.init and not resume:
+        stored = read_checkpoint(recipe.init)
+        if stored.net != recipe.net:
+            raise HardnetError(
+                f"init: {recipe.init} holds weights of {stored.net}, and the recipe trains "
+                f"{recipe.net}: use --set net={stored.net}, or other weights"
+            )
+        net.load_state_dict(stored.state)
+    # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
+    net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return net
+
+
+def weights_file(folder: Path, recipe: Recipe) -> Path:
+    """Where the final weights of a run are."""
+    return folder / f"{recipe.net}.safetensors"
+
+
+def write_weights(
+    folder: Path, net: Net, recipe: Recipe, pairs: int, facts: dict[str, Any]
+) -> None:
+    """Write the final weights, with the origin of the run as their metadata."""
+    path = weights_file(folder, recipe)
+    origin = {key: value for key, value in facts.items() if key != "settings"}
+    metadata = {"recipe": facts["settings"], "pairs": pairs, **origin}
+    part = path.with_name(f"{path.name}.part")
+    try:
+        save_checkpoint(part, net, recipe.net, metadata)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        raise failed_write(path, error) from error
