@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,13 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hardnet.errors import MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hardnet.learn.recipe import Recipe
     from hardnet.learn.trainer import Describe
+    from hardnet.patchsets.patchset import PatchSet
 
 
 def register(app: typer.Typer) -> None:
@@ -26,40 +29,108 @@ def register(app: typer.Typer) -> None:
 def train(
     recipe: Annotated[Path, typer.Argument(help="YAML file; the repository has recipes/*.yaml.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the run [runs/RECIPE].")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the run; by default runs/RECIPE."),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of the recipe: key=value.")
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the recipe: key=value. Repeatable."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
-    threads: Annotated[int, typer.Option(help="CPU threads; 0 for all cores.")] = 0,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue from the last checkpoint, to the same bits as one run.",
+        ),
+    ] = False,
+    threads: Annotated[
+        int, typer.Option(help="CPU threads of each process; 0 shares all cores.")
+    ] = 0,
 ) -> None:
-    """Train a descriptor; interrupt with ctrl-C and continue with --resume.
+    r"""Train a descriptor; interrupt with ctrl-C and continue with --resume.
 
-    Example: hardnet train recipes/post-nips.yaml --set data=[sets/mine] --set pairs=2000000
+    One GPU or CPU:
+
+        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --set pairs=2000000
+
+    Several GPUs of one machine, negatives from the batch of all of them:
+
+        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --set devices=4
+
+    The same by torchrun, also over several machines:
+
+        torchrun --nproc-per-node 4 --no-python hardnet train recipes/post-nips.yaml ...
+
+    The folder of the run gets the weights (NET.safetensors), recipe.yaml with every setting,
+    provenance.json, log.csv, TensorBoard curves and the checkpoint.
     """
+    from hardnet.learn.launch import LOST, end_with_parent, processes_exist, rank
     from hardnet.learn.recipe import read_recipe
-    from hardnet.patchsets.union import open_sets
 
     try:
         import torch
 
-        from hardnet.learn.trainer import Trainer
+        from hardnet.learn.distributed import LostProcessError
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     if threads:
         torch.set_num_threads(threads)
-    settings = read_recipe(recipe, set_ or [])
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # Fabric would divide the cores otherwise
     folder = output or Path("runs") / recipe.stem
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=rank() > 0)
+    try:
+        settings = read_recipe(recipe, set_ or [])
+        if settings.devices * settings.nodes > 1 and not processes_exist():
+            _train_by_processes(settings, folder, resume, console)
+            return
+        if "LOCAL_RANK" in os.environ:
+            end_with_parent()
+        _train(settings, folder, resume, console)
+    except LostProcessError as error:
+        if _OUR_PROCESSES not in os.environ:
+            raise
+        raise typer.Exit(LOST) from error  # the parent says it
+    except HardnetError:
+        if rank() > 0:  # the first process says it
+            raise typer.Exit(1) from None
+        raise
+
+
+_OUR_PROCESSES = "HARDNET_PROCESSES"
+"""Environment variable of the processes that this command starts."""
+
+
+def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
+    """Start one process per device with this same command, and say how they ended."""
+    from hardnet.learn.checkpoint import CHECKPOINT, last_step
+    from hardnet.learn.distributed import rows_of
+    from hardnet.learn.launch import LOST, describe_end, run_processes
+
+    rows_of(0, settings.devices * settings.nodes, settings.batch)
+    _open(settings, console)  # mistakes are said once, and patches are decoded once
+    if not resume and (folder / CHECKPOINT).exists():
+        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+    os.environ[_OUR_PROCESSES] = str(settings.devices)
+    command = [sys.executable, "-m", "hardnet.cli.app", *sys.argv[1:]]
+    code = run_processes(command, settings.devices, settings.nodes)
+    if code in (0, 1, 2, 130):  # 1, 2: the first process has said why; 130: stopped by the user
+        raise typer.Exit(code)
+    step = last_step(folder)
+    what = "a process on another machine ended" if code == LOST else describe_end(code)
+    then = (
+        f"continue from step {step} with --resume"
+        if step is not None
+        else "there is no checkpoint yet: begin again"
+    )
+    raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
+
+
+def _train(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
+    from hardnet.learn.trainer import Trainer
+
+    train_set = _open(settings, console)
+    trainer = Trainer(settings, train_set, folder, _validation(settings), resume)
     with _bar(console) as bar:
-        opening = bar.add_task("reading patches", total=None, info="")
-        train_set = open_sets(
-            settings.data, size=32, progress=lambda k, n: bar.update(opening, completed=k, total=n)
-        )
-        validate = _validation(settings)
-        bar.remove_task(opening)
-        trainer = Trainer(settings, train_set, folder, validate, resume)
         task = bar.add_task(
             "training", total=settings.steps, completed=trainer.step, info="first step"
         )
@@ -79,6 +150,20 @@ def train(
             console.print(f"stopped at step {trainer.step}; saved. Continue with --resume.")
             raise typer.Exit(130) from None
     console.print(f"weights: {weights}")
+
+
+def _open(settings: Recipe, console: Console) -> PatchSet:
+    from hardnet.patchsets.union import open_sets
+
+    with _bar(console) as bar:
+        task = bar.add_task("reading patches", total=None, info="")
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        patches = open_sets(settings.data, size=32, progress=show)
+        bar.remove_task(task)
+    return patches
 
 
 def _bar(console: Console) -> Progress:

@@ -1,40 +1,50 @@
-"""Train a network with the paper's loss: our own readable loop on Lightning Fabric.
+"""Train a network: our own readable loop on Lightning Fabric.
 
-Everything random (the batch, its augmentation, dropout) is a function of the recipe's seed and the
-step number. A checkpoint therefore holds only the step, the weights and the optimizer, and a run
-that was killed and resumed ends with the same bits as one that was not.
+Everything random (the batch, its augmentation, dropout, sampling) is a function of the recipe's
+seed and the step number. A checkpoint therefore holds only the step, the weights and the optimizer,
+and a run that was killed and resumed ends with the same bits as one that was not.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
 from hardnet.learn.allocator import keep_freed_memory
-from hardnet.learn.augment import flip_rotate
-from hardnet.learn.distances import pair_distances
-from hardnet.learn.losses import triplet_margin
-from hardnet.learn.recipe import Recipe, write_recipe
+from hardnet.learn.batches import Batch, Batches, prefetched
+from hardnet.learn.checkpoint import CHECKPOINT, write_state
+from hardnet.learn.describe import describe
+from hardnet.learn.distributed import (
+    any_rank,
+    from_rank_zero,
+    naming_lost_processes,
+    open_fabric,
+    rows_of,
+    sum_gradients,
+    world_group,
+)
+from hardnet.learn.embedding import Embedding
+from hardnet.learn.epochs import MinedEpochs
+from hardnet.learn.objective import Terms, build_objective
+from hardnet.learn.recipe import Recipe
+from hardnet.learn.run_folder import first_net, open_run, weights_file, write_weights
 from hardnet.learn.runlog import RunLog
-from hardnet.learn.sampling import hardest_in_batch_blockwise
-from hardnet.nets import build_net
-from hardnet.nets.checkpoints import save_checkpoint
+from hardnet.learn.seeds import DROPOUT, SAMPLING, seed_of
+from hardnet.learn.stopping import StopRequest
 from hardnet.patchsets.pairs import PairSampler
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import Patches, PatchSet
 
-CHECKPOINT = "last.ckpt"
-Describe = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+Describe = Callable[[Patches], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,9 @@ class Progress:
 
 class Trainer:
     """One training run in one folder.
+
+    With several devices each process makes its own Trainer with the same arguments; only the first
+    writes files, validates and reports.
 
     Args:
         recipe: the settings.
@@ -69,13 +82,29 @@ class Trainer:
     ) -> None:
         keep_freed_memory()
         self.recipe, self.folder, self._validate = recipe, folder, validate
-        self._patches = train_set.patches
-        self._sampler = PairSampler(train_set.points, recipe.batch, recipe.seed)
-        self._fabric = Fabric(accelerator=recipe.accelerator, devices=1)
-        torch.manual_seed(recipe.seed)
-        # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
-        self.net: nn.Module = build_net(recipe.net, recipe.dropout)
-        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._objective = build_objective(
+            sampling=recipe.sampling,
+            loss=recipe.loss,
+            margin=recipe.margin,
+            regularizer=recipe.regularizer,
+            anchor_swap=recipe.anchor_swap,
+            same_patch=recipe.same_patch,
+        )
+        sampler = PairSampler(
+            train_set.points, recipe.batch, recipe.seed, train_set.sets, recipe.weights
+        )
+        self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
+        self._group = world_group(self._fabric)
+        rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
+        self.batches = Batches(train_set, sampler, recipe.augment, recipe.seed, rows)
+        self.net = first_net(recipe, resume, self._fabric.device)
+        self._embed = Embedding(self.net, recipe.batch, rows, recipe.chunk, self._group)
+        self._epochs: MinedEpochs | None = None
+        if self._objective.streams == 3:
+            steps = -(-recipe.epoch // recipe.batch)
+            self._epochs = MinedEpochs(
+                self.net, train_set, folder, steps, recipe.seed, self._fabric
+            )
         self.optimizer = torch.optim.SGD(
             self.net.parameters(),
             lr=recipe.lr,
@@ -84,125 +113,126 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.step = 0
-        if (folder / CHECKPOINT).exists():
-            if not resume:
-                raise HardnetError(f"{folder} holds a run already; continue it with --resume")
-            self._load()
-        elif resume:
-            raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
-        self._forward, self._stepper = self._fabric.setup(self.net, self.optimizer)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_recipe(recipe, folder / "recipe.yaml")
+        with naming_lost_processes(self._fabric, folder):
+            state, self._facts = from_rank_zero(
+                self._fabric, partial(open_run, folder, recipe, resume)
+            )
+        if state is not None:
+            self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        path = self.folder / CHECKPOINT
+        try:
+            self.net.load_state_dict(state["net"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise HardnetError(f"{path} is not a checkpoint of this recipe: {reason}") from error
+        self.step = int(state["step"])
 
     def run(self, report: Callable[[Progress], None] | None = None) -> Path:
         """Train to the end of the recipe; return the file of the final weights.
 
-        An interrupt (ctrl-C) saves a checkpoint before it is passed on.
+        An interrupt (ctrl-C) or SIGTERM ends the step, saves a checkpoint and is then passed on as
+        KeyboardInterrupt.
         """
-        log = RunLog(self.folder, self.step)
+        first = self._fabric.is_global_zero
+        log = RunLog(self.folder, self.step) if first else None
+        lost = naming_lost_processes(self._fabric, self.folder)
         try:
-            while self.step < self.recipe.steps:
+            with lost, StopRequest() as stop, closing(self._upcoming()) as batches:
                 started = time.perf_counter()
-                row = self._train_step()
-                speed = self.recipe.batch / (time.perf_counter() - started)
-                fpr95 = self._maybe_validate()
-                row.update({"step": self.step, "pairs": self.step * self.recipe.batch})
-                row["pairs_per_second"] = round(speed, 1)
-                if fpr95 is not None:
-                    row["fpr95"] = fpr95
-                log.add(row)
-                if self.step % self.recipe.checkpoint_every == 0:
-                    self.save()
-                if report:
-                    report(Progress(self.step, self.recipe.steps, row["loss"], speed, fpr95))
-        except KeyboardInterrupt:
-            self.save()
-            raise
+                for batch in batches:
+                    row = self._train_step(batch)
+                    speed = self.recipe.batch / (time.perf_counter() - started)
+                    if log is not None:
+                        self._record(row, speed, log, report)
+                    if self.step % self.recipe.checkpoint_every == 0:
+                        self.save()
+                    if any_rank(stop.asked, self._fabric):
+                        self.save()
+                        raise KeyboardInterrupt
+                    started = time.perf_counter()
         finally:
-            log.close()
+            if log is not None:
+                log.close()
         self.save()
-        weights = self.folder / f"{self.recipe.net}.safetensors"
-        facts = {"recipe": asdict(self.recipe), "pairs": self.step * self.recipe.batch}
-        save_checkpoint(weights, self.net, self.recipe.net, facts)
-        return weights
+        if first:
+            pairs = self.step * self.recipe.batch
+            write_weights(self.folder, self.net, self.recipe, pairs, self._facts)
+        return weights_file(self.folder, self.recipe)
 
-    def _train_step(self) -> dict[str, float]:
-        step, recipe = self.step, self.recipe
-        lr = recipe.learning_rate(step)
+    def _upcoming(self) -> Generator[Batch, None, None]:
+        """The batches from this step to the end, made in the background."""
+        steps, workers = self.recipe.steps, self.recipe.workers
+        while self.step < steps:
+            last, mined = steps, None
+            if self._epochs is not None:
+                last, mined = min(steps, self._epochs.end(self.step)), self._epochs(self.step)
+            yield from prefetched(partial(self.batches, mined=mined), self.step, last, workers)
+
+    def _train_step(self, batch: Batch) -> dict[str, float]:
+        lr = self.recipe.learning_rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        a, p = self._sampler(step)
-        anchors, positives = self._patches[a], self._patches[p]
-        if recipe.augment:
-            rng = np.random.default_rng([recipe.seed, step, 1])
-            anchors, positives = flip_rotate(anchors, positives, rng)
-        torch.manual_seed(int(np.random.default_rng([recipe.seed, step, 2]).integers(2**63)))
-        self._forward.train()
-        descriptors = self._forward(self._to_input(np.concatenate([anchors, positives])))
-        first, second = descriptors[: recipe.batch], descriptors[recipe.batch :]
-        positive = pair_distances(first, second)
-        negative = hardest_in_batch_blockwise(first, second)
-        loss = triplet_margin(positive, negative, recipe.margin)
-        self._stepper.zero_grad()
-        self._fabric.backward(loss)
-        self._stepper.step()
+        self.optimizer.zero_grad()
+        terms = self.backward(batch)
+        self.optimizer.step()
         self.step += 1
-        value = float(loss.detach())
-        if not np.isfinite(value):
+        loss = float(terms.loss.detach())
+        if not np.isfinite(loss):
             raise HardnetError(
-                f"the loss became {value} at step {self.step}; lower lr or look at the patches"
+                f"the loss became {loss} at step {self.step}; lower lr or look at the patches"
             )
-        return {
-            "lr": lr,
-            "loss": value,
-            "positive": float(positive.detach().mean()),
-            "negative": float(negative.detach().mean()),
-        }
+        positive, negative = terms.positive.detach(), terms.negative.detach()
+        means = {"positive": float(positive.mean()), "negative": float(negative.mean())}
+        return {"lr": lr, "loss": loss, **means}
 
-    def _to_input(self, patches: NDArray[np.uint8]) -> Tensor:
-        """(n, S, S) uint8 -> (n, 1, S, S) float32 in 0..1 on the device."""
-        tensor = torch.from_numpy(np.ascontiguousarray(patches)).to(self._fabric.device)
-        return tensor[:, None].to(torch.float32) / 255
+    def backward(self, batch: Batch) -> Terms:
+        """The loss of a batch over all processes; adds its gradients to the parameters' own."""
+        seed, step = self.recipe.seed, batch.step
+        streams = [batch.anchors, batch.positives]
+        if batch.negatives is not None:
+            streams.append(batch.negatives)
+        anchors, positives, *mined = self._embed(streams, seed_of(seed, step, DROPOUT))
+        generator = torch.Generator().manual_seed(seed_of(seed, step, SAMPLING))
+        terms = self._objective(anchors, positives, mined[0] if mined else None, generator)
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        sum_gradients(self.net.parameters(), self._group)
+        return terms
 
-    def describe(self, patches: NDArray[np.uint8], batch: int = 512) -> NDArray[np.float32]:
+    def describe(self, patches: Patches, batch: int = 512) -> NDArray[np.float32]:
         """Descriptors of (n, S, S) patches by the network as it is now."""
-        self.net.eval()
-        with torch.no_grad():
-            parts = [
-                self.net(self._to_input(patches[i : i + batch])).cpu().numpy()
-                for i in range(0, len(patches), batch)
-            ]
-        return np.concatenate(parts)
+        return describe(self.net, patches, batch=batch)
 
-    def _maybe_validate(self) -> float | None:
-        every = self.recipe.validate_every
+    def _record(
+        self,
+        row: dict[str, float],
+        speed: float,
+        log: RunLog,
+        report: Callable[[Progress], None] | None,
+    ) -> None:
+        """Validate if it is time, then log and report the step."""
+        every, fpr95 = self.recipe.validate_every, None
         due = self.step == self.recipe.steps or (every and self.step % every == 0)
-        return self._validate(self.describe) if self._validate and due else None
+        row |= {"step": self.step, "pairs": self.step * self.recipe.batch}
+        row["pairs_per_second"] = round(speed, 1)
+        if self._validate and due:
+            row["fpr95"] = fpr95 = self._validate(self.describe)
+        log.add(row)
+        if report:
+            report(Progress(self.step, self.recipe.steps, row["loss"], speed, fpr95))
 
     def save(self) -> None:
         """Write the checkpoint; a kill in the middle leaves the previous one in place."""
+        if not self._fabric.is_global_zero:
+            return
         state = {
             "step": self.step,
             "seed": self.recipe.seed,
             "net": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        part = self.folder / f"{CHECKPOINT}.part"
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.folder / CHECKPOINT)
-
-    def _load(self) -> None:
-        path = self.folder / CHECKPOINT
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            self.net.load_state_dict(state["net"])
-            self.optimizer.load_state_dict(state["optimizer"])
-        except Exception as error:
-            reason = str(error).splitlines()[0]
-            raise HardnetError(f"{path} is not a checkpoint of this recipe: {reason}") from error
-        if state["seed"] != self.recipe.seed:
-            raise HardnetError(f"{path} was made with seed {state['seed']}; resume with that seed")
-        self.step = int(state["step"])
+        write_state(self.folder, state)
+        if self._epochs is not None:
+            self._epochs.saved(self.step)
