@@ -1,0 +1,54 @@
+"""The figure of gradient magnitudes: what its pixels show, and that it repeats exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from hardnet.errors import HardnetError
+from hardnet.experiments.gradient_figure import draw
+
+BLUE, PALE = (0x00, 0x72, 0xB2), (0xF7, 0xF7, 0xF7)
+
+
+@pytest.fixture(scope="module")
+def figure(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    path = tmp_path_factory.mktemp("figure") / "gradients.png"
+    draw(path)
+    image = cv2.imread(str(path))
+    assert image is not None
+    return image[:, :, ::-1]
+
+
+def test_as_much_of_it_is_blue_as_the_losses_say(figure: np.ndarray) -> None:
+    """Magnitude 1 fills 7/8 of both triplet panels, and 1 + 1/2 + 1 + 1 contrastive ones."""
+    blue = int((figure == BLUE).all(axis=2).sum())
+    pale = int((figure == PALE).all(axis=2).sum())
+    # 0 fills 1/8 of both triplet panels and half of one contrastive panel.
+    assert blue / pale == pytest.approx((2 * 7 / 8 + 3.5) / (2 / 8 + 0.5), rel=0.05)
+
+
+def test_softmin_has_shades_between(figure: np.ndarray) -> None:
+    red = np.unique(figure[(figure[:, :, 0] < figure[:, :, 2])][:, 0])
+    assert len(red) > 100
+
+
+def test_svg_has_words_and_repeats(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.svg", tmp_path / "b.svg"
+    draw(first)
+    draw(second)
+    text = first.read_text()
+    for word in ("triplet margin, m = 1", "softmin", "contrastive, m = 1", "contrastive, m = 2"):
+        assert word in text
+    assert text == second.read_text()
+
+
+def test_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(HardnetError, match=r"\.png, \.svg"):
+        draw(tmp_path / "a.pdf")
