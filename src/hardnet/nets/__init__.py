@@ -1,19 +1,26 @@
 """The networks, by name.
 
-A network is one file with one ``nn.Module`` that maps (N, 1, S, S) grey patches to (N, dim) unit
-vectors, has ``dim`` and ``patch_size``, takes its dropout rate, and says by ``layers()`` what its
-forward applies in order (training runs large batches layer by layer); one line here registers it.
+To add one, write one file and one line. The file has a subclass of :class:`Net`:
+
+- its constructor takes the dropout rate, with a default, and makes the modules;
+- ``layers()`` gives them in the order in which they are applied. A layer is a module or a function
+  that treats every patch alone (batch normalisation excepted): normally ``normalise_patches``
+  first, ``unit_length`` last, convolutions in between;
+- ``dim`` and ``patch_size`` if they are not 128 and 32.
+
+The line is its entry in ``NETS``. Then recipes (``net: name``), weights files, chunked and
+distributed training, ``hardnet export`` and the tests of all networks (``tests/nets``) take it by
+that name. Weights files are recognised by names and shapes of their parameters, so two networks
+must not have all of these in common. If it has a layer that ONNX export does not know, export says
+so: that is one function in ``hardnet.interop.onnx``.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from hardnet.errors import HardnetError
 from hardnet.nets.hardnet import HardNet
+from hardnet.nets.layers import Net
 from hardnet.nets.tfeat import HardTFeat, TFeat
-
-Net: TypeAlias = HardNet | TFeat | HardTFeat
 
 NETS: dict[str, type[Net]] = {
     "hardnet": HardNet,

@@ -142,7 +142,7 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
 def _fit(name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """The part of ``state`` that network ``name`` uses; HardnetError if it does not fit exactly."""
     shapes = _shapes(name)
-    unrelated: tuple[str, ...] = getattr(NETS[name], "unrelated", ())
+    unrelated = NETS[name].unrelated
     missing = [k for k in shapes if k not in state and not k.endswith(_COUNTER)]
     unexpected = [k for k in state if k not in shapes and not k.startswith(unrelated)]
     wrong = [

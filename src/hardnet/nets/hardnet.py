@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
-from hardnet.nets.layers import Layer, apply, flatten
+from hardnet.nets.layers import Layer, Net, flatten, orthogonal
 from hardnet.nets.normalise import normalise_patches, unit_length
 
 
-class HardNet(nn.Module):
+class HardNet(Net):
     """Seven convolutions: a 32 x 32 grey patch becomes a 128-D unit vector.
 
     Every convolution is followed by batch normalisation without learned scale, *the last one too*
     (the paper's figure omits it, the published checkpoints have it); ReLU follows all but the last.
+    The patch may have any brightness range.
 
     Args:
         dropout: rate before the last convolution; 0.1 in the NIPS recipe, 0.3 after.
     """
-
-    dim = 128
-    patch_size = 32
 
     def __init__(self, dropout: float = 0.1) -> None:
         super().__init__()
@@ -34,11 +32,7 @@ class HardNet(nn.Module):
             nn.Conv2d(128, self.dim, kernel_size=8, bias=False),
             nn.BatchNorm2d(self.dim, affine=False),
         )
-        self.features.apply(_orthogonal)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """(N, 1, 32, 32) grey patches of any brightness range -> (N, 128) unit vectors."""
-        return apply(self.layers(), patches)
+        self.features.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
         """What :meth:`forward` applies, in order."""
@@ -51,8 +45,3 @@ def _block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
         nn.BatchNorm2d(outputs, affine=False),
         nn.ReLU(inplace=True),
     )
-
-
-def _orthogonal(module: nn.Module, gain: float = 0.6) -> None:
-    if isinstance(module, nn.Conv2d):
-        nn.init.orthogonal_(module.weight, gain=gain)

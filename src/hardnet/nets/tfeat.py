@@ -3,33 +3,30 @@
 Both are convolution 7, tanh, max-pool, convolution 6, tanh and one fully connected layer with tanh:
 a 32 x 32 patch becomes 128 numbers. They differ in what surrounds these layers, and in the names
 of the parameters; the names here are those of the published files, so that they load as they are.
+
+The descriptor ``hardtfeat``, and what ``net: hardtfeat`` trains, is :class:`HardTFeat`.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hardnet.nets.layers import Layer, apply, flatten
+from hardnet.nets.layers import Layer, Net, apply, flatten, orthogonal
 from hardnet.nets.normalise import normalise_patches, unit_length
 
 
-class TFeat(nn.Module):
+class TFeat(Net):
     """TFeat as its authors published it (``tfeat-liberty.params`` and its sisters).
 
-    The patch is normalised by its biased variance with 1e-5 added. The published descriptor is the
-    tanh output compared by L2; ours is that output scaled to unit length, as every descriptor here
-    is, and :meth:`raw` gives the published values. The scaling does not matter: matching AP on
-    patches of the Oxford sequences is .638 raw and .641 scaled with the weights of liberty, .677
-    and .680 with notredame's.
+    The patch is normalised by its biased variance with 1e-5 added, so it should be in 0..255. The
+    published descriptor is the tanh output compared by L2; ours is that output scaled to unit
+    length, as every descriptor here is, and :meth:`raw` gives the published values. The scaling
+    does not matter: matching AP on patches of the Oxford sequences is .638 raw and .641 scaled with
+    the weights of liberty, .677 and .680 with notredame's.
 
     Args:
         dropout: rate before the last layer; TFeat was published without.
     """
-
-    dim = 128
-    patch_size = 32
-    unrelated = ()
-    """Prefixes of parameters that published files carry and this network does not use."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -44,28 +41,22 @@ class TFeat(nn.Module):
         """(N, 1, 32, 32) -> (N, 128) in [-1, 1], not of unit length."""
         return apply(self.layers()[:-1], patches)
 
-    def forward(self, patches: Tensor) -> Tensor:
-        """(N, 1, 32, 32) grey patches, best in 0..255 -> (N, 128) unit vectors."""
-        return apply(self.layers(), patches)
-
     def layers(self) -> tuple[Layer, ...]:
         """What :meth:`forward` applies, in order."""
         return (*self.features, flatten, self.dropout, *self.descr, unit_length)
 
 
-class HardTFeat(nn.Module):
-    """TFeat trained with the HardNet loss (``HardTFeat.pth``).
+class HardTFeat(Net):
+    """TFeat trained with the HardNet loss (``HardTFeat.pth``, and our own ``hardtfeat``).
 
-    Input normalisation and unit length are those of HardNet. The file does not say whether a tanh
-    follows the last layer; with it, patches of the Oxford sequences match better (AP .786) than
-    without (.761), so it does.
+    Input normalisation, unit length and the start of a training are those of HardNet. The published
+    file does not say whether a tanh follows the last layer; with it, patches of the Oxford
+    sequences match better (AP .786) than without (.761), so it does.
 
     Args:
         dropout: rate before the last layer.
     """
 
-    dim = 128
-    patch_size = 32
     unrelated = ("SIFT.",)  # the file was saved with a SIFT module attached for comparison
 
     def __init__(self, dropout: float = 0.1) -> None:
@@ -74,10 +65,7 @@ class HardTFeat(nn.Module):
         self.classifier = nn.Sequential(
             nn.Dropout(dropout), nn.Conv2d(64, self.dim, kernel_size=8), nn.Tanh()
         )
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """(N, 1, 32, 32) grey patches of any brightness range -> (N, 128) unit vectors."""
-        return apply(self.layers(), patches)
+        self.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
         """What :meth:`forward` applies, in order."""
