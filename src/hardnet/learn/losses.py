@@ -1,4 +1,4 @@
-"""The losses of the paper: equation 1 of section 3.1, and the others of section 4.3 and table 2.
+"""The losses of the paper: equation 1 of section 3.1, and the others of section 4.2 and table 2.
 
 Each is a function of two distances per pair: d(a_i, p_i) of the match and d_i of its negative. A
 pair that has no negative comes with d_i = inf, and each loss is then what its formula says.
