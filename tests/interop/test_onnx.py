@@ -12,13 +12,14 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
+from hardnet.descriptors import WEIGHTS
 from hardnet.descriptors.hardnet_onnx import OnnxDescriptor
 from hardnet.errors import HardnetError
 from hardnet.interop.calibration import real_patches
-from hardnet.interop.onnx import fold, to_onnx
-from hardnet.interop.quantise import best_scale, quantise_weights, to_onnx_int8
+from hardnet.interop.onnx import to_onnx
+from hardnet.interop.quantise import best_scale, quantise_weights, relu_chain, to_onnx_int8
 from hardnet.nets import HardNet, TFeat
-from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
+from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
 from hardnet.nets.normalise import normalise_patches
 
 
@@ -31,7 +32,7 @@ def test_folding_changes_no_layer(net: HardNet, patches: np.ndarray) -> None:
     x = normalise_patches(torch.from_numpy(patches[:8]).float()[:, None])
     with torch.inference_mode():
         expected = net.features(x).flatten(1)
-        for i, layer in enumerate(layers := fold(net)):
+        for i, layer in enumerate(layers := relu_chain(net)):
             weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
             x = F.conv2d(x, weight, bias, layer.stride, layer.padding)
             x = x.relu() if i < len(layers) - 1 else x
@@ -79,11 +80,16 @@ def test_best_scale_clips_a_lone_outlier_but_not_a_uniform_range() -> None:
     assert best_scale(outlier, levels=15) < 0.5 * 3 / 15
 
 
-def test_only_hardnet_is_exported_and_calibration_needs_patches(
+def test_the_shipped_file_is_what_its_weights_export_to() -> None:
+    net = load_net(WEIGHTS / "hardnet.safetensors")
+    assert to_onnx(net) == (WEIGHTS / "hardnet.onnx").read_bytes()
+
+
+def test_only_hardnet_has_an_8_bit_form_and_calibration_needs_patches(
     net: HardNet, patches: np.ndarray
 ) -> None:
-    with pytest.raises(HardnetError, match="only hardnet"):
-        to_onnx(TFeat())
+    with pytest.raises(HardnetError, match="only hardnet has an 8-bit form, not TFeat"):
+        to_onnx_int8(TFeat(), patches)
     with pytest.raises(HardnetError, match="at least 64 patches, got 3"):
         to_onnx_int8(net, patches[:3])
 
@@ -103,6 +109,16 @@ def test_export_command_writes_the_three_files(net: HardNet, photos: Path, tmp_p
     assert facts["max_difference_to_torch"] < 1e-5
     assert facts["int8_mean_cosine"] > 0.99
     assert read_checkpoint(out / "hardnet.safetensors").metadata["pairs"] == 5
+
+
+def test_export_says_before_writing_that_there_is_no_8_bit_form(
+    photos: Path, tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path / "in.safetensors", TFeat(), "tfeat")
+    arguments = ["export", str(tmp_path / "in.safetensors"), "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--int8", "--calibration", str(photos)])
+    assert "only hardnet has an 8-bit form" in str(done.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_export_int8_without_calibration_says_what_is_missing(tmp_path: Path) -> None:

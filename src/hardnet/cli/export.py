@@ -30,14 +30,17 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(help="Weights: .safetensors, .pth, .params.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     int8: Annotated[
-        bool, typer.Option("--int8", help="Also in 8-bit integers; needs --calibration.")
+        bool,
+        typer.Option("--int8", help="Also in 8-bit integers (hardnet only); needs --calibration."),
     ] = False,
     calibration: Annotated[
         Path | None, typer.Option(help="Patch set or folder of photographs to calibrate with.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write a trained HardNet as ONNX (for use) and safetensors (for training).
+    """Write a trained network as ONNX (for use) and safetensors (for training).
+
+    The files are called by the name of the network: hardnet.onnx, hardtfeat.onnx, ...
 
     Example: hardnet export runs/mine/hardnet.safetensors -o out --int8 --calibration photos
     """
@@ -45,7 +48,7 @@ def export(
         raise HardnetError("--int8 needs --calibration FOLDER: a patch set or photographs")
     try:
         from hardnet.interop.onnx import to_onnx
-        from hardnet.interop.quantise import to_onnx_int8
+        from hardnet.interop.quantise import relu_chain, to_onnx_int8
         from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
@@ -54,11 +57,13 @@ def export(
 
     stored = read_checkpoint(checkpoint)
     net = load_net(checkpoint)
+    if int8:
+        relu_chain(net)  # says so before anything is written if the network has no 8-bit form
     real = None if calibration is None else real_patches(calibration, 2 * _CHECKED)
     # Calibrated on one half, checked on the other.
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]
     output.mkdir(parents=True, exist_ok=True)
-    files = [output / "hardnet.onnx", output / "hardnet.safetensors"]
+    files = [output / f"{stored.net}{suffix}" for suffix in (".onnx", ".safetensors")]
     files[0].write_bytes(to_onnx(net))
     save_checkpoint(files[1], net, stored.net, stored.metadata)
     expected = TorchDescriptor(files[1])(checked)
@@ -69,7 +74,7 @@ def export(
     facts: dict[str, Any] = {"patches": "noise" if real is None else "real"}
     facts["max_difference_to_torch"] = difference
     if int8 and real is not None:
-        files.append(output / "hardnet-int8.onnx")
+        files.append(output / f"{stored.net}-int8.onnx")
         files[-1].write_bytes(to_onnx_int8(net, real[: len(real) // 2]))
         cosine = (_described(files[-1], checked) * expected).sum(1)
         facts["int8_mean_cosine"] = float(cosine.mean())

@@ -1,128 +1,48 @@
-"""HardNet as an ONNX graph, written by hand: small, the same bytes every time, no exporter.
+"""Networks as ONNX graphs, written layer by layer: small, the same bytes every time, no exporter.
 
-The graph reads (N, 1, 32, 32) float patches of any brightness range and gives (N, 128) unit
-vectors: per-patch normalisation, the convolutions with batch normalisation folded into them, and
-the scaling to unit length. The last convolution covers its whole input, so it is a matrix product,
-which onnxruntime runs faster than the same thing called a convolution.
+The graph reads (N, 1, S, S) float patches and gives (N, D) unit vectors: all that the network does
+in evaluation mode, with batch normalisation folded into the layer before it. A convolution that
+covers its whole input is a matrix product, which onnxruntime runs faster than the same thing called
+a convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError
+from hardnet.interop.folding import Convolution, double, fold
+from hardnet.interop.onnx_graph import Graph, normalise_nodes, unit_length_nodes
 
 if TYPE_CHECKING:
-    import torch
-
-    from hardnet.nets import Net
-
-OPSET = 17  # of March 2022; read by every onnxruntime the package allows
-_IR_VERSION = 8  # the file format that came with that opset
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One convolution with its batch normalisation folded in; ReLU follows all but the last."""
-
-    weight: NDArray[np.float32]
-    """(outputs, inputs, k, k)"""
-    bias: NDArray[np.float32]
-    """(outputs,)"""
-    stride: int
-    padding: int
-
-
-def fold(net: Net) -> list[Layer]:
-    """The convolutions of a HardNet in evaluation mode, batch normalisation folded in.
-
-    BN(Wx) = (Wx - mean) / sqrt(var + eps) = (W / s) x - mean / s, computed in double precision.
-    """
     from torch import nn
 
-    from hardnet.nets.hardnet import HardNet
-
-    if not isinstance(net, HardNet):
-        raise HardnetError(f"only hardnet can be exported to ONNX, not {type(net).__name__}")
-    layers, conv = [], None
-    for module in net.features:
-        if isinstance(module, nn.Conv2d):
-            conv = module
-        elif isinstance(module, nn.BatchNorm2d) and conv is not None:
-            variance, mean = _double(module.running_var), _double(module.running_mean)
-            scale = 1 / np.sqrt(variance + module.eps)
-            weight = _double(conv.weight) * scale[:, None, None, None]
-            stride, padding = int(conv.stride[0]), int(conv.padding[0])
-            bias = (-mean * scale).astype(np.float32)
-            layers.append(Layer(weight.astype(np.float32), bias, stride, padding))
-    return layers
+    from hardnet.nets import Net
+    from hardnet.nets.layers import Layer
 
 
 def to_onnx(net: Net) -> bytes:
-    """The ONNX file of a HardNet in float32."""
-    layers = fold(net)
-    graph = Graph()
-    x = normalise_nodes(graph, pixels=net.patch_size**2)
-    for i, layer in enumerate(layers[:-1]):
-        weight, bias = graph.constant(f"w{i}", layer.weight), graph.constant(f"b{i}", layer.bias)
-        x = graph.node("Conv", [x, weight, bias], f"conv{i}", **conv_attributes(layer))
-        x = graph.node("Relu", [x], f"relu{i}")
-    last = layers[-1]
-    weight = graph.constant("w_last", last.weight.reshape(len(last.weight), -1))
-    flat = graph.node("Flatten", [x], "flat")
-    y = graph.node("Gemm", [flat, weight, graph.constant("b_last", last.bias)], "y", transB=1)
-    unit_length_nodes(graph, y)
-    return graph.serialise(net.patch_size, net.dim)
+    """The ONNX file of a network in evaluation mode, in float32.
+
+    Raises:
+        HardnetError: the network has a layer that cannot be written.
+    """
+    layers = fold(net.layers())
+    writer = _Writer(net.patch_size, sum(isinstance(layer, Convolution) for layer in layers))
+    for layer in layers:
+        if isinstance(layer, Convolution):
+            writer.convolution(layer)
+        else:
+            writer.layer(layer)
+    if writer.last != "descriptors":
+        raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
+    return writer.graph.serialise(net.patch_size, net.dim)
 
 
-class Graph:
-    """Nodes and constants of an ONNX graph from "patches" to "descriptors"."""
-
-    def __init__(self) -> None:
-        try:
-            import onnx
-        except ImportError as error:
-            raise MissingExtraError("onnx", "train") from error
-        self._onnx = onnx
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-
-    def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name."""
-        self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Add an operation with one output and return the output's name."""
-        make = self._onnx.helper.make_node
-        self._nodes.append(make(kind, list(inputs), [output], name=output, **attributes))
-        return output
-
-    def serialise(self, patch_size: int, dim: int) -> bytes:
-        """The checked model as the bytes of an ``.onnx`` file."""
-        make, real = self._onnx.helper, self._onnx.TensorProto.FLOAT
-        side = patch_size
-        graph = make.make_graph(
-            self._nodes,
-            "hardnet",
-            [make.make_tensor_value_info("patches", real, ["N", 1, side, side])],
-            [make.make_tensor_value_info("descriptors", real, ["N", dim])],
-            self._constants,
-        )
-        opset = [make.make_opsetid("", OPSET)]
-        model = make.make_model(
-            graph, opset_imports=opset, ir_version=_IR_VERSION, producer_name="hardnet"
-        )
-        self._onnx.checker.check_model(model, full_check=True)
-        return bytes(model.SerializeToString(deterministic=True))
-
-
-def conv_attributes(layer: Layer) -> dict[str, list[int]]:
+def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
     """Stride, padding and kernel size in ONNX's words."""
     return {
         "kernel_shape": list(layer.weight.shape[2:]),
@@ -131,32 +51,96 @@ def conv_attributes(layer: Layer) -> dict[str, list[int]]:
     }
 
 
-def normalise_nodes(graph: Graph, pixels: int) -> str:
-    """``hardnet.nets.normalise.normalise_patches`` as nodes."""
-    from hardnet.nets.normalise import STD_FLOOR
+class _Writer:
+    """Adds layer after layer to a graph.
 
-    axes = graph.constant("patch_axes", np.array([1, 2, 3], np.int64))
-    mean = graph.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
-    centred = graph.node("Sub", ["patches", mean], "centred")
-    square = graph.node("Mul", [centred, centred], "square")
-    total = graph.node("ReduceSum", [square, axes], "total", keepdims=1)
-    variance = graph.node("Div", [total, graph.constant("n1", np.float32(pixels - 1))], "variance")
-    std = graph.node("Sqrt", [variance], "std")
-    floor = graph.constant("std_floor", np.float32(STD_FLOOR))
-    return graph.node("Div", [centred, graph.node("Add", [std, floor], "std_safe")], "normalised")
+    Args:
+        side: of the patches.
+        convolutions: how many there will be; the last one has a name of its own.
+    """
+
+    def __init__(self, side: int, convolutions: int) -> None:
+        self.graph, self.last = Graph(), "patches"
+        self._side = side  # of the maps; 0 once there are vectors
+        self._convolutions = convolutions
+        self._written: Counter[str] = Counter()
+
+    def convolution(self, layer: Convolution) -> None:
+        """A convolution, or a matrix product where that is the same."""
+        number = self._number("conv")
+        final = number == self._convolutions - 1
+        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
+        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
+        if kernel != self._side or layer.padding:
+            self.graph.constant(weight, layer.weight)
+            self.graph.constant(bias, layer.bias)
+            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
+            self._slide(kernel, layer.stride, layer.padding)
+        else:
+            self.graph.constant(weight, layer.weight.reshape(len(layer.weight), -1))
+            self.graph.constant(bias, layer.bias)
+            self._flatten()
+            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
+
+    def layer(self, layer: Layer) -> None:
+        """A layer without weights. A network with another kind of layer needs a branch here."""
+        from torch import nn
+
+        from hardnet.nets.layers import flatten
+        from hardnet.nets.normalise import normalise_patches, unit_length
+
+        if layer is normalise_patches and self.last == "patches":
+            self.last = normalise_nodes(self.graph, pixels=self._side**2)
+        elif layer is unit_length:
+            self.last = unit_length_nodes(self.graph, self.last)
+        elif layer is flatten:
+            self._flatten()
+        elif isinstance(layer, nn.ReLU):
+            self._add("Relu", f"relu{self._number('relu')}")
+        elif isinstance(layer, nn.Tanh):
+            self._add("Tanh", f"tanh{self._number('tanh')}")
+        elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
+            kernel, stride = size
+            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
+            self._slide(kernel, stride, padding=0)
+        elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
+            self._instance_norm(layer)
+        else:
+            raise HardnetError(
+                f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
+            )
+
+    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
+        name = f"instance{self._number('instance')}"
+        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
+        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
+        names = f"{name}_scale", f"{name}_shift"
+        for key, value in zip(names, (scale, shift), strict=True):
+            self.graph.constant(key, value.astype(np.float32))
+        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
+
+    def _flatten(self) -> None:
+        if self._side:
+            self._add("Flatten", "flat")
+        self._side = 0
+
+    def _slide(self, kernel: int, stride: int, padding: int) -> None:
+        self._side = (self._side + 2 * padding - kernel) // stride + 1
+
+    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
+        self.last = self.graph.node(kind, [self.last, *constants], name, **attributes)
+
+    def _number(self, kind: str) -> int:
+        """How many of this kind there were before."""
+        self._written[kind] += 1
+        return self._written[kind] - 1
 
 
-def unit_length_nodes(graph: Graph, vectors: str) -> str:
-    """``hardnet.nets.normalise.unit_length`` as nodes."""
-    axes = graph.constant("vector_axes", np.array([1], np.int64))
-    square = graph.node("Mul", [vectors, vectors], "vector_square")
-    total = graph.node("ReduceSum", [square, axes], "vector_total", keepdims=1)
-    tiny = graph.constant("tiny", np.float32(1e-10))
-    length = graph.node("Sqrt", [graph.node("Add", [total, tiny], "vector_safe")], "length")
-    return graph.node("Div", [vectors, length], "descriptors")
-
-
-def _double(tensor: torch.Tensor | None) -> NDArray[np.float64]:
-    if tensor is None:
-        raise HardnetError("the network has no batch norm statistics")
-    return np.asarray(tensor.detach().cpu().double().numpy())
+def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
+    """Kernel and stride of a pooling without padding; None for others."""
+    kernel, stride = layer.kernel_size, layer.stride
+    plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
+    return (
+        (kernel, stride) if plain and isinstance(kernel, int) and isinstance(stride, int) else None
+    )

@@ -20,14 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.interop.onnx import (
-    Graph,
-    Layer,
-    conv_attributes,
-    fold,
-    normalise_nodes,
-    unit_length_nodes,
-)
+from hardnet.interop.folding import Convolution, fold
+from hardnet.interop.onnx import conv_attributes
+from hardnet.interop.onnx_graph import Graph, normalise_nodes, unit_length_nodes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +53,7 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
         raise HardnetError(
             f"calibration needs at least {MIN_CALIBRATION} patches, got {len(patches)}"
         )
-    layers = fold(net)
+    layers = relu_chain(net)
     scales = calibrate(net, layers, patches[:_MAX_CALIBRATION])
     graph = Graph()
     zero = graph.constant("zero", np.uint8(0))
@@ -101,6 +96,15 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
     return graph.serialise(net.patch_size, net.dim)
 
 
+def relu_chain(net: Net) -> list[Convolution]:
+    """The convolutions of a HardNet: ReLU follows all but the last."""
+    from hardnet.nets import HardNet
+
+    if not isinstance(net, HardNet):
+        raise HardnetError(f"only hardnet has an 8-bit form, not {type(net).__name__}")
+    return [layer for layer in fold(net.layers()) if isinstance(layer, Convolution)]
+
+
 def quantise_weights(
     weight: NDArray[np.float32], levels: int = WEIGHT_LEVELS
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -111,7 +115,7 @@ def quantise_weights(
     return integers.reshape(weight.shape), scale.astype(np.float32)
 
 
-def calibrate(net: Net, layers: list[Layer], patches: NDArray[np.uint8]) -> list[float]:
+def calibrate(net: Net, layers: list[Convolution], patches: NDArray[np.uint8]) -> list[float]:
     """The scale of every activation but the last layer's, from real patches."""
     import torch
     from torch.nn import functional as F
