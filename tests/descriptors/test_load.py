@@ -8,15 +8,63 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from hardnet.descriptors import WEIGHTS, Descriptor, available_names, load, names
+from hardnet import descriptors
+from hardnet.cli.app import app
+from hardnet.descriptors import WEIGHTS, Descriptor, available_names, load, names, shipped_names
 from hardnet.errors import HardnetError
 
 
 def test_names() -> None:
-    always = ["hardnet", "hardnet-int8", "pixels", "rootsift", "sift"]
+    assert {"hardnet", "hardnet-int8"} <= set(shipped_names())
+    always = [*shipped_names(), "pixels", "rootsift", "sift"]
     assert names() == sorted([*always, "beblid", "boostdesc", "teblid", "vgg"])
     assert set(always) <= set(available_names()) <= set(names())
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_files_say_which_network_they_are_of(name: str) -> None:
+    from hardnet.interop.onnx import to_onnx
+    from hardnet.nets.checkpoints import load_net, read_checkpoint
+
+    net = name.removesuffix("-int8")
+    assert read_checkpoint(WEIGHTS / f"{net}.safetensors").net == net
+    if net == name:
+        exported = to_onnx(load_net(WEIGHTS / f"{net}.safetensors"))
+        assert exported == (WEIGHTS / f"{name}.onnx").read_bytes()
+
+
+def test_a_file_put_beside_the_shipped_ones_is_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: np.ndarray
+) -> None:
+    """What ``hardnet export`` writes for a HardTFeat, put where the shipped weights are."""
+    import torch
+
+    from hardnet.nets import HardTFeat
+    from hardnet.nets.checkpoints import save_checkpoint
+
+    torch.manual_seed(0)
+    net = HardTFeat().eval()
+    save_checkpoint(tmp_path / "in.safetensors", net, "hardtfeat")
+    command = ["export", str(tmp_path / "in.safetensors"), "-o", str(tmp_path / "weights")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    monkeypatch.setattr(descriptors, "WEIGHTS", tmp_path / "weights")
+    assert shipped_names() == ["hardtfeat"]
+    describe = load("hardtfeat")
+    assert describe.name == "hardtfeat"
+    with torch.inference_mode():
+        expected = net(torch.from_numpy(patches).float()[:, None]).numpy()
+    np.testing.assert_allclose(describe(patches), expected, atol=1e-5)
+    with pytest.raises(HardnetError, match=r"did you mean 'hardtfeat'.*known: .*hardtfeat"):
+        load("hardtfeet")
+
+
+@pytest.mark.parametrize("command", [["match"], ["bench", "brown"]])
+def test_help_lists_every_name(command: list[str]) -> None:
+    done = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "400"})
+    assert ", ".join(names()) in done.output
 
 
 @pytest.mark.parametrize("name", available_names())

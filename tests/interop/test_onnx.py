@@ -12,14 +12,13 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.descriptors import WEIGHTS
 from hardnet.descriptors.hardnet_onnx import OnnxDescriptor
 from hardnet.errors import HardnetError
 from hardnet.interop.calibration import real_patches
 from hardnet.interop.onnx import to_onnx
 from hardnet.interop.quantise import best_scale, quantise_weights, relu_chain, to_onnx_int8
 from hardnet.nets import HardNet, TFeat
-from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
+from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
 from hardnet.nets.normalise import normalise_patches
 
 
@@ -78,11 +77,6 @@ def test_best_scale_clips_a_lone_outlier_but_not_a_uniform_range() -> None:
     assert best_scale(uniform, levels=15) == pytest.approx(1 / 15, rel=0.05)
     outlier = torch.cat([uniform, torch.tensor([3.0])])
     assert best_scale(outlier, levels=15) < 0.5 * 3 / 15
-
-
-def test_the_shipped_file_is_what_its_weights_export_to() -> None:
-    net = load_net(WEIGHTS / "hardnet.safetensors")
-    assert to_onnx(net) == (WEIGHTS / "hardnet.onnx").read_bytes()
 
 
 def test_only_hardnet_has_an_8_bit_form_and_calibration_needs_patches(

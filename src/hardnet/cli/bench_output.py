@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from hardnet.descriptors import names
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 Descriptors = Annotated[
     str,
     typer.Option(
-        help="Separated by commas: a name, a weights file, MODULE:CALLABLE, or LABEL=any of these; "
-        "LABEL[SET]=... says which Brown set it was trained on. Ratios refer to rootsift."
+        help=f"Separated by commas: a name ({', '.join(names())}), a weights file, "
+        "MODULE:FUNCTION, or LABEL=any of these; LABEL[SET]=... says which Brown set it was "
+        "trained on. Ratios refer to rootsift."
     ),
 ]
 Output = Annotated[

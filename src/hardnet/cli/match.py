@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hardnet.descriptors import names
+
 if TYPE_CHECKING:
     from hardnet.matching.matches import Matches
 
@@ -44,7 +46,7 @@ def _match(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     descriptor: Annotated[
-        str, typer.Option(help="hardnet, hardnet-int8, rootsift, sift, pixels or a weights file.")
+        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
     ] = "hardnet",
     detector: Annotated[str, typer.Option(help="dog.")] = "dog",
     keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 2048,

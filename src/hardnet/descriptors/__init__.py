@@ -1,9 +1,14 @@
-"""Descriptors by name, by weights file, or as a Python function."""
+"""Descriptors by name, by weights file, or as a Python function.
+
+The names are those of the weights that are shipped, one for every ``.onnx`` file in ``WEIGHTS``
+(a network and its file have the same name), and those of descriptors that need no weights.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hardnet.descriptors.base import Descriptor, Descriptors
@@ -28,8 +33,10 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
             the installed OpenCV does not have.
     """
     text = str(name_or_path)
-    if text in _BY_NAME:
-        return _BY_NAME[text](threads)
+    if text in _WITHOUT_WEIGHTS:
+        return _WITHOUT_WEIGHTS[text]()
+    if text in shipped_names():
+        return _onnx(WEIGHTS / f"{text}.onnx", text, threads)
     suffix = Path(text).suffix.lower()
     if suffix == ".onnx":
         return _onnx(Path(text), None, threads)
@@ -41,7 +48,7 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         from hardnet.descriptors.user_function import FunctionDescriptor
 
         return FunctionDescriptor(text)
-    near = difflib.get_close_matches(text, _BY_NAME, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(text, names(), n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise HardnetError(
         f"unknown descriptor {text!r}{hint}; known: {', '.join(names())}, "
@@ -51,7 +58,12 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
 
 def names() -> list[str]:
     """The descriptors that need no file; some need OpenCV's contrib modules."""
-    return sorted(_BY_NAME)
+    return sorted([*shipped_names(), *_WITHOUT_WEIGHTS])
+
+
+def shipped_names() -> list[str]:
+    """The descriptors whose weights come with the package."""
+    return sorted(path.stem for path in WEIGHTS.glob("*.onnx"))
 
 
 def available_names() -> list[str]:
@@ -67,42 +79,38 @@ def _onnx(path: Path, name: str | None, threads: int | None) -> Descriptor:
     return OnnxDescriptor(path, name, threads)
 
 
-def _shipped(name: str) -> Callable[[int | None], Descriptor]:
-    return lambda threads: _onnx(WEIGHTS / f"{name}.onnx", name, threads)
+def _sift(root: bool) -> Descriptor:
+    from hardnet.descriptors.sift import SiftDescriptor
+
+    return SiftDescriptor(root)
 
 
-def _sift(root: bool) -> Callable[[int | None], Descriptor]:
-    def build(threads: int | None) -> Descriptor:
-        from hardnet.descriptors.sift import SiftDescriptor
-
-        return SiftDescriptor(root)
-
-    return build
-
-
-def _pixels(threads: int | None) -> Descriptor:
+def _pixels() -> Descriptor:
     from hardnet.descriptors.pixels import PixelsDescriptor
 
     return PixelsDescriptor()
 
 
-def _opencv(name: str) -> Callable[[int | None], Descriptor]:
-    def build(threads: int | None) -> Descriptor:
-        from hardnet.descriptors.opencv_learned import OpenCVDescriptor
+def _opencv(name: str) -> Descriptor:
+    from hardnet.descriptors.opencv_learned import OpenCVDescriptor
 
-        return OpenCVDescriptor(name)
-
-    return build
+    return OpenCVDescriptor(name)
 
 
 _TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
-_BY_NAME: dict[str, Callable[[int | None], Descriptor]] = {
-    "hardnet": _shipped("hardnet"),
-    "hardnet-int8": _shipped("hardnet-int8"),
+_WITHOUT_WEIGHTS: dict[str, Callable[[], Descriptor]] = {
     "pixels": _pixels,
-    "rootsift": _sift(root=True),
-    "sift": _sift(root=False),
-    **{name: _opencv(name) for name in ("beblid", "boostdesc", "teblid", "vgg")},
+    "rootsift": partial(_sift, root=True),
+    "sift": partial(_sift, root=False),
+    **{name: partial(_opencv, name) for name in ("beblid", "boostdesc", "teblid", "vgg")},
 }
 
-__all__ = ["WEIGHTS", "Descriptor", "Descriptors", "available_names", "load", "names"]
+__all__ = [
+    "WEIGHTS",
+    "Descriptor",
+    "Descriptors",
+    "available_names",
+    "load",
+    "names",
+    "shipped_names",
+]
