@@ -49,6 +49,18 @@ def photos(
     points: Annotated[int, typer.Option(help="Most points from one photo.")] = 500,
     views: Annotated[int, typer.Option(help="Random renderings of each photo.")] = 6,
     max_size: Annotated[int, typer.Option(help="Shrink photos to this long side first.")] = 900,
+    jitter: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Disturb the frames by this multiple of HPatches' easy noise; above 1, each "
+            "frame by a random multiple from 0 to this.",
+        ),
+    ] = 1.0,
+    wear: Annotated[
+        float,
+        typer.Option(min=0.5, max=3, help="Strength of changed light, blur, noise and JPEG."),
+    ] = 1.0,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -60,7 +72,15 @@ def photos(
     """
     from hardnet.patchsets.build.from_photos import PhotoSettings, build_from_photos
 
-    settings = PhotoSettings(points=points, views=views, max_size=max_size, pairs=pairs, seed=seed)
+    settings = PhotoSettings(
+        points=points,
+        views=views,
+        max_size=max_size,
+        jitter=jitter,
+        wear=wear,
+        pairs=pairs,
+        seed=seed,
+    )
     console = Console(stderr=True)
     with Stage(console) as advance:
 

@@ -50,6 +50,18 @@ def test_jitter_stays_within_its_limits() -> None:
     assert 0.27 < stretch.max() <= 0.3 + 1e-4
 
 
+def test_amount_scales_every_part_of_the_jitter() -> None:
+    frames = np.repeat(from_similarity([[100, 50]], 4.0, 0.7), 3000, 0)
+    amount = np.where(np.arange(3000) < 1500, 0.0, 2.0)
+    noisy = jitter(frames, np.random.default_rng(0), 0.1, 0.2, 15, 0.3, amount)
+    assert np.allclose(noisy[:1500], frames[:1500], atol=1e-4)
+    relative = np.linalg.inv(frames[1500:, :, :2]) @ noisy[1500:, :, :2]
+    shift = np.linalg.inv(frames[:, :, :2]) @ (noisy[:, :, 2:] - frames[:, :, 2:])
+    assert 0.19 < np.abs(shift).max() <= 0.2 + 1e-5
+    size = np.log2(np.linalg.det(relative)) / 2
+    assert 0.38 < np.abs(size).max() <= 0.4 + 1e-4
+
+
 def test_no_jitter_is_the_identity() -> None:
     frames = from_similarity([[10, 20], [30, 40]], [2, 3], [0.1, 2.0])
     assert np.allclose(jitter(frames, np.random.default_rng(0), 0, 0, 0, 0), frames, atol=1e-5)
@@ -72,3 +84,13 @@ def test_light_changes_do_not_saturate(photos: Path) -> None:
         out = random_light_and_sensor(image, rng)
         assert ((out <= 1) | (out >= 254)).mean() < 0.05
         assert out.std() > 15
+
+
+def test_more_wear_leaves_less_of_the_picture(photos: Path) -> None:
+    image = cv2.imread(str(photos / "coffee.png"), cv2.IMREAD_GRAYSCALE)
+
+    def similarity(wear: float) -> float:
+        worn = [random_light_and_sensor(image, np.random.default_rng(k), wear) for k in range(12)]
+        return float(np.mean([np.corrcoef(image.ravel(), w.ravel())[0, 1] for w in worn]))
+
+    assert similarity(2.0) < similarity(1.0) < 1

@@ -51,6 +51,9 @@ class PhotoSettings:
             patch are averaged away: a ramp or an out-of-focus blob has contrast but no detail.
         affine_share: share of the views cut by the true affine frame; the others keep a
             similarity frame, as DoG would give.
+        jitter: most that a frame is displaced, resized, turned and stretched, as a multiple of
+            HPatches' easy noise; above 1, each frame draws its own multiple from 0 to this.
+        wear: strength of the changes of light and sensor; 1 is gentle, 2 about twice as much.
         pairs: rows of the test pair file.
         seed: everything random follows from it and from the photo's name.
     """
@@ -61,6 +64,8 @@ class PhotoSettings:
     min_std: float = MIN_STD
     min_detail: float = 4.0
     affine_share: float = 0.6
+    jitter: float = 1.0
+    wear: float = 1.0
     pairs: int = 100_000
     seed: int = 0
 
@@ -102,16 +107,20 @@ def patches_of_photo(
             picture, moved = image, frames
         else:
             homography = random_homography(width, height, rng)
-            picture = random_light_and_sensor(render(image, homography), rng)
+            picture = random_light_and_sensor(render(image, homography), rng, settings.wear)
             true = transform(frames, homography)
             keep_shape = rng.random(len(frames)) < settings.affine_share
             moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
-            moved = jitter(moved, rng)
+            moved = jitter(moved, rng, amount=_amounts(settings.jitter, len(frames), rng))
         cut = cut_patches(picture, moved, PATCH)
         good = inside(moved, width, height) & informative(cut, settings)
         patches.append(cut[good])
         points.append(np.flatnonzero(good))
     return _keep_pairs(np.concatenate(patches), np.concatenate(points))
+
+
+def _amounts(most: float, count: int, rng: np.random.Generator) -> NDArray[np.float64] | float:
+    return rng.uniform(0, most, count) if most > 1 else most
 
 
 def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:

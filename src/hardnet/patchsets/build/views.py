@@ -48,13 +48,16 @@ def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray
 
 
 def random_light_and_sensor(
-    image: NDArray[np.uint8], rng: np.random.Generator
+    image: NDArray[np.uint8], rng: np.random.Generator, wear: float = 1.0
 ) -> NDArray[np.uint8]:
-    """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels."""
+    """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels.
+
+    ``wear`` scales the ranges of all of them; the worst JPEG quality is 20 at 1 and 8 at 2.
+    """
     height, width = image.shape
     x = image.astype(np.float32) / 255
-    x = x ** np.float32(2 ** rng.uniform(-0.6, 0.6))
-    slope = rng.uniform(-0.3, 0.3, 2)
+    x = x ** np.float32(2 ** rng.uniform(-0.6 * wear, 0.6 * wear))
+    slope = rng.uniform(-0.3 * wear, 0.3 * wear, 2)
     ramp = (
         1
         + slope[0] * np.linspace(-1, 1, width)[None]
@@ -62,16 +65,17 @@ def random_light_and_sensor(
     )
     x = x * ramp.astype(np.float32)
     low, high = np.percentile(x, (0.5, 99.5))
-    contrast = rng.uniform(0.65, 1.0)
+    contrast = rng.uniform(0.65 / wear, 1.0)
     base = rng.uniform(0, 1 - contrast)
     x = (x - low) / max(high - low, 1e-3) * contrast + base
     if rng.random() < 0.4:
-        x = _blur(x, rng.uniform(0.3, 1.0))
+        x = _blur(x, rng.uniform(0.3, 1.0 * wear))
     if rng.random() < 0.5:
-        x = x + rng.standard_normal(x.shape, np.float32) * np.float32(rng.uniform(0.002, 0.02))
+        grain = rng.standard_normal(x.shape, np.float32)
+        x = x + grain * np.float32(rng.uniform(0.002, 0.02 * wear))
     out = np.clip(x * 255 + 0.5, 0, 255).astype(np.uint8)
     if rng.random() < 0.5:
-        quality = int(rng.integers(20, 90))
+        quality = int(rng.integers(round(20 / wear**1.3), 90))
         _, code = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, quality])
         out = np.asarray(cv2.imdecode(code, cv2.IMREAD_GRAYSCALE), np.uint8)
     return out
@@ -84,6 +88,7 @@ def jitter(
     scale: float = 0.15,
     turn: float = 10.0,
     anisotropy: float = 0.1,
+    amount: NDArray[np.float64] | float = 1.0,
 ) -> Frames:
     """Frames as an imperfect detector would find them.
 
@@ -94,13 +99,14 @@ def jitter(
         scale: largest change of size, in octaves.
         turn: largest rotation, in degrees.
         anisotropy: largest stretch along a random direction, in octaves.
+        amount: multiplies all four, for all frames or (N,) for each.
     """
     n = len(frames)
-    angle = np.deg2rad(rng.uniform(-turn, turn, n))
-    octaves = rng.uniform(-scale, scale, n)
-    stretch = rng.uniform(-anisotropy, anisotropy, n)
+    angle = amount * np.deg2rad(rng.uniform(-turn, turn, n))
+    octaves = amount * rng.uniform(-scale, scale, n)
+    stretch = amount * rng.uniform(-anisotropy, anisotropy, n)
     axis = rng.uniform(0, np.pi, n)
-    displacement = rng.uniform(-shift, shift, (n, 2))
+    displacement = rng.uniform(-shift, shift, (n, 2)) * np.reshape(amount, (-1, 1))
     return disturb(frames, displacement, octaves, angle, stretch, axis)
 
 
