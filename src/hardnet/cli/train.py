@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def train(
     recipe: Annotated[Path, typer.Argument(help="YAML file; the repository has recipes/*.yaml.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder of the run; by default runs/RECIPE."),
+        typer.Option("--output", "-o", help="Folder of the run, else runs/RECIPE."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -76,6 +77,7 @@ def train(
     if threads:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)  # Fabric would divide the cores otherwise
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # each process says hello
     folder = output or Path("runs") / recipe.stem
     console = Console(stderr=True, quiet=rank() > 0)
     try:

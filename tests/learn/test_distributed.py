@@ -1,0 +1,59 @@
+"""Two processes with half of the batch each compute what one process computes with all of it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.learn.distributed import gather_rows, rows_of  # noqa: E402
+from hardnet.learn.launch import run_processes  # noqa: E402
+
+PROGRAM = Path(__file__).with_name("shared_batch.py")
+CASES = runpy.run_path(str(PROGRAM))["CASES"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What one process finds, and what each of two finds."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "two").mkdir()
+    command = [sys.executable, str(PROGRAM), "2", str(folder / "two")]
+    assert run_processes(command, devices=2, nodes=1) == 0
+    two = [torch.load(folder / "two" / f"rank{r}.pt", weights_only=True) for r in (0, 1)]
+    return [runpy.run_path(str(PROGRAM))["results"](1, folder / "one"), *two]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_equal_one(runs: list[dict[str, Any]], case: str) -> None:
+    if case not in runs[0]:
+        pytest.skip("needs faiss")
+    one, first, second = (found[case] for found in runs)
+    assert first["loss"] == second["loss"]
+    assert torch.allclose(one["loss"], first["loss"], rtol=1e-9, atol=0)
+    for a, b, c in zip(one["gradients"], first["gradients"], second["gradients"], strict=True):
+        assert torch.equal(b, c)  # the sum over both ranks, on both
+        assert a.abs().max() > 1e-4
+        assert torch.allclose(a, b, rtol=0, atol=1e-7 * float(a.abs().max()))
+    for key, value in one["state"].items():
+        assert torch.equal(first["state"][key], second["state"][key])
+        assert torch.allclose(value, first["state"][key], rtol=1e-7, atol=1e-7), key
+
+
+def test_shares_of_a_batch() -> None:
+    assert [rows_of(r, 4, 16) for r in range(4)] == [slice(k, k + 4) for k in (0, 4, 8, 12)]
+    with pytest.raises(
+        HardnetError, match=r"batch 15 .* 2 processes: use a multiple of 2, e\.g\. 14"
+    ):
+        rows_of(0, 2, 15)
+
+
+def test_one_process_needs_no_group() -> None:
+    rows = torch.rand(3, 2, requires_grad=True)
+    assert gather_rows(rows, None) is rows
