@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from hardnet import descriptors
+from hardnet.interop.onnx import to_onnx
 from hardnet.nets import HardTFeat, TFeat
 from hardnet.nets.checkpoints import load_net, read_checkpoint
 
@@ -62,8 +66,22 @@ def test_published_files_are_recognised_and_tell_patches_apart(
     assert (nearest == torch.arange(len(patches))).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("net", [TFeat(), HardTFeat()])
-def test_vectors_have_unit_length(net: TFeat | HardTFeat, patches: torch.Tensor) -> None:
+def test_the_published_hardtfeat_is_exported_and_described_by_its_name(
+    published: Path, patches: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = load_net(published / "HardTFeat.pth")
+    (tmp_path / "hardtfeat.onnx").write_bytes(to_onnx(net))
+    monkeypatch.setattr(descriptors, "WEIGHTS", tmp_path)
     with torch.inference_mode():
-        lengths = net.eval()(patches).norm(dim=1)
-    torch.testing.assert_close(lengths, torch.ones(len(patches)))
+        expected = net(patches).numpy()
+    found = descriptors.load("hardtfeat")(patches[:, 0].numpy())
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_hardtfeat_starts_as_hardnet_does() -> None:
+    conv = HardTFeat().features[3]
+    assert isinstance(conv, nn.Conv2d)
+    rows = conv.weight.detach().flatten(1)
+    torch.testing.assert_close(rows @ rows.T, 0.36 * torch.eye(64), atol=1e-5, rtol=0)
+    assert conv.bias is not None
+    assert (conv.bias == 0.01).all()

@@ -38,11 +38,3 @@ class Flips:
         out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
         out[self.mirror] = out[self.mirror][:, :, ::-1]
         return out
-
-
-def flip_rotate(
-    anchors: NDArray[np.uint8], positives: NDArray[np.uint8], rng: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Flip both (n, S, S) patches of each pair alike."""
-    flips = Flips.draw(len(anchors), rng)
-    return flips(anchors), flips(positives)
