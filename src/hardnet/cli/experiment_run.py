@@ -76,9 +76,11 @@ def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
         raise typer.Exit(130) from None
     origin = provenance.collect(provenance.command_line(), experiment.settings(), experiment.data)
     results = experiment.finish(origin, request.results)
-    tables = report.tables(results)
-    for table in tables[:-1]:
-        Console().print(table.rich())
+    shown = Console()
+    for table in report.tables(results)[:-2]:
+        shown.print(table.rich())
+    for line in report.claim_lines(results):
+        shown.print(line, markup=False, highlight=False, soft_wrap=True)
     if taken:
         names = ", ".join(run.folder.name for run in taken)
         console.print(f"run by another process, which will add them: {escape(names)}")

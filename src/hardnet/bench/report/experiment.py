@@ -22,6 +22,17 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     return [*shown, _claims(results), _runs(results)]
 
 
+def claim_lines(results: Mapping[str, Any]) -> list[str]:
+    """The claims for a terminal, which is too narrow for their table."""
+    lines = []
+    for claim in results["claims"]:
+        counted = f"{claim['hold']} of {claim['pairs']} pairs, {claim['clear']} clearly"
+        by = MEASURES[claim["measure"]]
+        lines.append(f"{claim['answer']:4} {claim['claim']} ({by}: {counted})")
+        lines += [f"     against: {pair}" for pair in claim["against"]]
+    return lines
+
+
 def taken(results: Mapping[str, Any]) -> list[str]:
     """The measures that were taken, the paper's first."""
     present = [m for m in MEASURES if any(m in cell for cell in results["cells"])]

@@ -1,0 +1,302 @@
+"""Cells are really trained, killed, resumed and shared between processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.experiments import ablation, batch_size, recipes  # noqa: E402
+from hardnet.experiments.experiment import RESULTS, Experiment, Tests  # noqa: E402
+from hardnet.experiments.folder import SCORE, locked  # noqa: E402
+from hardnet.experiments.run import Event  # noqa: E402
+from hardnet.learn.checkpoint import CHECKPOINT  # noqa: E402
+from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
+
+RUN = """
+import json, sys
+from pathlib import Path
+import torch
+from hardnet.experiments import recipes
+from hardnet.experiments.experiment import Experiment, Tests
+from hardnet.learn.recipe import read_recipe
+
+torch.set_num_threads(1)
+recipe, folder, test = map(Path, sys.argv[1:4])
+experiment = Experiment(recipes.grid(), read_recipe(recipe, sys.argv[4:]), folder, Tests((test,)))
+trained = set()
+taken = experiment.run(lambda event: trained.add(event.name))
+experiment.finish({})
+print(json.dumps({"trained": sorted(trained), "taken": [run.cell.name for run in taken]}))
+"""
+
+
+@pytest.fixture
+def tests(sets: Path) -> Tests:
+    return Tests((sets / "test",), sets / "sequences")
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / CHECKPOINT, weights_only=True)["net"]  # type: ignore[no-any-return]
+
+
+def test_a_grid_ends_in_one_results_file(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    events: list[Event] = []
+    experiment = Experiment(recipes.grid(), base, tmp_path, tests)
+    assert experiment.run(events.append) == []
+    results = experiment.finish({"command": "x"}, tmp_path / "kept" / "r.json")
+    assert json.loads((tmp_path / RESULTS).read_text()) == json.loads(json.dumps(results))
+    assert (tmp_path / "kept" / "r.json").read_text() == (tmp_path / RESULTS).read_text()
+    assert [cell["cell"] for cell in results["cells"]] == [
+        "nips", "nips-flip", "post-nips", "post-nips-flip",
+    ]  # fmt: skip
+    for cell in results["cells"]:
+        folder = tmp_path / cell["cell"]
+        recipe = read_recipe(folder / "recipe.yaml", [])
+        assert {key: getattr(recipe, key) for key in cell["changes"]} == cell["changes"]
+        (run,) = cell["runs"]
+        assert (run["steps"], run["pairs"], run["seed"]) == (6, 96, 0)
+        assert cell["fpr95"]["low"] <= cell["fpr95"]["value"] <= cell["fpr95"]["high"]
+        assert cell["matching"]["value"] == pytest.approx(run["matching"]["value"])
+        assert (folder / "tfeat.safetensors").exists()
+        assert len(list(csv.DictReader((folder / "log.csv").open()))) == 6
+    assert results["missing"] == []
+    assert {claim["answer"] for claim in results["claims"]} <= {"yes", "no"}
+    assert {event.name for event in events} == {cell["cell"] for cell in results["cells"]}
+    assert str(tests.brown[0].parent) not in json.dumps(results)
+    # A second time nothing is trained.
+    events.clear()
+    experiment = Experiment(recipes.grid(), base, tmp_path, tests)
+    assert experiment.run(events.append) == []
+    assert not events
+    assert experiment.finish({"command": "x"}) == results
+
+
+def test_chosen_cells_and_more_seeds_later(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    first = Experiment(recipes.grid(), base, tmp_path, tests, "nips")
+    first.run()
+    results = first.finish({})
+    assert results["missing"] == ["nips-flip", "post-nips", "post-nips-flip"]
+    assert all(claim["answer"] == "open" for claim in results["claims"])
+    second = Experiment(recipes.grid(), base, tmp_path, tests, "nips,nips-flip", seeds=2)
+    trained: set[str] = set()
+    second.run(lambda event: trained.add(event.name))
+    assert trained == {"nips-flip", "nips-seed1", "nips-flip-seed1"}
+    results = second.finish({})
+    cell = results["cells"][0]
+    assert [run["seed"] for run in cell["runs"]] == [0, 1]
+    values = [run["matching"]["value"] for run in cell["runs"]]
+    assert values[0] != values[1]
+    assert cell["matching"]["seeds"] == values
+    assert cell["matching"]["value"] == pytest.approx(sum(values) / 2)
+
+
+def test_every_cell_of_the_ablation_trains(base: Recipe, sets: Path, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    tests = Tests((sets / "test",))
+    experiment = Experiment(ablation.grid(), replace(base, pairs=32, epoch=16), tmp_path, tests)
+    experiment.run()
+    results = experiment.finish({})
+    assert len(results["cells"]) == 21
+    assert all(cell["runs"][0]["steps"] == 2 for cell in results["cells"])
+    losses = {cell["cell"]: cell["runs"][0]["loss"] for cell in results["cells"]}
+    # At first all distances are small: then 1 + p - n is triplet and contrastive alike, and a
+    # margin of 2 only adds 1. The samplings and regularizers must differ for every loss.
+    for loss in ("softmin", "triplet", "contrastive1", "contrastive2"):
+        assert len({losses[name] for name in losses if f"-{loss}" in name}) == 5
+    assert losses["hardest-contrastive2"] == pytest.approx(losses["hardest-contrastive1"] + 1)
+    assert all(claim["measure"] == "fpr95" for claim in results["claims"])
+
+
+def test_killed_in_a_cell_it_goes_on_there(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    grid = recipes.grid()
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event: Event) -> None:
+        if (event.name, event.done) == ("nips-flip", 3):
+            raise Killed
+
+    with pytest.raises(Killed):
+        Experiment(grid, base, tmp_path / "parts", tests).run(kill)
+    assert (tmp_path / "parts" / "nips" / SCORE).exists()
+    assert not (tmp_path / "parts" / "nips-flip" / SCORE).exists()
+    seen: list[Event] = []
+    parts = Experiment(grid, base, tmp_path / "parts", tests)
+    parts.run(seen.append)
+    assert (seen[0].name, seen[0].done) == ("nips-flip", 3 - 3 % max(1, 6 // 10))
+    whole = Experiment(grid, base, tmp_path / "whole", tests)
+    whole.run()
+    for cell in grid.cells:
+        a, b = (state(tmp_path / kind / cell.name) for kind in ("parts", "whole"))
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    a, b = parts.finish({}), whole.finish({})
+    assert [c["matching"] for c in a["cells"]] == [c["matching"] for c in b["cells"]]
+
+
+def test_killed_while_testing_it_only_tests(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(event: Event) -> None:
+        if event.info == "testing":
+            raise Killed
+
+    with pytest.raises(Killed):
+        Experiment(recipes.grid(), base, tmp_path, tests, "nips").run(kill)
+    seen: list[Event] = []
+    Experiment(recipes.grid(), base, tmp_path, tests, "nips").run(seen.append)
+    assert [event.done for event in seen] == [6, 6]
+    assert (tmp_path / "nips" / SCORE).exists()
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_cells(recipe_file: Path, sets: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    arguments = (recipe_file, folder, sets / "test", "pairs=480")
+    both = [start(*arguments) for _ in range(2)]
+    said = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    names = [cell.name for cell in recipes.grid().cells]
+    assert sorted(said[0]["trained"] + said[1]["trained"]) == sorted(names)
+    assert said[0]["trained"]
+    assert said[1]["trained"]
+    results = json.loads((folder / RESULTS).read_text())
+    assert results["missing"] == []
+    for name in names:  # nobody trained a cell twice: its log has every step once
+        rows = list(csv.DictReader((folder / name / "log.csv").open()))
+        assert [int(row["step"]) for row in rows] == list(range(1, 31))
+        assert json.loads((folder / name / "provenance.json").read_text())["resumed"] == []
+
+
+@pytest.mark.slow
+def test_after_kill_9_another_process_finishes_the_cell(
+    recipe_file: Path, sets: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    long = (recipe_file, folder, sets / "test", "pairs=16000")
+    first = start(*long)
+    deadline = time.monotonic() + 120
+    while not (folder / "nips" / CHECKPOINT).exists():
+        assert time.monotonic() < deadline, "training did not start"
+        assert first.poll() is None
+        time.sleep(0.05)
+    with locked(folder / "nips") as mine:
+        assert not mine
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    first.communicate()
+    with locked(folder / "nips") as mine:
+        assert mine
+    reached = torch.load(folder / "nips" / CHECKPOINT, weights_only=True)["step"]
+    assert reached >= 100
+    base = read_recipe(recipe_file, ["pairs=16000"])
+    seen: list[Event] = []
+
+    class Enough(BaseException):
+        pass
+
+    def stop(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        Experiment(recipes.grid(), base, folder, Tests((sets / "test",))).run(stop)
+    assert [event.done for event in seen] == [reached, reached + 1, reached + 2]
+
+
+def test_what_is_taken_is_named(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    experiment = Experiment(recipes.grid(), base, tmp_path, tests, "nips,post-nips")
+    with locked(tmp_path / "nips"):
+        taken = experiment.run()
+    assert [run.cell.name for run in taken] == ["nips"]
+    assert experiment.finished() == 1
+
+
+def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    grid = batch_size.grid(96, base.lr, base.batch)
+    Experiment(grid, base, tmp_path, tests, "batch-16")
+    for changes, message in [
+        ({"pairs": 128}, "budget=96, not 128"),
+        ({"lr": 1.0}, r"lr=0\.1, not 1\.0"),
+        ({"seed": 3}, "seed=0, not 3"),
+        ({"net": "hardnet"}, "net=tfeat, not hardnet"),
+        ({"data": [str(tests.brown[0])]}, r"data=\['train .*'\], not \['test "),
+    ]:
+        with pytest.raises(HardnetError, match=message):
+            Experiment(grid, replace(base, **changes), tmp_path, tests)
+    with pytest.raises(HardnetError, match="test_pairs=0, not 50"):
+        Experiment(grid, base, tmp_path, replace(tests, pairs=50))
+    with pytest.raises(HardnetError, match=r"hpatches=sequences .*, not None"):
+        Experiment(grid, base, tmp_path, replace(tests, hpatches=None))
+    other = batch_size.grid(96, base.lr, base.batch, scale_lr=True)
+    with pytest.raises(HardnetError, match="cells batch-16 lr=None, not"):
+        Experiment(other, base, tmp_path, tests)
+    # What changes no number may change: how it is computed, which cells, how many seeds.
+    same = replace(base, chunk=8, checkpoint_every=7)
+    Experiment(grid, same, tmp_path, tests, "batch-32", seeds=2)
+
+
+def test_mistakes_are_found_before_training(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    grid = batch_size.grid(96, base.lr, base.batch)
+    with pytest.raises(HardnetError, match="cell batch-2048: a batch of 2048 needs"):
+        Experiment(grid, base, tmp_path / "a", tests).run()
+    with pytest.raises(HardnetError, match="--brown"):
+        Experiment(grid, base, tmp_path / "b", Tests())
+    with pytest.raises(HardnetError, match="one device"):
+        Experiment(grid, replace(base, devices=2), tmp_path / "c", tests)
+    with pytest.raises(HardnetError, match="unknown network"):
+        Experiment(grid, replace(base, net="none"), tmp_path / "d", tests).run()
+    assert not list(tmp_path.rglob("log.csv"))
+
+
+def test_a_cell_that_diverges_is_a_result(
+    base: Recipe, tests: Tests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hardnet.learn import trainer
+
+    build = trainer.build_objective
+
+    def broken(**settings: Any) -> Any:
+        objective = build(**settings)
+
+        def nan(*arguments: Any) -> Any:
+            terms = objective(*arguments)
+            return replace(terms, loss=terms.loss * float("nan"))
+
+        class Nan:
+            streams = objective.streams
+            __call__ = staticmethod(nan)
+
+        return Nan()
+
+    experiment = Experiment(recipes.grid(), base, tmp_path, tests, "nips,nips-flip")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "build_objective", broken)
+        experiment.run()
+    results = experiment.finish({})
+    cell = results["cells"][0]
+    assert cell["failed"] == 1
+    assert "the loss became nan" in cell["runs"][0]["failed"]
+    assert "matching" not in cell
+    assert all("nips-flip > nips" in claim["not_run"] for claim in results["claims"][2:])
