@@ -71,6 +71,14 @@ def test_on_a_tie_the_positive_keeps_its_negative() -> None:
     distances = torch.tensor([[0.1, 0.9], [0.9, 0.1]], requires_grad=True)
     hardest_in_batch(distances)[0].backward()
     assert distances.grad.tolist() == [[0, 0], [1, 0]]
+    a = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).requires_grad_()
+    p = a.detach().clone().requires_grad_()  # d(a_0, p_1) is d(a_1, p_0) to the bit
+    for found in (hardest_in_batch(distance_matrix(a, p)), hardest_in_batch_blockwise(a, p)):
+        by_anchors, by_positives = torch.autograd.grad(found[0], (a, p))
+        assert by_anchors[1].any()
+        assert by_positives[0].any()
+        assert not by_anchors[0].any()
+        assert not by_positives[1].any()
 
 
 def test_random_by_hand() -> None:

@@ -23,7 +23,7 @@ SAME_PATCH = 0.008
 """A "non-matching" descriptor closer than this is the same patch under two names (a point that was
 reconstructed twice), and is not taken as a negative."""
 
-BLOCK = 1024  # rows of the distance matrix held at a time
+BLOCK = 256  # rows of the distance matrix held at a time; more are not faster
 
 
 def hardest_in_batch(
