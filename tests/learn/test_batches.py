@@ -140,7 +140,7 @@ def test_only_a_few_batches_are_made_ahead(workers: int) -> None:
         time.sleep(0.02)
         assert len(made) <= k + 1 + workers
     assert len(made) > 3  # and some are
-    source.close()  # type: ignore[attr-defined]
+    source.close()
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])

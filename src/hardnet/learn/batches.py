@@ -10,7 +10,7 @@ during which numpy lets other threads run; processes would have to send each bat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -85,7 +85,7 @@ class Batches:
 
 def prefetched(
     make: Callable[[int], Batch], first: int, last: int, workers: int
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Batches ``first`` ... ``last - 1`` in order, made ahead of time by ``workers`` threads.
 
     At most ``workers + 1`` batches are made and not yet taken. An error in a thread is raised here
