@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+
+_BLOCK = 8192  # values per channel summed in float32
 
 
 class Sums:
@@ -31,7 +33,7 @@ class Sums:
 
     def add(self, first: Tensor, second: Tensor) -> None:
         """Add the (C,) sums of a chunk."""
-        both = torch.stack([first, second]).double()
+        both = torch.stack([first, second])
         self._sums = both if self._sums is None else self._sums + both
 
     def total(self) -> Tensor:
@@ -52,26 +54,27 @@ class Norm:
     """
 
     def __init__(self, module: _BatchNorm, rows: int, group: dist.ProcessGroup | None) -> None:
-        self._module, self._rows, self._group = module, rows, group
+        self._module, self._rows = module, rows
         self._moments, self._gradients = Sums(group), Sums(group)
 
     def observe(self, x: Tensor) -> None:
         """Count a chunk of the input: (n, C, ...)."""
-        values = x.numel() // x.shape[1]
-        mean = _per_channel(x) / values
-        # Squares around the chunk's own mean: float32 loses nothing to a large mean.
-        squares = _per_channel((x - _beside(mean, x)).square_())
-        mean = mean.double()
-        self._moments.add(values * mean, squares.double() + values * mean.square())
-        self._values, self._dtype = self._rows * values // len(x), x.dtype
+        # Around a value near the mean: float32 loses nothing where the mean is large.
+        near = x[:1].mean(_all_but_channels(x))
+        count, shift = _count(x), near.double()
+        self._count, self._dtype = self._rows * _count(x[:1]), x.dtype
+        first, second = _sums(x, x, near)
+        self._moments.add(
+            first + count * shift, second + 2 * shift * first + count * shift.square()
+        )
 
     def fix(self) -> None:
         """All chunks were observed: the statistics are known; update the running ones."""
-        mean, square = self._moments.total() / self._values
+        mean, square = self._moments.total() / self._count
         var = (square - mean.square()).clamp_min(0)
         self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
         self._scale = (var + self._module.eps).rsqrt().to(self._dtype)
-        _update_running(self._module, mean, var * self._values / max(self._values - 1, 1))
+        _update_running(self._module, mean, var * self._count / max(self._count - 1, 1))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise a chunk."""
@@ -79,11 +82,11 @@ class Norm:
 
     def observe_gradient(self, gradient: Tensor, normalised: Tensor) -> None:
         """Count a chunk of the gradient by the normalised values."""
-        self._gradients.add(_per_channel(gradient), _per_channel(gradient * normalised))
+        self._gradients.add(*_sums(gradient, normalised))
 
     def fix_gradient(self) -> None:
         """All chunks were observed: the shares of mean and var in the gradient are known."""
-        shares = -self._gradients.total() / self._values
+        shares = -self._gradients.total() / self._count
         self._by_mean, self._by_var = (shares * self._scale).to(self._dtype)
 
     def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
@@ -101,8 +104,32 @@ def scale_and_shift(module: _BatchNorm, x: Tensor) -> Tensor:
     return x
 
 
-def _per_channel(x: Tensor) -> Tensor:
-    return x.sum([d for d in range(x.ndim) if d != 1])
+def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """sum(g) and sum(g x) per channel; with ``near``, sum(x - near) and sum((x - near)^2).
+
+    Block by block, so that the float32 sums of PyTorch's kernel stay short and a block stays in
+    the cache of a core.
+    """
+    zero, one = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+    total = torch.zeros(2, len(zero), dtype=torch.float64, device=x.device)
+    rows = max(1, _BLOCK // _count(x[:1])) if x.device.type == "cpu" else len(x)
+    for part, other in zip(torch.split(g, rows), torch.split(x, rows), strict=True):
+        if near is not None:
+            part = other = other - _beside(near, x)
+        _, second, first = torch.ops.aten.native_batch_norm_backward(
+            part, other, None, None, None, zero, one, True, 0.0, [False, True, True]
+        )
+        total += torch.stack([first, second])
+    return total[0], total[1]
+
+
+def _count(x: Tensor) -> int:
+    """Values per channel."""
+    return x.numel() // x.shape[1]
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [d for d in range(x.ndim) if d != 1]
 
 
 def _beside(channels: Tensor, x: Tensor) -> Tensor:
@@ -110,14 +137,13 @@ def _beside(channels: Tensor, x: Tensor) -> Tensor:
     return channels.view(-1, *[1] * (x.ndim - 2))
 
 
-def _update_running(module: nn.Module, mean: Tensor, unbiased: Tensor) -> None:
-    assert isinstance(module, _BatchNorm)
+def _update_running(module: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
     if module.running_mean is None or module.running_var is None:
         return
     assert module.num_batches_tracked is not None
     module.num_batches_tracked.add_(1)
-    # No momentum: the mean of all batches so far.
     weight = module.momentum
-    weight = 1 / float(module.num_batches_tracked) if weight is None else weight
+    if weight is None:  # the mean of all batches so far
+        weight = 1 / float(module.num_batches_tracked)
     module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
     module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)

@@ -68,6 +68,10 @@ class Segment:
         # The gradient of a convolution needs its input alone: it is not computed again.
         last = _plain_convolution(self.layers[-1]) if self.layers else None
         layers = self.layers if last is None else self.layers[:-1]
+        if last is not None and self._is_relu(layers):
+            with torch.no_grad():
+                y = self._run(layers, x, seed, rows)
+                return _relu_backward(layers, y, _convolution_backward(last, y, gradient, totals))
         wanted = [p for p in self._parameters(layers) if p.requires_grad]
         if self.norm is not None:
             wanted = [x.requires_grad_(), *wanted]
@@ -97,6 +101,12 @@ class Segment:
                 x = layer(x)
         return x
 
+    def _is_relu(self, layers: tuple[Layer, ...]) -> bool:
+        """Whether the layers are ReLU, perhaps with dropout, right after the normalisation."""
+        kinds = [type(layer) for layer in layers]
+        plain = self.norm is not None and not self.norm.affine
+        return plain and kinds in ([nn.ReLU], [nn.ReLU, nn.Dropout])
+
     def _parameters(self, layers: Iterable[Layer]) -> list[Tensor]:
         modules = [m for m in (self.norm, *layers) if isinstance(m, nn.Module)]
         return [p for module in modules for p in module.parameters()]
@@ -122,7 +132,7 @@ def _plain_convolution(layer: Layer) -> nn.Conv2d | None:
 
 
 def _convolution_backward(
-    layer: nn.Conv2d, x: Tensor, gradient: Tensor, totals: Totals, wanted: bool
+    layer: nn.Conv2d, x: Tensor, gradient: Tensor, totals: Totals, wanted: bool = True
 ) -> Tensor:
     """Add the gradients of the parameters to ``totals``; return the one by ``x`` if wanted."""
     weight, bias = layer.weight, layer.bias
@@ -135,6 +145,19 @@ def _convolution_backward(
         if needed and parameter is not None:
             _add(totals, parameter, value)
     return found[0]
+
+
+def _relu_backward(layers: tuple[Layer, ...], y: Tensor, gradient: Tensor) -> Tensor:
+    """Gradient by the input of ReLU and dropout, in the memory of the one by their output ``y``.
+
+    Autograd would keep the input as well and write the result elsewhere. What was dropped is zero
+    in ``y``, so the mask need not be drawn again.
+    """
+    for layer in layers:
+        if isinstance(layer, nn.Dropout) and layer.p:
+            gradient.mul_(1 / (1 - layer.p))
+    out: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, y, 0, grad_input=gradient)
+    return out
 
 
 def _add(totals: Totals, parameter: Tensor, value: Tensor) -> None:
