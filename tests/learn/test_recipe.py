@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("omegaconf")
+pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import Recipe, read_recipe, refuse_changes, write_recipe
@@ -26,8 +27,22 @@ def test_published_recipes() -> None:
 
 
 def test_every_recipe_in_the_repository_is_valid() -> None:
-    for path in RECIPES.glob("*.yaml"):
-        read_recipe(path, ["data=[x]"])
+    paths = sorted(RECIPES.glob("*.yaml"))
+    assert len(paths) >= 8
+    for path in paths:
+        read_recipe(path, ["data=[x]", "weights=[]"])
+
+
+def test_recipes_of_the_rivals() -> None:
+    def axes(name: str) -> tuple[str, str, str, float]:
+        recipe = read_recipe(RECIPES / f"{name}.yaml", ["data=[x]"])
+        return recipe.sampling, recipe.loss, recipe.regularizer, recipe.margin
+
+    assert axes("classical") == ("classical", "triplet", "cpr", 1.0)
+    assert axes("contrastive") == ("hardest", "contrastive", "none", 2.0)
+    assert axes("l2net") == ("all", "l2net", "cpr", 1.0)
+    assert read_recipe(RECIPES / "hardtfeat.yaml", ["data=[x]"]).net == "hardtfeat"
+    assert len(read_recipe(RECIPES / "hardnet++.yaml", []).data) == 4
 
 
 def test_linear_decay_starts_after_the_second_step() -> None:
@@ -53,14 +68,17 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("batch=0", "batch must be positive"),
         ("dropout=1.5", "dropout must be"),
         ("data=[]", "names no patch set"),
-        ("sampling=hardset", "unknown sampling hardset; did you mean hardest"),
-        ("loss=zzz", "unknown loss zzz; known: triplet, softmin, contrastive, l2net"),
+        ("sampling=hardset", "sampling: .*hardset.*did you mean hardest"),
+        ("loss=zzz", "loss: .*zzz.*known: triplet, softmin, contrastive, l2net"),
         ("regularizer=cprr", "did you mean cpr"),
         ("weights=[1,2]", "weights has 2 values for 1 sets"),
         ("weights=[0]", "weights must be positive"),
         ("workers=0", "workers must be positive"),
         ("devices=0", "devices must be positive"),
-        ("same_patch=-1", "same_patch must not be negative"),
+        ("same_patch=-1", "same_patch is a distance"),
+        ("loss=l2net", "use sampling=all"),
+        ("net=hardnt", "unknown net hardnt; did you mean hardnet"),
+        ("chunk=-1", "chunk must not be negative"),
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:

@@ -10,12 +10,8 @@ from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
 
-CHOICES = {
-    "sampling": ("hardest", "random", "classical", "all"),
-    "loss": ("triplet", "softmin", "contrastive", "l2net"),
-    "regularizer": ("none", "cpr"),
-}
-"""The keys whose value is a name, and the names each of them knows."""
+AXES = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
+"""The keys that make the objective; see :func:`hardnet.learn.objective.build_objective`."""
 
 FREE = (
     "validation",
@@ -29,7 +25,8 @@ FREE = (
     "nodes",
 )
 """The keys that may change when a run is resumed: they say how and where a run is computed, not
-what it learns. Another accelerator, chunk or number of devices only moves the last digits."""
+what it learns. Another accelerator, chunk or number of devices only moves the last digits (and
+chunk 0 draws its dropout in another order)."""
 
 
 @dataclass
@@ -107,6 +104,11 @@ class Recipe:
         """Batches in the whole run."""
         return -(-self.pairs // self.batch)
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The arguments of ``build_objective``."""
+        return {key: getattr(self, key) for key in AXES}
+
     def learning_rate(self, step: int) -> float:
         """Linear decay per step.
 
@@ -160,18 +162,30 @@ def _check_name(path: Path, what: str, name: str, known: Iterable[str]) -> None:
 def _check_values(recipe: Recipe, path: Path) -> None:
     if not recipe.data:
         raise HardnetError(f"{path}: data names no patch set; add one or use --set data=[SET]")
-    for key, known in CHOICES.items():
-        _check_name(path, key, getattr(recipe, key), known)
     for key in ("batch", "pairs", "epoch", "checkpoint_every", "lr", "workers", "devices", "nodes"):
         if getattr(recipe, key) <= 0:
             raise HardnetError(f"{path}: {key} must be positive, got {getattr(recipe, key)}")
-    for key in ("margin", "same_patch", "chunk", "validate_every"):
+    for key in ("chunk", "validate_every", "validation_pairs"):
         if getattr(recipe, key) < 0:
             raise HardnetError(f"{path}: {key} must not be negative, got {getattr(recipe, key)}")
     if not 0 <= recipe.dropout < 1:
         raise HardnetError(f"{path}: dropout must be in [0, 1), got {recipe.dropout}")
     if recipe.weights:
         _check_weights(recipe, path)
+    _check_choices(recipe, path)
+
+
+def _check_choices(recipe: Recipe, path: Path) -> None:
+    try:
+        from hardnet.learn.objective import build_objective
+        from hardnet.nets import NETS
+    except ImportError:
+        raise MissingExtraError("torch", "train") from None
+    _check_name(path, "net", recipe.net, NETS)
+    try:
+        build_objective(**recipe.axes)
+    except HardnetError as error:
+        raise HardnetError(f"{path}: {error}") from None
 
 
 def _check_weights(recipe: Recipe, path: Path) -> None:

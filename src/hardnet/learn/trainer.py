@@ -82,14 +82,7 @@ class Trainer:
     ) -> None:
         keep_freed_memory()
         self.recipe, self.folder, self._validate = recipe, folder, validate
-        self._objective = build_objective(
-            sampling=recipe.sampling,
-            loss=recipe.loss,
-            margin=recipe.margin,
-            regularizer=recipe.regularizer,
-            anchor_swap=recipe.anchor_swap,
-            same_patch=recipe.same_patch,
-        )
+        self._objective = build_objective(**recipe.axes)
         sampler = PairSampler(
             train_set.points, recipe.batch, recipe.seed, train_set.sets, recipe.weights
         )
