@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from hardnet.learn.distances import distance_matrix, pair_distances
 from hardnet.learn.sampling import BLOCK, SAME_PATCH
 
-ABSENT = 50.0  # e^-50 vanishes in any sum, and unlike inf it has finite gradients
+ABSENT = 50.0  # e^-50 vanishes in any sum, and its gradient is finite in any version of torch
 
 
 def l2net(

@@ -92,9 +92,7 @@ def hardest_in_batch_blockwise(
                 better = value < column_best
                 column_best = torch.where(better, value, column_best)
                 column_index = torch.where(better, index + start, column_index)
-        by_row = row_best < column_best
-        if not anchor_swap:
-            by_row[:] = True
+        by_row = row_best < column_best  # always, where no column was looked at
         left = torch.where(by_row, own, column_index)
         right = torch.where(by_row, row_index, own)
         nothing = torch.where(by_row, row_best, column_best).isinf()
