@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     data_build.register(data)
     data_info.register(data)
     data.command("fetch")(fetch)
+    data.command("frames")(frames)
     app.add_typer(data, name="data")
 
 
@@ -42,3 +43,26 @@ def fetch(
     summary = fetch_photos(output, multiview, cache)
     if json_:
         print(json.dumps({"counts": summary.counts, "warnings": summary.warnings}))
+
+
+def frames(
+    video: Annotated[Path, typer.Argument(help="The video.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to fill.")],
+    first: Annotated[int, typer.Option(min=0, help="Number of the first frame, from 0.")] = 0,
+    last: Annotated[
+        int | None, typer.Option(min=0, help="Number of the last frame [end of the video].")
+    ] = None,
+    step: Annotated[int, typer.Option(min=1, help="Distance between two frames.")] = 1,
+    json_: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
+) -> None:
+    """Write frames of a video as pictures: many views of one scene, for `data build sfm`.
+
+    Example: hardnet data frames walk.mp4 -o scenes/walk --step 10
+    """
+    from hardnet.patchsets.video import write_frames
+
+    written = write_frames(video, output, first, last, step)
+    if json_:
+        print(json.dumps({"files": [str(file) for file in written]}))
+    else:
+        print(f"{len(written)} frames in {output}")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.photo_sources import Source, SourceError, find_archive, select, unpack
+from hardnet.patchsets.video import read_frames
 
 Image = NDArray[np.uint8]
 
@@ -81,16 +82,12 @@ def _read(path: Path) -> Image | None:
 def _video_frames(
     source: Source, root: Path, name: str, frames: tuple[int, int, int]
 ) -> Iterator[tuple[str, Image]]:
-    first, last, step = frames
-    video = cv2.VideoCapture(str(root / name))
-    # Read one by one: seeking is inexact in most codecs and would not be reproducible.
-    for number in range(last + 1):
-        good, image = video.read()
-        if not good:
-            raise SourceError(f"{source.name}: {name} cannot be decoded at frame {number}")
-        if number >= first and (number - first) % step == 0:
+    try:
+        for number, image in read_frames(root / name, *frames):
             frame = f"{PurePosixPath(name).with_suffix('')}-{number:04d}.png"
-            yield frame, shrink(np.asarray(image, np.uint8))
+            yield frame, shrink(image)
+    except HardnetError as error:
+        raise SourceError(f"{source.name}: {error}") from None
 
 
 @dataclass
