@@ -1,0 +1,213 @@
+"""A training step of HardNet in chunks against the plain PyTorch step: speed, memory, gradients.
+
+Both have the same weights, patches and loss, and every measurement runs in a fresh process, so that
+peak memory and allocator settings are its own. The speeds are of processes that take turns.
+
+In float32 two correct steps differ where an activation is within rounding of zero: ReLU passes the
+gradient of one and not of the other. So the gradients are compared three ways: in float64, where
+rounding hardly plays a part; in float32; and the plain float32 step with the plain float64 step,
+which shows how much of it is rounding.
+
+Example: python benchmarks/train_step.py --quick
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import torch
+import typer
+from plain.train_step import plain_step
+from torch import Tensor
+
+from hardnet import provenance
+from hardnet.learn.allocator import keep_freed_memory
+from hardnet.learn.chunks import ChunkedNet
+from hardnet.learn.objective import build_objective
+from hardnet.learn.recipe import Recipe
+from hardnet.nets import Net, build_net
+
+SPEED_BATCH, MEMORY_BATCHES, LARGE_BATCHES = 1024, (1024, 2048), (4096, 8192)
+QUICK_SPEED_BATCH, QUICK_MEMORY_BATCHES, QUICK_LARGE_BATCHES = 64, (64, 128), (256,)
+FLOAT64_BATCH, QUICK_FLOAT64_BATCH = 256, 32
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Small batches only: does it work?")] = False,
+    chunk: Annotated[int, typer.Option(help="Patches computed at a time.")] = Recipe().chunk,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    repetitions: Annotated[int, typer.Option(help="Processes per median.")] = 3,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/train_step.json"),
+) -> None:
+    """Measure both steps; writes a JSON file."""
+    batch = QUICK_SPEED_BATCH if quick else SPEED_BATCH
+    rates: dict[str, list[float]] = {"plain": [], "chunked": []}
+    for _ in range(repetitions):
+        for kind, found in rates.items():
+            found.append(in_fresh_process(measure, kind, batch, chunk, threads)["pairs_per_second"])
+    speed = {kind: float(np.median(found)) for kind, found in rates.items()}
+    ratio = speed["chunked"] / speed["plain"]
+    print(
+        f"batch {batch}: plain {speed['plain']:.0f} pairs/s, chunked {speed['chunked']:.0f}"
+        f" pairs/s, {ratio:.2f}x",
+        flush=True,
+    )
+    memory = []
+    for size in QUICK_MEMORY_BATCHES if quick else MEMORY_BATCHES:
+        row = {"batch": size} | {
+            kind: in_fresh_process(measure, kind, size, chunk, threads, 1)["peak_mb"]
+            for kind in rates
+        }
+        row["share"] = row["chunked"] / row["plain"]
+        memory.append(row)
+        print(
+            f"batch {size}: peak memory plain {row['plain']:.0f} MB, chunked {row['chunked']:.0f}"
+            f" MB, {row['share']:.0%}",
+            flush=True,
+        )
+    for size in QUICK_LARGE_BATCHES if quick else LARGE_BATCHES:
+        peak = in_fresh_process(measure, "chunked", size, chunk, threads, 1)["peak_mb"]
+        memory.append({"batch": size, "chunked": peak})
+        print(f"batch {size}: peak memory chunked {peak:.0f} MB", flush=True)
+    small = QUICK_FLOAT64_BATCH if quick else FLOAT64_BATCH
+    equality = [
+        in_fresh_process(compare, small, chunk, threads, "float64"),
+        in_fresh_process(compare, small, chunk, threads, "float32"),
+        in_fresh_process(compare, batch, chunk, threads, "float32"),
+    ]
+    for row in equality:
+        for key in ("chunked_to_plain", "plain_to_float64"):
+            if row[key]:
+                print(
+                    f"batch {row['batch']} {row['dtype']} {key}: loss {row[key]['loss']:.1e},"
+                    f" gradients {row[key]['absolute']:.1e} absolute, {row[key]['largest']:.1e} of"
+                    f" the largest, {row[key]['norm']:.1e} in norm"
+                )
+    settings = {"quick": quick, "net": "hardnet", "chunk": chunk, "threads": threads}
+    results = {
+        "kind": "train_step",
+        "batch": batch,
+        "pairs_per_second": speed | {"all": rates},
+        "ratio": ratio,
+        "memory_mb": memory,
+        "equality": equality,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/train_step.py', *sys.argv[1:]])}",
+            settings | {"repetitions": repetitions, "dropout": 0.0},
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> dict[str, float]:
+    """Pairs per second of the fastest step, and peak memory of the process in MB."""
+    torch.set_num_threads(threads)
+    patches = generate(batch)
+    step = make_step(kind, make_net(), chunk)
+    seconds = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step(patches)
+        seconds.append(time.perf_counter() - start)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return {"pairs_per_second": batch / min(seconds), "peak_mb": peak}
+
+
+def compare(batch: int, chunk: int, threads: int, dtype: str) -> dict[str, Any]:
+    """Largest differences of loss and gradients between the two steps."""
+    torch.set_num_threads(threads)
+    wanted = getattr(torch, dtype)
+    patches = generate(batch).to(wanted)
+    plain, chunked = make_net().to(wanted), make_net().to(wanted)
+    loss = make_step("plain", plain, chunk)(patches)
+    own_loss = make_step("chunked", chunked, chunk)(patches)
+    rounding = None
+    if dtype == "float32":
+        exact = make_net().double()
+        exact_loss = make_step("plain", exact, chunk)(patches.double())
+        rounding = difference(plain, exact, loss, exact_loss)
+    return {
+        "batch": batch,
+        "dtype": dtype,
+        "loss": float(loss),
+        "chunked_to_plain": difference(chunked, plain, own_loss, loss),
+        "plain_to_float64": rounding,
+    }
+
+
+def difference(net: Net, expected: Net, loss: Tensor, expected_loss: Tensor) -> dict[str, float]:
+    """Of the loss; of the gradients, the worst parameter by three measures."""
+    absolute, largest, norm = 0.0, 0.0, 0.0
+    for parameter, other in zip(net.parameters(), expected.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert other.grad is not None
+        wrong = parameter.grad.double() - other.grad.double()
+        absolute = max(absolute, float(wrong.abs().max()))
+        largest = max(largest, float(wrong.abs().max() / other.grad.abs().max()))
+        norm = max(norm, float(wrong.norm() / other.grad.double().norm()))
+    return {
+        "loss": abs(float(loss) - float(expected_loss)),
+        "absolute": absolute,
+        "largest": largest,
+        "norm": norm,
+    }
+
+
+def make_net() -> Net:
+    """HardNet as at the start of training, without dropout, which would differ between the two."""
+    torch.manual_seed(0)
+    return build_net("hardnet", 0.0)
+
+
+def make_step(kind: str, net: Net, chunk: int) -> Callable[[Tensor], Tensor]:
+    """``patches -> loss``; the gradients are in the network."""
+    if kind == "plain":
+        return lambda patches: plain_step(net, patches)
+    keep_freed_memory()
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    chunked = ChunkedNet(net, chunk)
+    recipe = Recipe()
+    objective = build_objective(
+        sampling="hardest", loss="triplet", margin=1.0, regularizer="none",
+        anchor_swap=True, same_patch=recipe.same_patch,
+    )  # fmt: skip
+
+    def step(patches: Tensor) -> Tensor:
+        net.zero_grad()
+        anchors, positives = chunked(patches, seed=0).chunk(2)
+        loss = objective(anchors, positives, None, torch.Generator()).loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    return step
+
+
+def generate(batch: int) -> Tensor:
+    """(2 batch, 1, 32, 32) patches in 0..1: smooth textures, then the same with noise."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((batch * 32, 32), np.float32)
+    anchors = (cv2.GaussianBlur(noise, (0, 0), 2) * 2 + 0.5).reshape(batch, 1, 32, 32)
+    positives = anchors + rng.standard_normal(anchors.shape, np.float32) * 0.1
+    return torch.from_numpy(np.concatenate([anchors, positives]))
+
+
+def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Memory that an earlier measurement left behind would count as this one's."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+if __name__ == "__main__":
+    typer.run(main)
