@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
+import errno
+import json
 import signal
-import subprocess
-import sys
-import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -16,9 +16,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.recipe import Recipe  # noqa: E402
-from hardnet.learn.trainer import CHECKPOINT, Trainer  # noqa: E402
+from hardnet.learn.checkpoint import CHECKPOINT  # noqa: E402
+from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
+from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
+from hardnet.nets.checkpoints import load_net  # noqa: E402
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
+from hardnet.patchsets.fingerprint import fingerprint_files  # noqa: E402
 from hardnet.patchsets.patchset import PatchSet  # noqa: E402
 
 
@@ -98,7 +101,7 @@ def test_validation_is_called_and_logged(patch_set: PatchSet, tmp_path: Path) ->
 
 
 def test_final_weights_load_again(patch_set: PatchSet, tmp_path: Path) -> None:
-    from hardnet.nets.checkpoints import load_net, read_checkpoint
+    from hardnet.nets.checkpoints import read_checkpoint
 
     trainer = Trainer(recipe(), patch_set, tmp_path)
     weights = trainer.run()
@@ -133,35 +136,156 @@ def test_a_loss_that_is_not_finite_stops_the_run(patch_set: PatchSet, tmp_path: 
         trainer.run()
 
 
-def test_ctrl_c_saves_and_resume_finishes(patch_set: PatchSet, tmp_path: Path) -> None:
-    """The real command, really interrupted."""
-    big = np.repeat(np.repeat(patch_set.patches, 2, 1), 2, 2)
-    with BrownWriter(tmp_path / "set") as writer:
-        writer.add(big, patch_set.points, 0)
-        writer.finish(40, 0, {})
-    (tmp_path / "r.yaml").write_text(
-        "data: [set]\nvalidation: set\nbatch: 16\npairs: 640\ncheckpoint_every: 1000\n"
-        "accelerator: cpu\n"
+def run_in_two_parts(
+    patch_set: PatchSet, folder: Path, stop: int, settings: dict[str, object], again: object
+) -> Trainer:
+    """Stop with an error after step ``stop``; resume, with the changes ``again``, to the end."""
+
+    def stop_here(progress: Progress) -> None:
+        if progress.step == stop:
+            raise InterruptedError
+
+    first = Trainer(recipe(**settings), patch_set, folder)
+    with pytest.raises(InterruptedError):
+        first.run(stop_here)
+    second = Trainer(recipe(**(settings | again)), patch_set, folder, resume=True)  # type: ignore
+    second.run()
+    return second
+
+
+@pytest.mark.parametrize(("stop", "every"), [(2, 1), (3, 2), (5, 4), (5, 3)])
+def test_mined_negatives_survive(
+    patch_set: PatchSet, tmp_path: Path, stop: int, every: int
+) -> None:
+    """Of six steps, 0 and 4 mine: a run goes on before, at, and from before to after the second."""
+    pytest.importorskip("faiss")
+    settings: dict[str, object] = {"sampling": "classical", "epoch": 64, "checkpoint_every": every}
+    whole = Trainer(recipe(**settings), patch_set, tmp_path / "whole")
+    whole.run()
+    parts = run_in_two_parts(patch_set, tmp_path / "parts", stop, settings, {"workers": 2})
+    for key, value in weights(whole).items():
+        assert torch.equal(value, parts.net.state_dict()[key]), key
+    assert [f.name for f in (tmp_path / "parts").glob("mined*")] == ["mined-1.npy"]
+
+
+def test_a_lost_table_of_mined_negatives_is_named(patch_set: PatchSet, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    changes = {"sampling": "classical", "epoch": 64}
+
+    def lose_it(progress: Progress) -> None:
+        if progress.step == 3:
+            (tmp_path / "mined-0.npy").unlink()
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Trainer(recipe(**changes), patch_set, tmp_path).run(lose_it)
+    with pytest.raises(HardnetError, match=r"mined-0\.npy, the mined negatives"):
+        Trainer(recipe(**changes), patch_set, tmp_path, resume=True).run()
+
+
+def test_a_checkpoint_of_the_first_version_resumes(patch_set: PatchSet, tmp_path: Path) -> None:
+    trainer = Trainer(recipe(), patch_set, tmp_path / "new")
+    trainer.run()
+    old = tmp_path / "old"
+    old.mkdir()
+    state = torch.load(tmp_path / "new" / CHECKPOINT, weights_only=True)
+    state["step"] = 4
+    torch.save({k: state[k] for k in ("step", "seed", "net", "optimizer")}, old / CHECKPOINT)
+    (old / "recipe.yaml").write_text(
+        "data: [x]\nvalidation: ''\nnet: hardnet\ndropout: 0.1\nmargin: 1.0\nbatch: 16\n"
+        "pairs: 96\nlr: 10.0\nmomentum: 0.9\ndampening: 0.9\nweight_decay: 0.0001\n"
+        "augment: true\nseed: 4\nvalidate_every: 500\nvalidation_pairs: 20000\n"
+        "checkpoint_every: 200\naccelerator: auto\n"
     )
-    command = [sys.executable, "-m", "hardnet.cli.app", "train", "r.yaml", "-o", "run"]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment)
-    log = tmp_path / "run" / "log.csv"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and len(log.read_text().splitlines()) > 5):
-        assert time.monotonic() < deadline, "training did not start"
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors.decode()
-    assert b"Continue with --resume" in errors
-    saved = torch.load(tmp_path / "run" / CHECKPOINT, weights_only=True)["step"]
-    assert 5 <= saved < 40
-    done = subprocess.run(
-        [*command, "--resume", "--set", "checkpoint_every=50"],
-        cwd=tmp_path, capture_output=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()
-    assert (tmp_path / "run" / "hardnet.safetensors").exists()
-    assert len(log.read_text().splitlines()) == 40 + 1
+    resumed = Trainer(recipe(), patch_set, old, resume=True)
+    assert resumed.step == 4
+    resumed.run()
+    assert resumed.step == 6
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(
+    patch_set: PatchSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(recipe(), patch_set, tmp_path)
+
+    def full(state: object, file: BinaryIO) -> None:
+        file.write(b"the beginning")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill_disk(progress: Progress) -> None:
+        if progress.step == 3:
+            monkeypatch.setattr(torch, "save", full)
+
+    with pytest.raises(HardnetError, match=r"last\.ckpt .*No space left.*previous one is intact"):
+        trainer.run(fill_disk)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*.part"))
+    assert Trainer(recipe(), patch_set, tmp_path, resume=True).step == 2
+
+
+def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
+    from hardnet.nets.checkpoints import read_checkpoint
+    from hardnet.patchsets.union import open_sets
+
+    with BrownWriter(tmp_path / "set") as writer:
+        patches = np.random.default_rng(0).integers(0, 256, (64, 64, 64), dtype=np.uint8)
+        writer.add(patches, np.arange(64) // 4, 0)
+        writer.finish(8, 0, {})
+    name, folder = str(tmp_path / "set"), tmp_path / "run"
+    settings = recipe(data=[name], pairs=32)
+    file = Trainer(settings, open_sets([name], 32), folder).run()
+    assert read_recipe(folder / "recipe.yaml", []) == settings
+    facts = json.loads((folder / "provenance.json").read_text())
+    assert facts["data"] == [{"name": "set"} | asdict(fingerprint_files(name))]
+    assert {"revision", "versions", "machine", "command", "settings"} <= set(facts)
+    stored = read_checkpoint(file).metadata
+    assert stored["recipe"]["data"] == ["set"]
+    for key in ("revision", "versions", "machine", "command", "data"):
+        assert stored[key] == facts[key]
+    (tmp_path / "set" / "info.txt").write_text("0 0\n" * 64)
+    with pytest.raises(HardnetError, match="set set has changed since"):
+        Trainer(settings, open_sets([name], 32), folder, resume=True)
+
+
+def test_starts_from_given_weights(patch_set: PatchSet, tmp_path: Path) -> None:
+    file = Trainer(recipe(pairs=32), patch_set, tmp_path / "a").run()
+    stored = load_net(file)
+    torch.save({"state_dict": stored.state_dict()}, tmp_path / "published.pth")
+    for k, init in enumerate((file, tmp_path / "published.pth")):
+        started = Trainer(recipe(init=str(init), seed=9), patch_set, tmp_path / str(k))
+        for key, value in stored.state_dict().items():
+            assert torch.equal(value, started.net.state_dict()[key]), key
+    with pytest.raises(HardnetError, match="holds weights of hardnet, and the recipe trains tfeat"):
+        Trainer(recipe(init=str(file), net="tfeat"), patch_set, tmp_path / "c")
+
+
+def test_workers_give_the_same_run(patch_set: PatchSet, tmp_path: Path) -> None:
+    first = Trainer(recipe(), patch_set, tmp_path / "a")
+    second = Trainer(recipe(workers=4), patch_set, tmp_path / "b")
+    first.run(), second.run()
+    for key, value in weights(first).items():
+        assert torch.equal(value, second.net.state_dict()[key]), key
+
+
+def test_the_first_interrupt_waits_for_the_step(patch_set: PatchSet, tmp_path: Path) -> None:
+    trainer = Trainer(recipe(checkpoint_every=100), patch_set, tmp_path)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(interrupt)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert Trainer(recipe(), patch_set, tmp_path, resume=True).step == 3
+
+
+def test_a_log_cut_short_by_a_kill(patch_set: PatchSet, tmp_path: Path) -> None:
+    parts = run_in_two_parts(patch_set, tmp_path, 5, {}, {})
+    log = tmp_path / "log.csv"
+    assert [r["step"] for r in csv.DictReader(log.open())] == list("123456")
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]) + "1")
+    Trainer(recipe(), patch_set, tmp_path, resume=True).run()
+    assert parts.step == 6
+    assert [r["step"] for r in csv.DictReader(log.open())] == list("12345")

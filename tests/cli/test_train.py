@@ -1,0 +1,175 @@
+"""The real command, really interrupted and really killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lightning_fabric")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
+
+STEPS = 16
+RECIPE = """
+data: [set]
+validation: set
+batch: 8
+pairs: 128
+checkpoint_every: 3
+validate_every: 0
+accelerator: cpu
+workers: 3
+"""
+COMMAND = [sys.executable, "-m", "hardnet.cli.app", "train", "r.yaml"]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A working directory with a patch set and a recipe."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(128, 40, (16, 8, 8)).repeat(8, 1).repeat(8, 2).repeat(3, 0)
+    patches = (base + rng.normal(0, 12, (48, 64, 64))).clip(0, 255).astype(np.uint8)
+    with BrownWriter(tmp_path / "set") as writer:
+        writer.add(patches, np.arange(48) // 3, 0)
+        writer.finish(20, 0, {})
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def start(place: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*COMMAND, *words], cwd=place, stderr=subprocess.PIPE, env=ENVIRONMENT)
+
+
+def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *words],
+        cwd=place, capture_output=True, timeout=300, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+
+
+def logged(folder: Path) -> int:
+    """Steps in the log of a run."""
+    log = folder / "log.csv"
+    return max(0, len(log.read_text().splitlines()) - 1) if log.exists() else 0
+
+
+def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "training did not come that far"
+        assert process.poll() is None, process.communicate()[1].decode()
+        time.sleep(0.01)
+
+
+def kill_at(place: Path, step: int, *words: str) -> None:
+    process = start(place, "-o", "killed", *words)
+    wait_for(process, lambda: logged(place / "killed") >= step)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        ["--set", "sampling=classical", "--set", "epoch=40"],
+        pytest.param([], marks=pytest.mark.slow),
+    ],
+    ids=["classical", "hardest"],
+)
+def test_killed_twice_and_resumed_to_the_same_bits(place: Path, sampling: str) -> None:
+    if sampling == "classical":
+        pytest.importorskip("faiss")
+    changes = ["--set", f"sampling={sampling}", "--set", "epoch=40"]
+    whole = run(place, "-o", "whole", *changes)
+    assert whole.returncode == 0, whole.stderr.decode()
+    first, second = random.randint(3, 8), random.randint(9, STEPS - 2)
+    kill_at(place, first, *changes)
+    kill_at(place, second, "--resume", *changes)
+    done = run(place, "-o", "killed", "--resume", *changes)
+    assert done.returncode == 0, done.stderr.decode()
+    expected = load_file(place / "whole" / "hardnet.safetensors")
+    found = load_file(place / "killed" / "hardnet.safetensors")
+    for key, value in expected.items():
+        assert torch.equal(value, found[key]), f"{key} differs, killed at {first} and {second}"
+    assert logged(place / "killed") == STEPS
+    resumed = json.loads((place / "killed" / "provenance.json").read_text())["resumed"]
+    assert len(resumed) == 2
+    assert resumed[0]["step"] in (3, 6)
+
+
+def test_ctrl_c_saves_and_resume_finishes(place: Path) -> None:
+    process = start(place, "-o", "run", "--set", "checkpoint_every=1000")
+    wait_for(process, lambda: logged(place / "run") > 4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors.decode()
+    assert b"Continue with --resume" in errors
+    saved = torch.load(place / "run" / "last.ckpt", weights_only=True)["step"]
+    assert 4 <= saved < STEPS
+    refused = run(place, "-o", "run", "--resume", "--set", "lr=1")
+    assert refused.returncode == 1
+    assert b"begun with lr=10.0, not 1.0" in refused.stderr
+    done = run(place, "-o", "run", "--resume", "--set", "workers=1")
+    assert done.returncode == 0, done.stderr.decode()
+    assert (place / "run" / "hardnet.safetensors").exists()
+    assert logged(place / "run") == STEPS
+
+
+@pytest.mark.parametrize(
+    "torchrun", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["devices=2", "torchrun"]
+)
+def test_a_killed_process_ends_the_run_with_a_usable_checkpoint(
+    place: Path, torchrun: bool
+) -> None:
+    long = ["-o", "run", "--set", "pairs=8000"]
+    if torchrun:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command = [*launcher, *COMMAND[1:], *long]
+    else:
+        command = [*COMMAND, *long, "--set", "devices=2"]
+    process = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    wait_for(process, lambda: logged(place / "run") >= 4)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    message = " ".join(errors.decode().split())
+    assert process.returncode == 1, message
+    assert "--resume" in message
+    assert "process of this run" in message
+    if not torchrun:
+        assert "was killed (SIGKILL" in message
+        assert "continue from step" in message
+        assert message.count("error:") == 1
+    step = torch.load(place / "run" / "last.ckpt", weights_only=True)["step"]
+    assert step >= 3
+    resumed = start(place, *long, "--resume")  # by one process: it is the same run
+    wait_for(resumed, lambda: logged(place / "run") >= step + 2)
+    resumed.kill()
+    resumed.communicate()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` started, oldest first."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sorted(int(child) for child in listed)
+
+
+def test_mistakes_of_several_processes_are_said_once(place: Path) -> None:
+    done = run(place, "-o", "run", "--set", "devices=2", "--set", "batch=7")
+    assert done.returncode == 1
+    assert done.stderr.decode().count("batch 7 cannot be shared equally by 2 processes") == 1
+    assert not (place / "run").exists()
