@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -143,7 +142,7 @@ def test_killed_in_a_cell_it_goes_on_there(base: Recipe, tests: Tests, tmp_path:
     seen: list[Event] = []
     parts = Experiment(grid, base, tmp_path / "parts", tests)
     parts.run(seen.append)
-    assert (seen[0].name, seen[0].done) == ("nips-flip", 3 - 3 % max(1, 6 // 10))
+    assert (seen[0].name, seen[0].done) == ("nips-flip", 2)  # a step is saved after its report
     whole = Experiment(grid, base, tmp_path / "whole", tests)
     whole.run()
     for cell in grid.cells:
@@ -193,23 +192,23 @@ def test_after_kill_9_another_process_finishes_the_cell(
     recipe_file: Path, sets: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    long = (recipe_file, folder, sets / "test", "pairs=16000")
-    first = start(*long)
-    deadline = time.monotonic() + 120
-    while not (folder / "nips" / CHECKPOINT).exists():
-        assert time.monotonic() < deadline, "training did not start"
-        assert first.poll() is None
-        time.sleep(0.05)
-    with locked(folder / "nips") as mine:
-        assert not mine
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    first.communicate()
+    first = start(recipe_file, folder, sets / "test", "pairs=3200")
+    try:
+        deadline = time.monotonic() + 300
+        while not (folder / "nips" / CHECKPOINT).exists():
+            assert time.monotonic() < deadline, "training did not start"
+            assert first.poll() is None
+            time.sleep(0.05)
+        with locked(folder / "nips") as mine:
+            assert not mine
+    finally:
+        first.kill()  # kill -9
+        first.communicate()
     with locked(folder / "nips") as mine:
         assert mine
     reached = torch.load(folder / "nips" / CHECKPOINT, weights_only=True)["step"]
-    assert reached >= 100
-    base = read_recipe(recipe_file, ["pairs=16000"])
+    assert 20 <= reached < 200
+    base = read_recipe(recipe_file, ["pairs=3200"])
     seen: list[Event] = []
 
     class Enough(BaseException):

@@ -133,8 +133,8 @@ class Experiment:
         """A line on what was trained and tested."""
         tests = [_folder(str(folder)).name for folder in self.tests.folders]
         return (
-            f"{self.base.net} with a budget of {self.base.pairs:,} pairs per cell on "
-            f"{_names(self.base.data)}, tested on {_names(tests)}"
+            f"{self.base.net} with a budget of {self.base.pairs:,} pairs per cell (the paper: "
+            f"50,000,000) on {_names(self.base.data)}, tested on {_names(tests)}"
         )
 
 

@@ -86,6 +86,9 @@ def test_claims_say_what_contradicts(ablation):
         "hardest beats random", "matching mAP", "yes", "1 of 2", "1", "-",
     ]  # fmt: skip
     assert claims.rows[1][2:] == ["no", "1 of 2", "1", "hardest-a > random-b: -0.010, not clear"]
+    assert "trained once" in claims.note
+    ablation["cells"][0]["runs"] *= 2
+    assert "trained once" not in experiment.tables(ablation)[2].note
     assert experiment.claim_lines(ablation) == [
         "yes  hardest beats random (matching mAP: 1 of 2 pairs, 1 clearly)",
         "no   hardest beats random (FPR95 [%]: 1 of 2 pairs, 1 clearly)",

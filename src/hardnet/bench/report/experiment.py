@@ -123,13 +123,15 @@ def _claims(results: Mapping[str, Any]) -> Table:
         ]
         for claim in results["claims"]
     ]
+    once = all(len(cell["runs"]) <= 1 for cell in results["cells"])
     return Table(
         f"{results['title']}: does the paper's ordering hold here?",
         ["claim", "by", "holds", "pairs that hold", "clearly", "pairs that contradict"],
         rows,
         note="Clearly: the interval of the difference leaves out zero (matching: sequences drawn "
         "again; FPR95: intervals of the two that do not overlap) and all seeds agree. Open: no "
-        "pair contradicts, but some were not run.",
+        "pair contradicts, but some were not run."
+        + (" Each cell was trained once: the luck of a single run is not counted." if once else ""),
     )
 
 
