@@ -71,7 +71,7 @@ class Awkward(nn.Module):
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("chunk", [8, 22, 100])
+@pytest.mark.parametrize("chunk", [8, 100])
 def test_descriptors_gradients_and_statistics_are_those_of_plain_training(
     name: str, chunk: int
 ) -> None:
@@ -158,6 +158,27 @@ def test_dropout_follows_the_rows_not_the_chunks(name: str) -> None:
         torch.testing.assert_close(other, found, atol=1e-11, rtol=0)
         torch.testing.assert_close(other_gradient, gradient, atol=1e-11, rtol=1e-8)
     assert (run(100, forwards, seed=6)[0] - found).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["hardnet", "hardtfeat"])
+def test_threads_give_the_same_bits_each_time_and_leave_pytorch_as_it_was(name: str) -> None:
+    def run() -> list[Tensor]:
+        net = make_net(name, dropout=0.3).float()
+        found = ChunkedNet(net, 12)(some_patches().float(), seed=1)
+        loss_of(found).backward()
+        return [found.detach(), *gradients(net).values(), *net.buffers()]
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        first, second = run(), run()
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        alone = run()
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    torch.testing.assert_close(alone[0], first[0], atol=1e-5, rtol=0)
 
 
 def test_dropout_keeps_the_right_share_and_the_mean() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # from glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 _LARGEST_INT = 2**31 - 1
 
 
@@ -13,7 +13,8 @@ def keep_freed_memory() -> bool:
     """Tell glibc not to return large buffers to the kernel after every training step.
 
     The kernel zeroes each page it hands out again; with activations of hundreds of megabytes per
-    step that costs about half of the training time. Returns whether it took effect (glibc only).
+    step that costs about half of the training time. All threads share one heap, since those of
+    further threads are returned in any case. Returns whether it took effect (glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -21,4 +22,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT))
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _LARGEST_INT), (_M_ARENA_MAX, 1))
+    return all([mallopt(name, value) for name, value in settings])

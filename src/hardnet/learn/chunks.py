@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hardnet.learn.chunks_norm import Norm
-from hardnet.learn.chunks_segment import Totals, cut
+from hardnet.learn.chunks_segment import Totals, add_to, cut
+from hardnet.learn.chunks_threads import Threads
 from hardnet.nets import Net
 
 
@@ -30,7 +31,7 @@ class ChunkedNet:
 
     Args:
         net: any registered network.
-        chunk: patches computed at a time.
+        chunk: patches computed at a time, by all threads together.
         group: the processes that share a batch; None for this one alone.
     """
 
@@ -38,6 +39,7 @@ class ChunkedNet:
         self.net, self.chunk, self._group = net, chunk, group
         self.segments = cut(net.layers())
         self.parameters = [p for p in net.parameters() if p.requires_grad]
+        self._threads = Threads(torch.get_num_threads())
 
     def __call__(
         self,
@@ -72,7 +74,9 @@ class ChunkedNet:
             Norm(segment.norm, total, self._group) if segment.norm is not None else None
             for segment in self.segments
         ]
-        step = _Step(self, norms, seed, numbers)
+        # On a GPU one chunk is enough to keep all of it busy.
+        threads = self._threads if patches.device.type == "cpu" else Threads(1)
+        step = _Step(self, norms, seed, numbers, max(1, self.chunk // threads.count), threads)
         out: Tensor = _Chunked.apply(step, patches, *self.parameters)  # type: ignore[no-untyped-call]
         return out
 
@@ -94,65 +98,83 @@ class _Step:
     """One forward and one backward pass."""
 
     def __init__(
-        self, net: ChunkedNet, norms: list[Norm | None], seed: int, rows: NDArray[np.int64]
+        self,
+        net: ChunkedNet,
+        norms: list[Norm | None],
+        seed: int,
+        rows: NDArray[np.int64],
+        chunk: int,
+        threads: Threads,
     ) -> None:
-        self._net, self._norms, self._seed = net, norms, seed
-        self._rows = np.split(rows, range(net.chunk, len(rows), net.chunk))
+        self._segments, self._parameters = net.segments, net.parameters
+        self._norms, self._seed, self._chunk, self._threads = norms, seed, chunk, threads
+        self._rows = np.split(rows, range(chunk, len(rows), chunk))
         self._chunks = range(len(self._rows))
-        self._inputs: list[list[Tensor]] = []  # of each segment, in chunks; empty: not kept
+        self._inputs: list[list[Tensor]] = []  # of each segment, in chunks
 
     def forward(self, patches: Tensor) -> Tensor:
-        x = list(torch.split(patches, self._net.chunk))
-        for i in range(len(self._norms)):
+        x = list(torch.split(patches, self._chunk))
+        for i in range(len(self._segments)):
             self._inputs.append(x)
             x = self._forward_segment(i)
         return torch.cat(x)
 
     def _forward_segment(self, i: int) -> list[Tensor]:
         """The output of segment ``i``; its input is forgotten if it is not one of those kept."""
-        last = i == len(self._norms) - 1
+        last = i == len(self._segments) - 1
         after = None if last else self._norms[i + 1]
-        out = []
-        for c in self._chunks:
-            out.append(self._output(i, c))
-            if after is not None:
-                after.observe(out[c])
+
+        def run(c: int) -> tuple[Tensor, Tensor | None]:
+            y = self._output(i, c)
             if i % 2 and not last:
                 self._inputs[i][c] = _NOTHING
+            return y, after.moments(y) if after is not None else None
+
+        out = []
+        for y, moments in self._threads.map(run, self._chunks):
+            out.append(y)
+            if after is not None and moments is not None:
+                after.observe(y, moments)
         if after is not None:
             after.fix()
         return out
 
     def backward(self, gradient: Tensor) -> list[Tensor | None]:
         totals: Totals = {}
-        gradients = list(torch.split(gradient, self._net.chunk))
-        for i in reversed(range(len(self._norms))):
-            gradients = self._backward_segment(i, gradients, totals)
-        return [totals.get(p) for p in self._net.parameters]
+        gradients = list(torch.split(gradient, self._chunk))
+        for i in reversed(range(len(self._segments))):
+            self._backward_segment(i, gradients, totals)
+        return [totals.get(p) for p in self._parameters]
 
-    def _backward_segment(self, i: int, gradients: list[Tensor], totals: Totals) -> list[Tensor]:
-        """From gradients by the normalised output of segment ``i`` to those by its input."""
+    def _backward_segment(self, i: int, gradients: list[Tensor], totals: Totals) -> None:
+        """Turn ``gradients`` by the normalised output of segment ``i`` into those by its input."""
         norm = self._norms[i]
-        after = self._norms[i + 1] if i + 1 < len(self._norms) else None
-        for c in self._chunks:
-            gradient = gradients[c]
+        after = self._norms[i + 1] if i + 1 < len(self._segments) else None
+
+        def run(c: int) -> tuple[Tensor | None, Totals]:
+            gradient, gradients[c] = gradients[c], _NOTHING
             if after is not None:
                 gradient = after.backward(gradient, self._inputs[i + 1][c])
                 self._inputs[i + 1][c] = _NOTHING
-            gradients[c] = _NOTHING
             if self._inputs[i][c] is _NOTHING:
                 self._inputs[i][c] = self._output(i - 1, c)
             x = self._normalised(i, c)
-            below = self._net.segments[i].backward(x, gradient, self._seed, self._rows[c], totals)
-            if norm is not None and below is not None:
-                norm.observe_gradient(below, x.detach())
-                gradients[c] = below
+            segment = self._segments[i]
+            below, values = segment.backward(x, gradient, self._seed, self._rows[c])
+            if norm is None or below is None:
+                return None, values
+            gradients[c] = below
+            return norm.gradient_moments(below, x.detach()), values
+
+        for moments, values in self._threads.map(run, self._chunks):
+            add_to(totals, values)
+            if norm is not None and moments is not None:
+                norm.observe_gradient(moments)
         if norm is not None:
             norm.fix_gradient()
-        return gradients
 
     def _output(self, i: int, c: int) -> Tensor:
-        return self._net.segments[i].forward(self._normalised(i, c), self._seed, self._rows[c])
+        return self._segments[i].forward(self._normalised(i, c), self._seed, self._rows[c])
 
     def _normalised(self, i: int, c: int) -> Tensor:
         """Chunk ``c`` of the input of segment ``i``, normalised, in memory of its own."""
@@ -161,4 +183,4 @@ class _Step:
         return x.clone(memory_format=torch.channels_last) if norm is None else norm(x)
 
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0)  # in the place of what is not kept

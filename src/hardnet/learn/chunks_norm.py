@@ -31,10 +31,9 @@ class Sums:
         self._group = group
         self._sums: Tensor | None = None
 
-    def add(self, first: Tensor, second: Tensor) -> None:
-        """Add the (C,) sums of a chunk."""
-        both = torch.stack([first, second])
-        self._sums = both if self._sums is None else self._sums + both
+    def add(self, sums: Tensor) -> None:
+        """Add the (2, C) sums of a chunk."""
+        self._sums = sums if self._sums is None else self._sums + sums
 
     def total(self) -> Tensor:
         """(2, C) sums over everything."""
@@ -57,16 +56,20 @@ class Norm:
         self._module, self._rows = module, rows
         self._moments, self._gradients = Sums(group), Sums(group)
 
-    def observe(self, x: Tensor) -> None:
-        """Count a chunk of the input: (n, C, ...)."""
+    def moments(self, x: Tensor) -> Tensor:
+        """(2, C) sums of the values and of their squares in a chunk (n, C, ...)."""
         # Around a value near the mean: float32 loses nothing where the mean is large.
-        near = x[:1].mean(_all_but_channels(x))
+        near = x[:1].mean([d for d in range(x.ndim) if d != 1])
         count, shift = _count(x), near.double()
-        self._count, self._dtype = self._rows * _count(x[:1]), x.dtype
         first, second = _sums(x, x, near)
-        self._moments.add(
-            first + count * shift, second + 2 * shift * first + count * shift.square()
+        return torch.stack(
+            [first + count * shift, second + 2 * shift * first + count * shift.square()]
         )
+
+    def observe(self, x: Tensor, moments: Tensor) -> None:
+        """Count a chunk of the input."""
+        self._count, self._dtype = self._rows * _count(x[:1]), x.dtype
+        self._moments.add(moments)
 
     def fix(self) -> None:
         """All chunks were observed: the statistics are known; update the running ones."""
@@ -80,9 +83,13 @@ class Norm:
         """Normalise a chunk."""
         return F.batch_norm(x, self._mean, self._var, eps=self._module.eps)
 
-    def observe_gradient(self, gradient: Tensor, normalised: Tensor) -> None:
-        """Count a chunk of the gradient by the normalised values."""
-        self._gradients.add(*_sums(gradient, normalised))
+    def gradient_moments(self, gradient: Tensor, normalised: Tensor) -> Tensor:
+        """(2, C) sums of a chunk of the gradient by the normalised values, and of its product."""
+        return _sums(gradient, normalised)
+
+    def observe_gradient(self, moments: Tensor) -> None:
+        """Count a chunk of the gradient."""
+        self._gradients.add(moments)
 
     def fix_gradient(self) -> None:
         """All chunks were observed: the shares of mean and var in the gradient are known."""
@@ -104,7 +111,7 @@ def scale_and_shift(module: _BatchNorm, x: Tensor) -> Tensor:
     return x
 
 
-def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> Tensor:
     """sum(g) and sum(g x) per channel; with ``near``, sum(x - near) and sum((x - near)^2).
 
     Block by block, so that the float32 sums of PyTorch's kernel stay short and a block stays in
@@ -120,16 +127,12 @@ def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> tuple[Tensor, Ten
             part, other, None, None, None, zero, one, True, 0.0, [False, True, True]
         )
         total += torch.stack([first, second])
-    return total[0], total[1]
+    return total
 
 
 def _count(x: Tensor) -> int:
     """Values per channel."""
     return x.numel() // x.shape[1]
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [d for d in range(x.ndim) if d != 1]
 
 
 def _beside(channels: Tensor, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from hardnet.learn.chunks_norm import scale_and_shift
 from hardnet.nets.layers import Layer
 
 Totals: TypeAlias = dict[Tensor, Tensor]
-"""The gradient of each parameter, summed over the chunks so far."""
+"""Gradients by parameters."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Segment:
         gradient: Tensor,
         seed: int,
         rows: NDArray[np.int64],
-        totals: Totals,
-    ) -> Tensor | None:
+    ) -> tuple[Tensor | None, Totals]:
         """Run a chunk again, now for its gradients.
 
         Args:
@@ -60,18 +59,20 @@ class Segment:
             gradient: of the loss by the output.
             seed: of the training step.
             rows: (n,) number of each row in the batch of all processes.
-            totals: the gradient of every parameter is added here.
 
         Returns:
-            The gradient by ``x``; None in the first segment, where nobody needs it.
+            The gradient by ``x`` (None in the first segment, where nobody needs it), and by the
+            parameters.
         """
+        totals: Totals = {}
         # The gradient of a convolution needs its input alone: it is not computed again.
         last = _plain_convolution(self.layers[-1]) if self.layers else None
         layers = self.layers if last is None else self.layers[:-1]
         if last is not None and self._is_relu(layers):
             with torch.no_grad():
                 y = self._run(layers, x, seed, rows)
-                return _relu_backward(layers, y, _convolution_backward(last, y, gradient, totals))
+                gradient = _convolution_backward(last, y, gradient, totals)
+                return _relu_backward(layers, y, gradient), totals
         wanted = [p for p in self._parameters(layers) if p.requires_grad]
         if self.norm is not None:
             wanted = [x.requires_grad_(), *wanted]
@@ -82,8 +83,8 @@ class Segment:
         found = torch.autograd.grad(y, wanted, gradient) if wanted else ()
         for parameter, value in zip(wanted, found, strict=True):
             if parameter is not x:
-                _add(totals, parameter, value)
-        return found[0] if self.norm is not None else None
+                add_to(totals, {parameter: value})
+        return found[0] if self.norm is not None else None, totals
 
     def _run(
         self, layers: Iterable[Layer], x: Tensor, seed: int, rows: NDArray[np.int64]
@@ -143,7 +144,7 @@ def _convolution_backward(
     )  # fmt: skip
     for parameter, value, needed in zip((weight, bias), found[1:], needs[1:], strict=True):
         if needed and parameter is not None:
-            _add(totals, parameter, value)
+            add_to(totals, {parameter: value})
     return found[0]
 
 
@@ -160,8 +161,10 @@ def _relu_backward(layers: tuple[Layer, ...], y: Tensor, gradient: Tensor) -> Te
     return out
 
 
-def _add(totals: Totals, parameter: Tensor, value: Tensor) -> None:
-    if parameter in totals:
-        totals[parameter] += value
-    else:
-        totals[parameter] = value
+def add_to(totals: Totals, values: Totals) -> None:
+    """Add the gradients of a chunk."""
+    for parameter, value in values.items():
+        if parameter in totals:
+            totals[parameter] += value
+        else:
+            totals[parameter] = value
