@@ -10,9 +10,11 @@ from typing import Any
 from hardnet.bench.report import (
     brown,
     describe,
+    experiment,
     figure_bars,
     figure_brown,
     figure_distractors,
+    figure_experiment,
     figure_hpatches,
     figure_w1bs,
     hpatches,
@@ -54,6 +56,7 @@ def _has_distractors(results: Results, name: str) -> bool:
 KINDS: Mapping[str, Kind] = {
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
+    "experiment": Kind(experiment.tables, {"cells": figure_experiment.draw}),
     "brown": Kind(brown.tables, {"rates": figure_brown.draw}),
     "hpatches": Kind(
         hpatches.tables,
