@@ -22,12 +22,12 @@ from safetensors.torch import load_file  # noqa: E402
 
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
 
-STEPS = 16
+STEPS = 40
 RECIPE = """
 data: [set]
 validation: set
 batch: 8
-pairs: 128
+pairs: 320
 checkpoint_every: 3
 validate_every: 0
 accelerator: cpu
@@ -83,21 +83,14 @@ def kill_at(place: Path, step: int, *words: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        ["--set", "sampling=classical", "--set", "epoch=40"],
-        pytest.param([], marks=pytest.mark.slow),
-    ],
-    ids=["classical", "hardest"],
-)
+@pytest.mark.parametrize("sampling", ["classical", pytest.param("hardest", marks=pytest.mark.slow)])
 def test_killed_twice_and_resumed_to_the_same_bits(place: Path, sampling: str) -> None:
     if sampling == "classical":
         pytest.importorskip("faiss")
-    changes = ["--set", f"sampling={sampling}", "--set", "epoch=40"]
+    changes = ["--set", f"sampling={sampling}", "--set", "epoch=56"]
     whole = run(place, "-o", "whole", *changes)
     assert whole.returncode == 0, whole.stderr.decode()
-    first, second = random.randint(3, 8), random.randint(9, STEPS - 2)
+    first, second = random.randint(4, 12), random.randint(13, 25)
     kill_at(place, first, *changes)
     kill_at(place, second, "--resume", *changes)
     done = run(place, "-o", "killed", "--resume", *changes)
@@ -108,8 +101,8 @@ def test_killed_twice_and_resumed_to_the_same_bits(place: Path, sampling: str) -
         assert torch.equal(value, found[key]), f"{key} differs, killed at {first} and {second}"
     assert logged(place / "killed") == STEPS
     resumed = json.loads((place / "killed" / "provenance.json").read_text())["resumed"]
-    assert len(resumed) == 2
-    assert resumed[0]["step"] in (3, 6)
+    assert [r["step"] % 3 for r in resumed] == [0, 0]  # from checkpoints, not from the start
+    assert 3 <= resumed[0]["step"] < resumed[1]["step"] < STEPS
 
 
 def test_ctrl_c_saves_and_resume_finishes(place: Path) -> None:

@@ -242,7 +242,7 @@ def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
     assert stored["recipe"]["data"] == ["set"]
     for key in ("revision", "versions", "machine", "command", "data"):
         assert stored[key] == facts[key]
-    (tmp_path / "set" / "info.txt").write_text("0 0\n" * 64)
+    (tmp_path / "set" / "more.txt").write_text("a file that was not there")
     with pytest.raises(HardnetError, match="set set has changed since"):
         Trainer(settings, open_sets([name], 32), folder, resume=True)
 

@@ -93,7 +93,7 @@ def train(
             raise
         raise typer.Exit(LOST) from error  # the parent says it
     except HardnetError:
-        if rank() > 0:  # the first process says it
+        if int(os.environ.get("LOCAL_RANK", rank())) > 0:  # the first of each machine says it
             raise typer.Exit(1) from None
         raise
 
@@ -118,7 +118,7 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
     if code in (0, 1, 2, 130):  # 1, 2: the first process has said why; 130: stopped by the user
         raise typer.Exit(code)
     step = last_step(folder)
-    what = "a process on another machine ended" if code == LOST else describe_end(code)
+    what = "on another machine ended" if code == LOST else describe_end(code)
     then = (
         f"continue from step {step} with --resume"
         if step is not None
