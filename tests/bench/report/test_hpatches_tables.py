@@ -136,11 +136,16 @@ def test_matching_by_kind_per_sequence_and_the_share_of_right_answers():
     assert hits.rows[0][4] == hits.rows[1][4] == "**0.400**"
     assert hits.rows[1][-2:] == ["0.367", "**0.700**"]
     assert trapezoid.rows[0][1] == "**0.750**"
-    assert per_sequence.rows == [
+    assert per_sequence.rows[::4] == [
         ["v_one", "**0.600**", "0.400"],
         ["v_two", "**0.500**", "0.300"],
         ["i_one", "**0.400**", "**0.400**"],
     ]
+    assert [row[0] for row in per_sequence.rows[:4]] == [
+        "v_one",
+        *(f"v_one, {noise}" for noise in ("easy", "hard", "tough")),
+    ]
+    assert per_sequence.rows[1][1] == "**0.700**"
 
 
 def test_retrieval_and_distractors():

@@ -116,12 +116,14 @@ def _matching(results: Mapping[str, Any], convention: str) -> Table:
 
 
 def _per_sequence(results: Mapping[str, Any]) -> Table:
-    """Sequences down, descriptors across."""
+    """Sequences down, each with its mean and its levels of noise; descriptors across."""
     values: dict[str, dict[str, float]] = {name: {} for name in numbers.descriptors(results)}
+    field = f"ap_{PAPER['matching']}"
     for sequence in dict.fromkeys(row["sequence"] for row in results["matching"]):
-        found = numbers.mean(results, "matching", f"ap_{PAPER['matching']}", sequence=sequence)
-        for name, value in found.items():
-            values[name][sequence] = value
+        for noise in (None, *NOISE):
+            only = {"sequence": sequence} | ({"noise": noise} if noise else {})
+            for name, value in numbers.mean(results, "matching", field, **only).items():
+                values[name][f"{sequence}, {noise}" if noise else sequence] = value
     named = _named("matching", PAPER["matching"])
     return by_name(f"HPatches matching per sequence: mAP ({named})", "sequence", values)
 
