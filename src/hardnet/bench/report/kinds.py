@@ -20,6 +20,7 @@ from hardnet.bench.report import (
     hpatches,
     hpatches_scale,
     pairs,
+    train_step,
     w1bs,
 )
 from hardnet.bench.report.table import Table
@@ -56,6 +57,7 @@ def _has_distractors(results: Results, name: str) -> bool:
 KINDS: Mapping[str, Kind] = {
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
+    "train_step": Kind(train_step.tables),
     "experiment": Kind(experiment.tables, {"cells": figure_experiment.draw}),
     "brown": Kind(brown.tables, {"rates": figure_brown.draw}),
     "hpatches": Kind(
