@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     group.command("batch-size")(batch_size)
     group.command("recipes")(recipes)
     group.command("gradients")(gradients)
+    group.command("curves")(curves)
     app.add_typer(group, name="experiment", no_args_is_help=True)
 
 
@@ -155,4 +156,18 @@ def gradients(
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     draw(output)
+    print(output)
+
+
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of training runs.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The figure, .png or .svg.")],
+) -> None:
+    """Draw the training curves of runs: loss and held-out FPR95 against the pairs seen.
+
+    Example: hardnet experiment curves runs/a runs/b -o curves.png
+    """
+    from hardnet.experiments.curves_figure import draw
+
+    draw(runs, output)
     print(output)
