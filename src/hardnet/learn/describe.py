@@ -13,7 +13,8 @@ from hardnet.patchsets.patchset import Patches
 
 def to_input(patches: NDArray[np.uint8], device: torch.device) -> Tensor:
     """(n, S, S) uint8 -> (n, 1, S, S) float32 in 0..1 on the device."""
-    tensor = torch.from_numpy(np.ascontiguousarray(patches)).to(device)
+    # A copy: patches of a set are a read-only memory map, of which PyTorch would warn.
+    tensor = torch.from_numpy(np.array(patches)).to(device)
     return tensor[:, None].to(torch.float32) / 255
 
 
