@@ -65,7 +65,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("dropuot=0.1", "did you mean dropout"),
         ("lr", "key=value"),
         ("lr=fast", "lr: Value .fast."),
-        ("batch=0", "batch must be positive"),
+        ("batch=0", "batch must be 2 or more, got 0"),
         ("dropout=1.5", "dropout must be"),
         ("data=[]", "names no patch set"),
         ("sampling=hardset", "sampling: .*hardset.*did you mean hardest"),
@@ -79,6 +79,25 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("loss=l2net", "use sampling=all"),
         ("net=hardnt", "unknown net hardnt; did you mean hardnet"),
         ("chunk=-1", "chunk must not be negative"),
+        ("batch=1", "batch must be 2 or more, got 1: the negatives"),
+        ("lr=nan", "lr must be positive, got nan"),
+        ("lr=inf", "lr must be positive, got inf"),
+        ("lr=", "lr has no value"),
+        ("lr=???", "lr has no value"),
+        ("net=", "net has no value"),
+        ("lr=[1", r"--set lr=\[1 is not valid YAML"),
+        ("momentum=1.5", r"momentum must be in \[0, 1\), got 1.5"),
+        ("dampening=nan", "dampening must be in"),
+        ("weight_decay=-1", "weight_decay must not be negative"),
+        ("validation_pairs=0", "validation_pairs must be positive"),
+        ("seed=-1", "seed must be from 0"),
+        ("weights=[nan]", "weights must be positive, got nan"),
+        ("weights=1", r"weights is a list: write \[1\]"),
+        ("data=sets/a", r"data is a list: write \[sets/a\]"),
+        ("data={a: 1}", "data is a list"),
+        ("data.0=a", "--set data.0=a: unknown key data.0; did you mean data"),
+        ("data=", "names no patch set"),
+        ("data=['']", "names no patch set"),
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:
@@ -92,6 +111,44 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("lr: [1\n")
     with pytest.raises(HardnetError, match=r"bad\.yaml"):
         read_recipe(tmp_path / "bad.yaml", [])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"- a\n- b\n", "is not a recipe: write a line"),
+        (b"3", "is not a recipe"),
+        (b"\xff\xfe\x00", "is not a recipe"),
+        (b"data: [a]\nlr:\n", "lr has no value"),
+    ],
+)
+def test_files_that_are_no_recipes(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    with pytest.raises(HardnetError, match=rf"bad\.yaml.*{message}"):
+        read_recipe(tmp_path / "bad.yaml", [])
+
+
+def test_keys_without_a_value_are_empty(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("data: [a]\nvalidation:\n")
+    assert read_recipe(tmp_path / "r.yaml", []) == Recipe(data=["a"])
+    (tmp_path / "r.yaml").write_text("data: [a]\nvalidation: b\ninit: c\nweights: [2]\n")
+    empty = ["validation=", "init=", "weights="]
+    assert read_recipe(tmp_path / "r.yaml", empty) == Recipe(data=["a"])
+
+
+def test_a_kill_while_the_recipe_is_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    write_recipe(Recipe(data=["x"]), path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_recipe(Recipe(data=["y"]), path)
+    assert read_recipe(path, []).data == ["x"]
 
 
 def test_defaults_are_the_paper_after_nips() -> None:

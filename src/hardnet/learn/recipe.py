@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.learn.recipe_checks import check_name, check_values
 
 AXES = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
 """The keys that make the objective; see :func:`hardnet.learn.objective.build_objective`."""
@@ -118,91 +119,80 @@ class Recipe:
         return self.lr * max(0.0, 1 - max(step - 1, 0) * self.batch / self.pairs)
 
 
+_DEFAULTS: dict[str, Any] = asdict(Recipe())
+
+
 def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
+    A key whose default is empty may be given without a value (``validation=``): it is empty then.
     Paths of data sets are taken relative to the working directory, as typed by the user.
     """
     try:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError  # omegaconf reads with it
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
     path = Path(path)
     if not path.is_file():
         raise HardnetError(f"{path}: no such recipe; see the recipes folder for examples")
+    given = _parse(path, lambda: OmegaConf.load(path))
     for override in overrides:
         if "=" not in override:
             raise HardnetError(f"--set {override}: write it as key=value")
-    known = [f.name for f in fields(Recipe)]
+        where = f"--set {override}"
+        check_name(where, "key", override.partition("=")[0], _DEFAULTS)
+        given |= _parse(where, partial(OmegaConf.from_dotlist, [override]))
+    for key, value in given.items():
+        check_name(path, "key", key, _DEFAULTS)
+        given[key] = _filled(path, key, value)
     try:
-        given: Any = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides))
-        for key in given:
-            _check_name(path, "key", str(key), known)
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
     except OmegaConfBaseException as error:
         where = f"{path}: {error.full_key}" if error.full_key else str(path)
         raise HardnetError(f"{where}: {str(error).splitlines()[0]}") from None
-    except YAMLError as error:
-        raise HardnetError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     assert isinstance(recipe, Recipe)
-    _check_values(recipe, path)
+    check_values(recipe, path)
     return recipe
 
 
-def _check_name(path: Path, what: str, name: str, known: Iterable[str]) -> None:
-    known = list(known)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-        raise HardnetError(f"{path}: unknown {what} {name}{hint}")
+def _parse(where: object, load: Callable[[], Any]) -> dict[str, Any]:
+    """Keys and raw values of a YAML mapping; ``where`` names the file or option it comes from."""
+    from omegaconf import DictConfig, OmegaConf
+    from yaml import YAMLError  # omegaconf reads with it
 
-
-def _check_values(recipe: Recipe, path: Path) -> None:
-    if not recipe.data:
-        raise HardnetError(f"{path}: data names no patch set; add one or use --set data=[SET]")
-    for key in ("batch", "pairs", "epoch", "checkpoint_every", "lr", "workers", "devices", "nodes"):
-        if getattr(recipe, key) <= 0:
-            raise HardnetError(f"{path}: {key} must be positive, got {getattr(recipe, key)}")
-    for key in ("chunk", "validate_every", "validation_pairs"):
-        if getattr(recipe, key) < 0:
-            raise HardnetError(f"{path}: {key} must not be negative, got {getattr(recipe, key)}")
-    if not 0 <= recipe.dropout < 1:
-        raise HardnetError(f"{path}: dropout must be in [0, 1), got {recipe.dropout}")
-    if recipe.weights:
-        _check_weights(recipe, path)
-    _check_choices(recipe, path)
-
-
-def _check_choices(recipe: Recipe, path: Path) -> None:
     try:
-        from hardnet.learn.objective import build_objective
-        from hardnet.nets import NETS
-    except ImportError:
-        raise MissingExtraError("torch", "train") from None
-    _check_name(path, "net", recipe.net, NETS)
-    try:
-        build_objective(**recipe.axes)
-    except HardnetError as error:
-        raise HardnetError(f"{path}: {error}") from None
+        content = load()
+    except YAMLError as error:
+        raise HardnetError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
+    except (OSError, UnicodeDecodeError) as error:  # OSError: also of a file with a number alone
+        raise HardnetError(f"{where} is not a recipe: {error}") from None
+    if not isinstance(content, DictConfig):
+        raise HardnetError(f"{where} is not a recipe: write a line `key: value` for each setting")
+    plain: Any = OmegaConf.to_container(content)
+    return {str(key): value for key, value in plain.items()}
 
 
-def _check_weights(recipe: Recipe, path: Path) -> None:
-    if len(recipe.weights) != len(recipe.data):
-        raise HardnetError(
-            f"{path}: weights has {len(recipe.weights)} values for {len(recipe.data)} sets "
-            "of data; give one per set, or none"
-        )
-    if min(recipe.weights) <= 0:
-        raise HardnetError(f"{path}: weights must be positive, got {min(recipe.weights)}")
+def _filled(path: Path, key: str, value: Any) -> Any:
+    """The value of a key, with "none given" and lists understood."""
+    default = _DEFAULTS[key]
+    if value is None or value == "???":  # the second is what OmegaConf calls a missing value
+        if default not in ("", []):
+            raise HardnetError(f"{path}: {key} has no value: give one, or leave the key out")
+        return default
+    if isinstance(default, list) and not isinstance(value, list):
+        raise HardnetError(f"{path}: {key} is a list: write [{value}] in place of {value}")
+    return value
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the resolved recipe as YAML."""
+    """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
     from omegaconf import OmegaConf
 
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
+    from hardnet.learn.checkpoint import write_whole
+
+    text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
