@@ -17,6 +17,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from hardnet.learn.chunks import ChunkedNet  # noqa: E402
 from hardnet.learn.chunks_dropout import dropout  # noqa: E402
+from hardnet.learn.chunks_store import Store, kept_values  # noqa: E402
 from hardnet.learn.losses import hardnet_loss  # noqa: E402
 from hardnet.nets import NETS, build_net  # noqa: E402
 from hardnet.nets.layers import Layer, apply  # noqa: E402
@@ -105,6 +106,17 @@ def test_layers_that_no_registered_network_has() -> None:
     (ChunkedNet(net, 5)(some_patches(), seed=0) * weights).sum().backward()  # type: ignore[arg-type]
     torch.testing.assert_close(gradients(net), gradients(plain), atol=1e-11, rtol=1e-8)
     torch.testing.assert_close(net.state_dict(), plain.state_dict(), atol=1e-12, rtol=1e-9)
+
+
+def test_two_batches_on_their_way_at_once() -> None:
+    plain = make_net("hardnet")
+    net = copy.deepcopy(plain)
+    chunked = ChunkedNet(net, 8)
+    for _ in range(2):  # the second time with the memory of the first
+        for describe in (plain.train(), lambda x: chunked(x, seed=0)):
+            both = [describe(some_patches()), describe(some_patches(16) * 0.5 + 0.1)]
+            (both[0].sum() + both[1].sum()).backward()
+    torch.testing.assert_close(gradients(net), gradients(plain), atol=1e-10, rtol=1e-8)
 
 
 def test_frozen_parameters_stay_without_gradient() -> None:
@@ -225,3 +237,27 @@ def test_backward_refuses_changed_weights_and_a_second_run() -> None:
         net.features[0].weight += 1
     with pytest.raises(RuntimeError, match="modified by an inplace"):
         loss.backward()
+
+
+def test_store_fills_gaps_and_keeps_layouts() -> None:
+    store = Store(10, torch.empty(0))
+    images = torch.arange(6.0).view(1, 2, 3, 1).permute(0, 3, 1, 2)  # channels last
+    store.put("a", images)
+    store.put("b", torch.ones(1).expand(2))
+    assert store["a"].stride() == images.stride()
+    store.drop("a")
+    store.put("c", torch.arange(5.0))
+    store.put("d", torch.arange(12.0)[::6])  # behind b
+    store.put("e", torch.zeros(1))  # between c and b
+    store.put("f", torch.full((3,), 7.0))  # nowhere: kept outside
+    expected = {"b": [1, 1], "c": [0, 1, 2, 3, 4], "d": [0, 6], "e": [0], "f": [7, 7, 7]}
+    assert {name: store[name].tolist() for name in expected} == expected
+    assert "a" not in store
+    store.clear()
+    assert "b" not in store
+
+
+def test_hardnet_keeps_256_kb_per_patch() -> None:
+    sizes = [32 * 32 * 32, 32 * 32 * 32, 64 * 16 * 16, 64 * 16 * 16, 128 * 8 * 8, 128 * 8 * 8, 128]
+    assert kept_values(sizes) * 4 == 256 * 1024
+    assert kept_values([]) == 0

@@ -12,6 +12,7 @@ instead of everything autograd keeps (1.1 MB).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from hardnet.learn.chunks_norm import Norm
 from hardnet.learn.chunks_segment import Totals, add_to, cut
+from hardnet.learn.chunks_store import Store, kept_values
 from hardnet.learn.chunks_threads import Threads
 from hardnet.nets import Net
 
@@ -36,10 +38,11 @@ class ChunkedNet:
     """
 
     def __init__(self, net: Net, chunk: int, group: dist.ProcessGroup | None = None) -> None:
-        self.net, self.chunk, self._group = net, chunk, group
+        self.net, self._chunk, self._group = net, chunk, group
         self.segments = cut(net.layers())
         self.parameters = [p for p in net.parameters() if p.requires_grad]
-        self._threads = Threads(torch.get_num_threads())
+        self.threads = Threads(torch.get_num_threads())
+        self._stores: list[Store] = []
 
     def __call__(
         self,
@@ -63,22 +66,47 @@ class ChunkedNet:
             (n, dim) unit vectors.
         """
         self.net.train()
-        n = len(patches)
         if total is None:
-            count = torch.tensor(n)
+            count = torch.tensor(len(patches))
             if self._group is not None:
                 dist.all_reduce(count, group=self._group)
             total = int(count)
-        numbers = np.arange(n) if rows is None else rows.cpu().numpy()
+        numbers = np.arange(len(patches)) if rows is None else rows.cpu().numpy()
         norms = [
             Norm(segment.norm, total, self._group) if segment.norm is not None else None
             for segment in self.segments
         ]
         # On a GPU one chunk is enough to keep all of it busy.
-        threads = self._threads if patches.device.type == "cpu" else Threads(1)
-        step = _Step(self, norms, seed, numbers, max(1, self.chunk // threads.count), threads)
-        out: Tensor = _Chunked.apply(step, patches, *self.parameters)  # type: ignore[no-untyped-call]
+        threads = self.threads if patches.device.type == "cpu" else Threads(1)
+        chunk = max(1, self._chunk // threads.count)
+        out: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
+            _Step(self, norms, seed, numbers, chunk, threads), patches, *self.parameters
+        )
         return out
+
+    def take_stores(self, patches: Tensor, chunks: list[int]) -> list[Store]:
+        """Memory for chunks of so many patches; that of the last step if it fits.
+
+        It is nobody else's until it is given back, so two batches may be on their way at once.
+        """
+        sizes = []
+        with torch.no_grad():
+            x = patches[:1].clone()
+            for segment in self.segments[:-1]:
+                x = segment.forward(x, 0, np.zeros(1, np.int64))
+                sizes.append(x.numel())
+        wanted = [n * kept_values(sizes) for n in chunks]
+        stores, self._stores = self._stores, []
+        if [store.size for store in stores] == wanted:
+            return stores
+        del stores  # before its successor is there
+        return [Store(size, patches) for size in wanted]
+
+    def give_back(self, stores: list[Store]) -> None:
+        """For the next step."""
+        for store in stores:
+            store.clear()
+        self._stores = stores
 
 
 class _Chunked(torch.autograd.Function):
@@ -95,7 +123,11 @@ class _Chunked(torch.autograd.Function):
 
 
 class _Step:
-    """One forward and one backward pass."""
+    """One forward and one backward pass.
+
+    The store of a chunk has the input of segment i under the name i, and the gradient by it, once
+    normalised, under ``_GRADIENT``.
+    """
 
     def __init__(
         self,
@@ -106,67 +138,65 @@ class _Step:
         chunk: int,
         threads: Threads,
     ) -> None:
-        self._segments, self._parameters = net.segments, net.parameters
-        self._norms, self._seed, self._chunk, self._threads = norms, seed, chunk, threads
+        self._net, self._segments, self._norms = net, net.segments, norms
+        self._seed, self._chunk, self._threads = seed, chunk, threads
         self._rows = np.split(rows, range(chunk, len(rows), chunk))
-        self._chunks = range(len(self._rows))
-        self._inputs: list[list[Tensor]] = []  # of each segment, in chunks
+        self._last = len(norms) - 1
 
     def forward(self, patches: Tensor) -> Tensor:
-        x = list(torch.split(patches, self._chunk))
-        for i in range(len(self._segments)):
-            self._inputs.append(x)
-            x = self._forward_segment(i)
-        return torch.cat(x)
+        self._patches = torch.split(patches, self._chunk)
+        self._stores = self._net.take_stores(patches, [len(rows) for rows in self._rows])
+        for i in range(self._last):
+            self._forward_segment(i)
+        run = partial(self._output, self._last)
+        return torch.cat(list(self._threads.map(run, range(len(self._rows)))))
 
-    def _forward_segment(self, i: int) -> list[Tensor]:
-        """The output of segment ``i``; its input is forgotten if it is not one of those kept."""
-        last = i == len(self._segments) - 1
-        after = None if last else self._norms[i + 1]
+    def _forward_segment(self, i: int) -> None:
+        """Store the output of segment ``i``; forget its input if it is not one of those kept."""
+        after = self._norms[i + 1]
+        assert after is not None
 
-        def run(c: int) -> tuple[Tensor, Tensor | None]:
+        def run(c: int) -> Tensor:
             y = self._output(i, c)
-            if i % 2 and not last:
-                self._inputs[i][c] = _NOTHING
-            return y, after.moments(y) if after is not None else None
+            if i % 2:
+                self._stores[c].drop(i)
+            self._stores[c].put(i + 1, y)
+            return after.moments(y)
 
-        out = []
-        for y, moments in self._threads.map(run, self._chunks):
-            out.append(y)
-            if after is not None and moments is not None:
-                after.observe(y, moments)
-        if after is not None:
-            after.fix()
-        return out
+        for moments in self._threads.map(run, range(len(self._rows))):
+            after.observe(self._stores[0][i + 1], moments)
+        after.fix()
 
     def backward(self, gradient: Tensor) -> list[Tensor | None]:
         totals: Totals = {}
-        gradients = list(torch.split(gradient, self._chunk))
-        for i in reversed(range(len(self._segments))):
-            self._backward_segment(i, gradients, totals)
-        return [totals.get(p) for p in self._parameters]
+        for c, part in enumerate(torch.split(gradient, self._chunk)):
+            self._stores[c].put(_GRADIENT, part)
+        for i in range(self._last, -1, -1):
+            self._backward_segment(i, totals)
+        self._net.give_back(self._stores)
+        return [totals.get(p) for p in self._net.parameters]
 
-    def _backward_segment(self, i: int, gradients: list[Tensor], totals: Totals) -> None:
-        """Turn ``gradients`` by the normalised output of segment ``i`` into those by its input."""
+    def _backward_segment(self, i: int, totals: Totals) -> None:
+        """From the gradient by the normalised output of segment ``i`` to the one by its input."""
         norm = self._norms[i]
-        after = self._norms[i + 1] if i + 1 < len(self._segments) else None
+        after = self._norms[i + 1] if i < self._last else None
 
         def run(c: int) -> tuple[Tensor | None, Totals]:
-            gradient, gradients[c] = gradients[c], _NOTHING
+            store, gradient = self._stores[c], self._stores[c][_GRADIENT]
             if after is not None:
-                gradient = after.backward(gradient, self._inputs[i + 1][c])
-                self._inputs[i + 1][c] = _NOTHING
-            if self._inputs[i][c] is _NOTHING:
-                self._inputs[i][c] = self._output(i - 1, c)
+                gradient = after.backward(gradient, store[i + 1])
+                store.drop(i + 1)
+            store.drop(_GRADIENT)
+            if i and i not in store:
+                store.put(i, self._output(i - 1, c))
             x = self._normalised(i, c)
-            segment = self._segments[i]
-            below, values = segment.backward(x, gradient, self._seed, self._rows[c])
+            below, values = self._segments[i].backward(x, gradient, self._seed, self._rows[c])
             if norm is None or below is None:
                 return None, values
-            gradients[c] = below
+            store.put(_GRADIENT, below)
             return norm.gradient_moments(below, x.detach()), values
 
-        for moments, values in self._threads.map(run, self._chunks):
+        for moments, values in self._threads.map(run, range(len(self._rows))):
             add_to(totals, values)
             if norm is not None and moments is not None:
                 norm.observe_gradient(moments)
@@ -178,9 +208,11 @@ class _Step:
 
     def _normalised(self, i: int, c: int) -> Tensor:
         """Chunk ``c`` of the input of segment ``i``, normalised, in memory of its own."""
-        x, norm = self._inputs[i][c], self._norms[i]
+        norm = self._norms[i]
+        if norm is not None:
+            return norm(self._stores[c][i])
         # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
-        return x.clone(memory_format=torch.channels_last) if norm is None else norm(x)
+        return self._patches[c].clone(memory_format=torch.channels_last)
 
 
-_NOTHING = torch.empty(0)  # in the place of what is not kept
+_GRADIENT = "gradient"
