@@ -51,3 +51,8 @@ def test_what_is_no_video_or_too_short_is_said(video: Path, tmp_path: Path) -> N
         list(read_frames(video, 0, 30))
     with pytest.raises(HardnetError, match="not an empty folder"):
         write_frames(video, tmp_path)
+
+
+def test_a_last_frame_before_the_first_is_said(video: Path) -> None:
+    with pytest.raises(HardnetError, match="last frame, 3, is before the first, 5"):
+        list(read_frames(video, first=5, last=3))

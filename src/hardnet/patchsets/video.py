@@ -28,6 +28,8 @@ def read_frames(
     """
     if not path.is_file():
         raise HardnetError(f"no video {path}")
+    if last is not None and last < first:
+        raise HardnetError(f"{path}: the last frame, {last}, is before the first, {first}")
     video = cv2.VideoCapture(str(path))
     number = 0
     # Read one by one: seeking is inexact in most codecs and would not be reproducible.
