@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.distributed import gather_rows, rows_of  # noqa: E402
+from hardnet.learn.distributed import (  # noqa: E402
+    from_rank_zero,
+    gather_rows,
+    open_fabric,
+    rows_of,
+)
 from hardnet.learn.launch import run_processes  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("shared_batch.py")
@@ -57,3 +63,25 @@ def test_shares_of_a_batch() -> None:
 def test_one_process_needs_no_group() -> None:
     rows = torch.rand(3, 2, requires_grad=True)
     assert gather_rows(rows, None) is rows
+
+
+def test_an_accelerator_that_is_not_there_is_named() -> None:
+    with pytest.raises(HardnetError, match="accelerator=abacus with devices=1 cannot be used"):
+        open_fabric("abacus", 1, 1)
+
+
+def test_every_process_hears_of_a_folder_that_cannot_be_written() -> None:
+    """Otherwise the others would wait for the first."""
+    heard: list[object] = []
+
+    def broadcast(result: object) -> object:
+        heard.append(result)
+        return result
+
+    def fail() -> None:
+        raise PermissionError(13, "Permission denied", "runs")
+
+    fabric: Any = SimpleNamespace(world_size=2, is_global_zero=True, broadcast=broadcast)
+    with pytest.raises(HardnetError, match="Permission denied: 'runs'"):
+        from_rank_zero(fabric, fail)
+    assert len(heard) == 1

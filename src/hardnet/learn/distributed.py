@@ -37,7 +37,15 @@ def open_fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     strategy = "ddp" if devices * nodes > 1 else "auto"
-    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    try:
+        fabric = Fabric(
+            accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy
+        )
+    except (RuntimeError, ValueError) as error:  # an unknown or absent accelerator, or too few
+        reason = str(error).splitlines()[0]
+        raise HardnetError(
+            f"accelerator={accelerator} with devices={devices} cannot be used here: {reason}"
+        ) from error
     fabric.launch()
     return fabric
 
@@ -118,7 +126,7 @@ def from_rank_zero(fabric: Fabric, make: Callable[[], T]) -> T:
     if fabric.is_global_zero:
         try:
             result = make()
-        except HardnetError as error:
+        except (HardnetError, OSError) as error:
             result = HardnetError(str(error))
     shared = cast("T | HardnetError", fabric.broadcast(result))
     if isinstance(shared, HardnetError):
