@@ -8,6 +8,10 @@ class HardnetError(Exception):
     """
 
 
+class DivergedError(HardnetError):
+    """A training run left the finite numbers: a result of its settings, not a mistake in them."""
+
+
 class MissingExtraError(HardnetError, ImportError):
     """A part of the package needs an optional dependency that is not installed."""
 

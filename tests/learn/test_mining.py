@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import DivergedError, HardnetError, MissingExtraError
 from hardnet.learn import mining
 from hardnet.learn.mining import mine
 
@@ -105,7 +105,7 @@ def test_errors() -> None:
         mine(unit(0, 1), np.zeros(0, np.int64), 0)
     broken = unit(4, 1)
     broken[2, 1] = np.nan
-    with pytest.raises(HardnetError, match="not finite"):
+    with pytest.raises(DivergedError, match="not finite"):
         mine(broken, np.arange(4), 0)
 
 

@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import signal
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
@@ -15,8 +16,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.checkpoint import CHECKPOINT  # noqa: E402
+from hardnet.errors import DivergedError, HardnetError  # noqa: E402
+from hardnet.learn import run_folder  # noqa: E402
+from hardnet.learn.checkpoint import CHECKPOINT, drop_mined, write_mined  # noqa: E402
+from hardnet.learn.folder_lock import FolderLock  # noqa: E402
 from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
 from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
 from hardnet.nets.checkpoints import load_net  # noqa: E402
@@ -132,8 +135,70 @@ def test_a_loss_that_is_not_finite_stops_the_run(patch_set: PatchSet, tmp_path: 
     trainer = Trainer(recipe(), patch_set, tmp_path)
     with torch.no_grad():
         trainer.net.features[0].weight.fill_(float("nan"))
-    with pytest.raises(HardnetError, match="loss became nan"):
+    with pytest.raises(DivergedError, match="loss became nan"):
         trainer.run()
+
+
+def test_weights_that_are_not_finite_are_never_saved(patch_set: PatchSet, tmp_path: Path) -> None:
+    """The last update may break them, and no loss is computed after that."""
+    trainer = Trainer(recipe(net="hardtfeat"), patch_set, tmp_path)
+
+    def break_at_the_end(progress: Progress) -> None:
+        if progress.step == progress.steps:
+            with torch.no_grad():
+                next(trainer.net.parameters()).fill_(float("inf"))
+
+    with pytest.raises(DivergedError, match="weights are not finite after step 6"):
+        trainer.run(break_at_the_end)
+    assert torch.load(tmp_path / CHECKPOINT, weights_only=True)["step"] == 4
+    assert not (tmp_path / "hardtfeat.safetensors").exists()
+
+
+def test_one_process_at_a_time_in_a_folder(
+    patch_set: PatchSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.0)
+    first = Trainer(recipe(net="hardtfeat"), patch_set, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
+    with pytest.raises(HardnetError, match=f"another process is training in {tmp_path}: wait"):
+        Trainer(recipe(net="hardtfeat", lr=1.0), patch_set, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.*")} == before
+    first.run()
+    lock = FolderLock(tmp_path, "training.lock")
+    assert lock.take()
+    with pytest.raises(HardnetError, match="another process"):
+        Trainer(recipe(net="hardtfeat"), patch_set, tmp_path, resume=True)
+    lock.release()
+    # One that could not be opened lets the folder go.
+    with pytest.raises(HardnetError, match="seed 4"):
+        Trainer(recipe(net="hardtfeat", seed=5), patch_set, tmp_path, resume=True)
+    Trainer(recipe(net="hardtfeat"), patch_set, tmp_path, resume=True)
+
+
+def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    assert first.take()
+    assert not second.take()
+    threading.Timer(0.3, first.release).start()
+    assert second.take(seconds=60)
+
+
+def test_a_folder_that_is_a_file_or_is_not_there(patch_set: PatchSet, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HardnetError, match=r"file is a file: .*--output"):
+        Trainer(recipe(net="hardtfeat"), patch_set, tmp_path / "file")
+    with pytest.raises(HardnetError, match="to resume from"):
+        Trainer(recipe(net="hardtfeat"), patch_set, tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_only_tables_of_mined_negatives_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "mined-by-hand.npy").write_bytes(b"")
+    for epoch in (8, 9, 10):
+        write_mined(tmp_path, epoch, np.arange(3))
+    drop_mined(tmp_path, before=10)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mined-by-hand.npy", "mined-10.npy"}
 
 
 def run_in_two_parts(

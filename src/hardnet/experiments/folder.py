@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError
+from hardnet.learn.folder_lock import FolderLock
 from hardnet.learn.recipe import Recipe
 from hardnet.patchsets.cache import replacing
 
@@ -22,22 +24,16 @@ LOCK = "lock"
 def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Take a folder for this process; the block is told whether that went well.
 
-    The system lets the lock go when the process ends, however it ends: a killed run blocks nobody.
-
     Args:
         folder: made if it is missing.
         wait: until whoever has it lets it go; otherwise the block is told False at once.
     """
-    import fcntl  # not on every system: only experiments need it
-
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    lock = FolderLock(folder, LOCK)
+    try:
+        yield lock.take(math.inf if wait else 0)
+    finally:
+        lock.release()
 
 
 def begin(folder: Path, settings: Mapping[str, Any]) -> None:

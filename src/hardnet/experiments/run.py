@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hardnet.errors import HardnetError
+from hardnet.errors import DivergedError, HardnetError
 from hardnet.experiments.folder import SCORE, locked, read_score, write_json
 from hardnet.experiments.grid import Cell, cell_recipe
 from hardnet.experiments.held_out import HeldOut
 from hardnet.learn.recipe import Recipe
 from hardnet.patchsets.patchset import PatchSet
-
-DIVERGED = "the loss became"
-"""How the trainer's error begins when the loss is no number any more: a result, not a mistake."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +65,13 @@ def check(runs: Sequence[Run], train_set: PatchSet) -> None:
 
     largest = max(runs, key=lambda run: run.recipe.batch)
     try:
-        PairSampler(train_set.points, largest.recipe.batch, 0)
+        PairSampler(
+            train_set.points, largest.recipe.batch, 0, train_set.sets, largest.recipe.weights
+        )
     except HardnetError as error:
         raise HardnetError(f"cell {largest.cell.name}: {error}") from None
-    keys = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
     for run in runs:
-        build_objective(**{key: getattr(run.recipe, key) for key in keys})
+        build_objective(**run.recipe.axes)
 
 
 def run_free(
@@ -114,9 +112,7 @@ def _do(run: Run, train_set: PatchSet, held_out: HeldOut, report: Report | None)
         trainer.run(
             lambda at: tell(at.step, f"loss {at.loss:.3f} {at.pairs_per_second:.0f} pairs/s")
         )
-    except HardnetError as error:
-        if DIVERGED not in str(error):
-            raise
+    except DivergedError as error:
         score["failed"] = str(error)
     score |= _training(run.folder, recipe.batch)
     if "failed" not in score:

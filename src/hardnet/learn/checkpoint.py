@@ -86,7 +86,8 @@ def read_mined(folder: Path, epoch: int) -> NDArray[np.int64]:
 def drop_mined(folder: Path, before: int) -> None:
     """Remove the hard negatives of epochs that no checkpoint needs any more."""
     for path in folder.glob("mined-*.npy"):
-        if int(path.stem.removeprefix("mined-")) < before:
+        epoch = path.stem.removeprefix("mined-")
+        if epoch.isdecimal() and int(epoch) < before:
             path.unlink(missing_ok=True)
 
 

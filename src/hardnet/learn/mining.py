@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import DivergedError, HardnetError, MissingExtraError
 
 NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
 QUERIES = 16_384  # at a time, so that ctrl-C is answered
@@ -41,7 +41,7 @@ def mine(
     if len(points) == 0 or (points == points[0]).all():
         raise HardnetError("classical mining needs patches of two 3D points at least")
     if not np.isfinite(descriptors).all():
-        raise HardnetError("classical mining: a descriptor is not finite; lower lr")
+        raise DivergedError("classical mining: a descriptor is not finite; lower lr")
     rng = np.random.default_rng(seed)
     nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
     other = points[nearest] != points[:, None]

@@ -11,16 +11,19 @@ from safetensors import SafetensorError
 
 from hardnet.errors import HardnetError
 from hardnet.learn.checkpoint import CHECKPOINT, failed_write, read_state
+from hardnet.learn.folder_lock import FolderLock
 from hardnet.learn.origin import record_origin
 from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
 from hardnet.nets import Net, build_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
 
 RECIPE = "recipe.yaml"
+PATIENCE = 10.0
+"""Seconds: so long may a process of a killed run take to notice that it is to end."""
 
 
 def open_run(
-    folder: Path, recipe: Recipe, resume: bool
+    folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Begin a run, or go on with one; its resolved recipe and its origin are written.
 
@@ -28,10 +31,31 @@ def open_run(
         folder: of the run; made if absent.
         recipe: the settings.
         resume: go on from the folder's checkpoint; otherwise a folder with one is refused.
+        lock: of the folder; it is held when this returns.
 
     Returns:
         The checkpoint to go on from (None for a new run), and the facts of the run's origin.
     """
+    if folder.exists() and not folder.is_dir():
+        raise HardnetError(f"{folder} is a file: name the folder of the run with --output")
+    if resume and not (folder / CHECKPOINT).exists():
+        raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not lock.take(PATIENCE):
+        raise HardnetError(
+            f"another process is training in {folder}: wait for its end or stop it, or use another "
+            "--output"
+        )
+    try:
+        return _open_locked(folder, recipe, resume)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    folder: Path, recipe: Recipe, resume: bool
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     state = None
     if (folder / CHECKPOINT).exists():
         if not resume:
@@ -43,9 +67,6 @@ def open_run(
             )
         if (folder / RECIPE).exists():
             refuse_changes(folder / RECIPE, recipe)
-    elif resume:
-        raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
-    folder.mkdir(parents=True, exist_ok=True)
     facts = record_origin(folder, recipe, state["step"] if state else 0)
     write_recipe(recipe, folder / RECIPE)
     return state, facts

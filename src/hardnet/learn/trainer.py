@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.allocator import keep_freed_memory
 from hardnet.learn.batches import Batch, Batches, prefetched
 from hardnet.learn.checkpoint import CHECKPOINT, write_state
@@ -35,6 +35,7 @@ from hardnet.learn.distributed import (
 )
 from hardnet.learn.embedding import Embedding
 from hardnet.learn.epochs import MinedEpochs
+from hardnet.learn.folder_lock import FolderLock
 from hardnet.learn.objective import Terms, build_objective
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run_folder import first_net, open_run, weights_file, write_weights
@@ -106,9 +107,10 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.step = 0
+        self._lock = FolderLock(folder, "training.lock")
         with naming_lost_processes(self._fabric, folder):
             state, self._facts = from_rank_zero(
-                self._fabric, partial(open_run, folder, recipe, resume)
+                self._fabric, partial(open_run, folder, recipe, resume, self._lock)
             )
         if state is not None:
             self._restore(state)
@@ -119,6 +121,7 @@ class Trainer:
             self.net.load_state_dict(state["net"])
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
+            self._lock.release()
             reason = str(error).splitlines()[0]
             raise HardnetError(f"{path} is not a checkpoint of this recipe: {reason}") from error
         self.step = int(state["step"])
@@ -127,8 +130,14 @@ class Trainer:
         """Train to the end of the recipe; return the file of the final weights.
 
         An interrupt (ctrl-C) or SIGTERM ends the step, saves a checkpoint and is then passed on as
-        KeyboardInterrupt.
+        KeyboardInterrupt. With the end of this method other processes may go on in the folder.
         """
+        try:
+            return self._run(report)
+        finally:
+            self._lock.release()
+
+    def _run(self, report: Callable[[Progress], None] | None) -> Path:
         first = self._fabric.is_global_zero
         log = RunLog(self.folder, self.step) if first else None
         lost = naming_lost_processes(self._fabric, self.folder)
@@ -174,7 +183,7 @@ class Trainer:
         self.step += 1
         loss = float(terms.loss.detach())
         if not np.isfinite(loss):
-            raise HardnetError(
+            raise DivergedError(
                 f"the loss became {loss} at step {self.step}; lower lr or look at the patches"
             )
         positive, negative = terms.positive.detach(), terms.negative.detach()
@@ -217,7 +226,15 @@ class Trainer:
             report(Progress(self.step, self.recipe.steps, row["loss"], speed, fpr95))
 
     def save(self) -> None:
-        """Write the checkpoint; a kill in the middle leaves the previous one in place."""
+        """Write the checkpoint; a kill in the middle leaves the previous one in place.
+
+        Weights that are no numbers are an error: of those nothing can be resumed.
+        """
+        if not all(bool(x.isfinite().all()) for x in self.net.state_dict().values()):
+            raise DivergedError(
+                f"the weights are not finite after step {self.step}; "
+                "lower lr or look at the patches"
+            )
         if not self._fabric.is_global_zero:
             return
         state = {
