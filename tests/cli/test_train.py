@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning_fabric")
 
+from rich.console import Console  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
+from hardnet.cli.train import _open, _validation  # noqa: E402
+from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.learn.recipe import read_recipe  # noqa: E402
+from hardnet.nets import NETS  # noqa: E402
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
+from hardnet.patchsets.patchset import Patches  # noqa: E402
 
 STEPS = 40
 RECIPE = """
@@ -166,3 +173,37 @@ def test_mistakes_of_several_processes_are_said_once(place: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.decode().count("batch 7 cannot be shared equally by 2 processes") == 1
     assert not (place / "run").exists()
+
+
+def test_a_validation_set_without_both_kinds_of_pairs_is_refused_before_training(
+    place: Path,
+) -> None:
+    pairs = next((place / "set").glob("m50_*.txt"))
+    same = [line for line in pairs.read_text().splitlines() if _is_match(line)]
+    pairs.write_text("\n".join(same) + "\n")
+    recipe = read_recipe(place / "r.yaml", [f"validation={place / 'set'}"])
+    with pytest.raises(HardnetError, match="set: FPR95 needs test pairs of both kinds"):
+        _validation(recipe)
+    assert _validation(replace(recipe, validation="")) is None
+
+
+def _is_match(line: str) -> bool:
+    words = line.split()
+    return words[1] == words[4]
+
+
+def test_patches_have_the_side_of_the_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NETS["hardtfeat"], "patch_size", 64)
+    changes = ["net=hardtfeat", f"data=[{place / 'set'}]", f"validation={place / 'set'}"]
+    recipe = read_recipe(place / "r.yaml", changes)
+    assert _open(recipe, Console(quiet=True)).patches.shape == (48, 64, 64)
+    seen: list[tuple[int, ...]] = []
+    score = _validation(recipe)
+    assert score is not None
+
+    def describe(patches: Patches) -> np.ndarray:
+        seen.append(patches.shape[1:])
+        return np.zeros((len(patches), 4), np.float32)
+
+    score(describe)
+    assert seen == [(64, 64)]

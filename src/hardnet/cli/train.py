@@ -155,6 +155,7 @@ def _train(settings: Recipe, folder: Path, resume: bool, console: Console) -> No
 
 
 def _open(settings: Recipe, console: Console) -> PatchSet:
+    from hardnet.nets import NETS
     from hardnet.patchsets.union import open_sets
 
     with _bar(console) as bar:
@@ -163,7 +164,7 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        patches = open_sets(settings.data, size=32, progress=show)
+        patches = open_sets(settings.data, NETS[settings.net].patch_size, show)
         bar.remove_task(task)
     return patches
 
@@ -185,13 +186,14 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
     import numpy as np
 
     from hardnet.bench.metrics import fpr95
-    from hardnet.patchsets.brown import read_brown
+    from hardnet.experiments.held_out import open_held_out
+    from hardnet.nets import NETS
 
     if not settings.validation:
         return None
-    held_out = read_brown(settings.validation, size=32)
-    pairs = held_out.pairs[: settings.validation_pairs]
-    labels = held_out.pair_labels[: settings.validation_pairs]
+    size, folder = NETS[settings.net].patch_size, Path(settings.validation)
+    (held_out,) = open_held_out([folder], None, size, settings.validation_pairs).brown
+    pairs, labels = held_out.pairs, held_out.pair_labels
     used, index = np.unique(pairs, return_inverse=True)
     index = index.reshape(pairs.shape)
 
