@@ -299,3 +299,42 @@ def test_a_cell_that_diverges_is_a_result(
     assert "the loss became nan" in cell["runs"][0]["failed"]
     assert "matching" not in cell
     assert all("nips-flip > nips" in claim["not_run"] for claim in results["claims"][2:])
+
+
+def test_a_cell_that_diverges_before_mining_is_a_result(
+    base: Recipe, tests: Tests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network may break in the last step of an epoch, and mining is the first to see it."""
+    pytest.importorskip("faiss")
+    from hardnet.learn import epochs
+
+    describe = epochs.describe
+    monkeypatch.setattr(epochs, "describe", lambda *rest: describe(*rest) * float("nan"))
+    experiment = Experiment(ablation.grid(), base, tmp_path, tests, "classical-triplet")
+    assert experiment.run() == []
+    cells = {cell["cell"]: cell for cell in experiment.finish({})["cells"]}
+    assert "not finite" in cells["classical-triplet"]["runs"][0]["failed"]
+
+
+def test_weights_that_no_batch_can_have_are_found_before_training(
+    base: Recipe, tests: Tests, sets: Path, tmp_path: Path
+) -> None:
+    both = [str(sets / "train"), str(sets / "test")]  # 40 points each
+    settings = replace(base, data=both, weights=[9.0, 1.0])
+    experiment = Experiment(batch_size.grid(96, 0.1, 16), settings, tmp_path, tests, "batch-64")
+    with pytest.raises(HardnetError, match="cell batch-64: weight 9 of set 1 asks for 58"):
+        experiment.run()
+    assert not list(tmp_path.rglob("log.csv"))
+
+
+def test_first_weights_are_named_by_their_content(
+    base: Recipe, tests: Tests, tmp_path: Path
+) -> None:
+    (tmp_path / "start.pth").write_bytes(b"1")
+    settings = replace(base, init=str(tmp_path / "start.pth"))
+    begun = Experiment(recipes.grid(), settings, tmp_path / "run", tests).settings()
+    assert begun["init"].startswith("start.pth ")
+    assert str(tmp_path) not in json.dumps(begun)
+    (tmp_path / "start.pth").write_bytes(b"2")
+    with pytest.raises(HardnetError, match=r"begun with init=start\.pth"):
+        Experiment(recipes.grid(), settings, tmp_path / "run", tests)

@@ -87,6 +87,7 @@ class Experiment:
             "budget": self.base.pairs,
             "data": [_identity(name) for name in self.base.data],
             **recipe,
+            "init": _identity(self.base.init) if self.base.init else "",
             "brown": [_identity(str(folder)) for folder in self.tests.brown],
             "hpatches": _identity(str(self.tests.hpatches)) if self.tests.hpatches else None,
             "test_pairs": self.tests.pairs,
