@@ -38,7 +38,7 @@ def test_fingerprint_follows_names_and_contents_not_the_place(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("word", "clean"),
     [
-        ("/home/me/set", "set"),
+        ("/data/me/set", "set"),
         ("--output=/home/me/set/", "--output=set"),
         ("data=[/home/me/a,/b/c,sets/d]", "data=[a,c,sets/d]"),
         ("sift,/home/me/x.onnx", "sift,x.onnx"),
