@@ -91,7 +91,7 @@ class Recipe:
     weight_decay: float = 1e-4
     augment: bool = True
     seed: int = 0
-    chunk: int = 512
+    chunk: int = 256
     workers: int = 1
     validate_every: int = 500
     validation_pairs: int = 20_000
