@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from hardnet.cli.training_bar import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -102,16 +102,8 @@ def _refuse(overrides: list[str], grid: Grid) -> None:
 
 def _work(experiment: Experiment, console: Console) -> list[Any]:
     """Run under two bars: the runs, and the steps of the present one."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} {task.fields[info]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
     total = len(experiment.runs)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with training_bar(console, disable=not console.is_terminal) as bar:
         cells = bar.add_task(experiment.grid.name, total=total, info="cells")
         steps = bar.add_task("reading patches", total=None, info="")
         present = ""

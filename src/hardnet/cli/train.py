@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from hardnet.cli.training_bar import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _train(settings: Recipe, folder: Path, resume: bool, console: Console) -> No
 
     train_set = _open(settings, console)
     trainer = Trainer(settings, train_set, folder, _validation(settings), resume)
-    with _bar(console) as bar:
+    with training_bar(console) as bar:
         task = bar.add_task(
             "training", total=settings.steps, completed=trainer.step, info="first step"
         )
@@ -158,7 +158,7 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
     from hardnet.nets import NETS
     from hardnet.patchsets.union import open_sets
 
-    with _bar(console) as bar:
+    with training_bar(console) as bar:
         task = bar.add_task("reading patches", total=None, info="")
 
         def show(done: int, total: int) -> None:
@@ -167,18 +167,6 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
         patches = open_sets(settings.data, NETS[settings.net].patch_size, show)
         bar.remove_task(task)
     return patches
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} {task.fields[info]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
