@@ -56,6 +56,17 @@ def test_faint_images_still_fill_the_budget(camera: np.ndarray) -> None:
     assert len(dog.detect(faint, 500)[0]) == 500
 
 
+def test_upright_gives_every_place_once(camera: np.ndarray) -> None:
+    turned, _ = dog.detect(camera, 100_000)
+    upright, scores = dog.detect(camera, 100_000, upright=True)
+    np.testing.assert_array_equal(upright[:, 0, 1], 0)
+    np.testing.assert_array_equal(upright[:, 0, 0], upright[:, 1, 1])
+    assert (np.diff(scores) <= 0).all()
+    xy, sigma, _ = to_similarity(turned)
+    places = {(*p, s) for p, s in zip(xy.tolist(), np.round(sigma, 3).tolist(), strict=True)}
+    assert len(places) == len(upright) < len(turned)
+
+
 def test_nothing_in_an_even_image() -> None:
     frames, scores = dog.detect(np.full((100, 100), 128, np.uint8))
     assert frames.shape == (0, 2, 3)

@@ -16,9 +16,12 @@ class Detector(Protocol):
     """A function that finds keypoints."""
 
     def __call__(
-        self, image: NDArray[np.uint8], keypoints: int = 2048
+        self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
     ) -> tuple[Frames, NDArray[np.float32]]:
-        """(H, W) uint8 -> (N, 2, 3) frames and (N,) scores, N <= keypoints, strongest first."""
+        """(H, W) uint8 -> (N, 2, 3) frames and (N,) scores, N <= keypoints, strongest first.
+
+        With ``upright`` the patch's "up" is the image's "up", and a place appears once.
+        """
         ...
 
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import Frames, empty_frames, from_opencv
+from hardnet.frames import Frames, empty_frames, from_similarity
 
 CONTRAST = 0.005
 """Eight times below OpenCV's default.
@@ -16,7 +16,9 @@ too few: on the blurred image 6 of Oxford's "bikes" it raises 362 keypoints to 3
 time. Half as much again starts to find JPEG blocks."""
 
 
-def detect(image: NDArray[np.uint8], keypoints: int = 2048) -> tuple[Frames, NDArray[np.float32]]:
+def detect(
+    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
+) -> tuple[Frames, NDArray[np.float32]]:
     """Find the strongest keypoints of an image.
 
     A position with two strong orientations gives two frames, as in Lowe's paper.
@@ -24,6 +26,7 @@ def detect(image: NDArray[np.uint8], keypoints: int = 2048) -> tuple[Frames, NDA
     Args:
         image: (H, W) uint8.
         keypoints: the budget; the strongest responses are kept.
+        upright: one frame per place, with angle 0.
 
     Returns:
         (N, 2, 3) frames and (N,) scores (absolute DoG contrast), strongest first; N <= keypoints.
@@ -36,5 +39,13 @@ def detect(image: NDArray[np.uint8], keypoints: int = 2048) -> tuple[Frames, NDA
     if not found:
         return empty_frames(), np.zeros(0, np.float32)
     keys = np.array([(-k.response, k.pt[1], k.pt[0], k.size, k.angle) for k in found])
-    order = np.lexsort(keys.T[::-1])[:keypoints]
-    return from_opencv([found[i] for i in order]), (-keys[order, 0]).astype(np.float32)
+    keys = keys[np.lexsort(keys.T[::-1])]
+    if upright:
+        # The orientations of one place are neighbours: all but the angle is the same.
+        new = np.ones(len(keys), bool)
+        new[1:] = (keys[1:, :4] != keys[:-1, :4]).any(1)
+        keys = keys[new]
+        keys[:, 4] = 0
+    keys = keys[:keypoints]
+    frames = from_similarity(keys[:, [2, 1]], keys[:, 3] / 2, np.deg2rad(keys[:, 4]))
+    return frames, (-keys[:, 0]).astype(np.float32)
