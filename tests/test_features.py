@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 import hardnet
+from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError
-from hardnet.features import extract
+from hardnet.features import describe, extract, find, prepare
+from hardnet.frames import from_opencv, from_similarity
 from hardnet.images import write_image
 from hardnet.matching.matches import match
 
@@ -118,3 +121,79 @@ def test_public_names() -> None:
     assert set(dir(hardnet)) >= {"Features", "Matches", "extract", "load", "match"}
     with pytest.raises(AttributeError, match="nothing"):
         _ = hardnet.nothing
+
+
+def test_the_stages_are_extract(photos: Path) -> None:
+    path = photos / "motorcycle_left.png"
+    whole = extract(path, descriptor="rootsift", keypoints=200, max_size=400)
+    prepared = prepare(path, 400)
+    found = find(prepared, detectors.load("dog"), 200)
+    parts = describe(found, descriptors.load("rootsift"))
+    assert found.patches.shape == (200, 32, 32)
+    for name in ("frames", "scores", "descriptors"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
+    for name in ("image_size", "descriptor", "scale", "path", "pixels"):
+        assert getattr(whole, name) == getattr(parts, name)
+    assert ["load", *parts.seconds] == list(whole.seconds)
+
+
+def test_own_frames_are_described_in_order_and_returned_unchanged(camera: np.ndarray) -> None:
+    found = extract(camera, descriptor="rootsift", keypoints=60)
+    backwards = found.frames[::-1]
+    again = extract(camera, descriptor="rootsift", keypoints=1, frames=backwards)
+    np.testing.assert_array_equal(again.frames, backwards)
+    np.testing.assert_array_equal(again.descriptors, found.descriptors[::-1])
+    assert (again.scores == 0).all()
+
+
+def test_own_frames_are_in_pixels_of_the_original(camera: np.ndarray) -> None:
+    # Shrunk by two, the patch of a large frame shows the same as before.
+    frame = from_similarity([[250.0, 130.0]], 12.0, 0.7)
+    full = find(prepare(camera, None), detectors.load("dog"), frames=frame)
+    half = find(prepare(camera, 256), detectors.load("dog"), frames=frame)
+    np.testing.assert_array_equal(half.frames, frame)
+    assert np.abs(full.patches.astype(int) - half.patches).mean() < 3
+
+
+def test_frames_of_keypoints_carry_their_response(camera: np.ndarray) -> None:
+    keypoints = cv2.ORB_create(30).detect(camera, None)
+    found = extract(camera, descriptor=MeanGrey(), frames=keypoints)
+    np.testing.assert_array_equal(found.frames, from_opencv(keypoints))
+    np.testing.assert_array_equal(found.scores, [np.float32(k.response) for k in keypoints])
+
+
+def test_no_frames_give_no_features(camera: np.ndarray) -> None:
+    for none in ([], (), np.zeros((0, 2, 3))):
+        found = extract(camera, descriptor=MeanGrey(), frames=none)
+        assert found.frames.shape == (0, 2, 3)
+        assert found.descriptors.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((3, 6)), np.full((1, 2, 3), np.nan), [[1.0, 2.0]], "none.txt"]
+)
+def test_wrong_frames_are_a_clear_error(camera: np.ndarray, wrong: object) -> None:
+    with pytest.raises(HardnetError):
+        extract(camera, descriptor=MeanGrey(), frames=wrong)
+
+
+def test_frames_are_not_turned_upright(camera: np.ndarray) -> None:
+    with pytest.raises(HardnetError, match="upright"):
+        extract(camera, descriptor=MeanGrey(), upright=True, frames=np.zeros((1, 2, 3)))
+
+
+def test_any_callable_can_detect(camera: np.ndarray) -> None:
+    def middle(image: np.ndarray, keypoints: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        centre = [[image.shape[1] / 2, image.shape[0] / 2]]
+        return from_similarity(centre, 5.0), np.ones(1, np.float32)
+
+    found = extract(camera, detector=middle, descriptor=MeanGrey(), max_size=256)
+    np.testing.assert_allclose(found.xy, [[256.5, 256.5]], atol=1e-4)
+
+
+def test_upright_frames_are_not_turned(camera: np.ndarray) -> None:
+    found = extract(camera, descriptor=MeanGrey(), keypoints=100, upright=True)
+    assert len(found) == 100
+    np.testing.assert_array_equal(found.frames[:, 1, 0], 0)
+    np.testing.assert_array_equal(found.frames[:, 0, 1], 0)
+    assert (found.frames[:, 0, 0] > 0).all()

@@ -1,24 +1,41 @@
-"""From an image to features: detect frames, cut patches, describe them."""
+"""From an image to features: detect frames, cut patches, describe them.
+
+:func:`extract` does all of it. Its three stages are functions of their own, so that a pipeline can
+run them on different threads: :func:`prepare` reads the image, :func:`find` detects frames and cuts
+their patches, :func:`describe` makes the features.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet import descriptors, detectors, frames
+from hardnet import descriptors, detectors
+from hardnet.detectors import Detector
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames
+from hardnet.frames import Frames, centres, check_frames, from_opencv, rescale
 from hardnet.images import Pixels, Source, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 
 if TYPE_CHECKING:
+    import cv2
+
     from hardnet.descriptors import Descriptor, Descriptors
+
+    GivenFrames = NDArray[Any] | Sequence[cv2.KeyPoint] | str | os.PathLike[str]
+    """(N, 2, 3) frames, OpenCV's keypoints, or the path of an Oxford ellipse file."""
+
+KEYPOINTS = 2048
+"""How many keypoints are kept by default."""
+
+MAX_SIZE = 1600
+"""Longer side, in pixels, to which larger images are shrunk by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +71,7 @@ class Features:
     @property
     def xy(self) -> NDArray[np.float32]:
         """(N, 2) positions of the keypoints."""
-        return frames.centres(self.frames)
+        return centres(self.frames)
 
     def read_pixels(self) -> Pixels:
         """The image the features come from, (H, W) grey or (H, W, 3) RGB."""
@@ -65,66 +82,176 @@ class Features:
         return read_image(self.path)
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An image, ready for detection.
+
+    Attributes:
+        grey: (h, w) uint8, shrunk.
+        factors: by what the width and the height were multiplied.
+        image_size: (width, height) of the original.
+        path: the file, or None if the image was an array.
+        pixels: the image if it was an array, None if it can be read from ``path``.
+        seconds: time per stage so far.
+    """
+
+    grey: Pixels
+    factors: tuple[float, float]
+    image_size: tuple[int, int]
+    path: str | None
+    pixels: Pixels | None
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The keypoints of an image, ready to be described.
+
+    Attributes:
+        prepared: the image.
+        frames: (N, 2, 3) in pixels of the original.
+        scores: (N,) detector response.
+        patches: (N, 32, 32) uint8, one per frame.
+        seconds: time per stage so far.
+    """
+
+    prepared: Prepared
+    frames: Frames
+    scores: NDArray[np.float32]
+    patches: NDArray[np.uint8]
+    seconds: dict[str, float]
+
+
 def extract(
     image: Source,
-    detector: str = "dog",
+    detector: str | Detector = "dog",
     descriptor: str | Descriptor = "hardnet",
-    keypoints: int = 2048,
-    max_size: int | None = 1600,
+    keypoints: int = KEYPOINTS,
+    max_size: int | None = MAX_SIZE,
+    *,
+    upright: bool = False,
+    frames: GivenFrames | None = None,
 ) -> Features:
-    """Detect and describe the keypoints of an image.
+    """Detect and describe the keypoints of an image, or describe the frames you have.
 
     Args:
         image: path, or array (grey or RGB).
-        detector: name of a detector.
+        detector: name of a detector, or a Detector.
         descriptor: name of a descriptor, a weights file, or a Descriptor.
         keypoints: at most so many are kept, the strongest.
         max_size: shrink the image to a longer side of at most this before detection (the results
             are in pixels of the original all the same); None for never.
+        upright: the photo is the right way up: no frame is turned.
+        frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the
+            path of an Oxford ellipse file, in pixels of the original. Their order is kept and
+            none is dropped; ``detector`` and ``keypoints`` do not matter.
 
     Returns:
         Features; none at all (N = 0) for an image without structure.
     """
-    if keypoints < 1:
-        raise HardnetError(f"keypoints is {keypoints}: ask for at least 1")
-    if max_size is not None and max_size < 1:
-        raise HardnetError(f"max_size is {max_size}: give a size in pixels, or None")
-    seconds: dict[str, float] = {}
-    clock = _stopwatch(seconds)
-    find = detectors.load(detector)
-    describe = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
-    clock("load")
+    start = perf_counter()
+    _check_keypoints(keypoints)
+    _check_max_size(max_size)
+    detect = detectors.load(detector) if isinstance(detector, str) else detector
+    network = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
+    seconds = {"load": perf_counter() - start}
+    found = find(prepare(image, max_size), detect, keypoints, upright, frames)
+    features = describe(found, network)
+    return replace(features, seconds=seconds | features.seconds)
+
+
+def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
+    """Read an image, make it grey and shrink it; see :func:`extract`."""
+    _check_max_size(max_size)
+    start = perf_counter()
     pixels = read_image(image)
     grey, factors = shrink(to_grey(pixels), max_size)
-    clock("read")
-    found, scores = find(grey, keypoints)
-    clock("detect")
-    patches = cut_patches(grey, found)
-    clock("cut")
-    vectors = describe(patches) if len(patches) else np.zeros((0, describe.dim), np.float32)
-    clock("describe")
     is_array = isinstance(image, np.ndarray)
-    return Features(
-        frames=frames.rescale(found, (1 / factors[0], 1 / factors[1])),
-        scores=scores,
-        descriptors=vectors,
+    return Prepared(
+        grey=grey,
+        factors=factors,
         image_size=(pixels.shape[1], pixels.shape[0]),
-        descriptor=describe.name,
-        scale=float(np.sqrt(factors[0] * factors[1])),
         path=None if is_array else os.fspath(image),  # type: ignore[arg-type]
         pixels=pixels if is_array else None,
-        seconds=seconds,
+        seconds={"read": perf_counter() - start},
     )
 
 
-def _stopwatch(seconds: dict[str, float]) -> Callable[[str], None]:
-    """A function that books the time since its last call under a stage's name."""
-    last = perf_counter()
+def find(
+    prepared: Prepared,
+    detector: Detector,
+    keypoints: int = KEYPOINTS,
+    upright: bool = False,
+    frames: GivenFrames | None = None,
+) -> Found:
+    """Detect frames, or take those that are given, and cut their patches; see :func:`extract`."""
+    _check_keypoints(keypoints)
+    start = perf_counter()
+    fx, fy = prepared.factors
+    if frames is None:
+        # Detectors of users need not know the word upright.
+        options = {"upright": True} if upright else {}
+        shrunk, scores = detector(prepared.grey, keypoints, **options)
+        original = rescale(shrunk, (1 / fx, 1 / fy))
+    else:
+        if upright:
+            raise HardnetError("frames are described as they are: leave upright out, or frames")
+        original, scores = _given(frames)
+        shrunk = rescale(original, (fx, fy))
+    detected = perf_counter()
+    patches = cut_patches(prepared.grey, shrunk)
+    seconds = {"detect": detected - start, "cut": perf_counter() - detected}
+    return Found(prepared, original, scores, patches, prepared.seconds | seconds)
 
-    def clock(stage: str) -> None:
-        nonlocal last
-        now = perf_counter()
-        seconds[stage] = now - last
-        last = now
 
-    return clock
+def describe(found: Found, descriptor: Descriptor) -> Features:
+    """Describe the patches that were found; see :func:`extract`."""
+    start = perf_counter()
+    if len(found.patches):
+        vectors = descriptor(found.patches)
+    else:
+        vectors = np.zeros((0, descriptor.dim), np.float32)
+    prepared = found.prepared
+    return Features(
+        frames=found.frames,
+        scores=found.scores,
+        descriptors=vectors,
+        image_size=prepared.image_size,
+        descriptor=descriptor.name,
+        scale=float(np.sqrt(prepared.factors[0] * prepared.factors[1])),
+        path=prepared.path,
+        pixels=prepared.pixels,
+        seconds=found.seconds | {"describe": perf_counter() - start},
+    )
+
+
+def _given(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
+    """The frames a user brings, and their scores: the response of keypoints, else 0."""
+    if isinstance(frames, str | os.PathLike):
+        from hardnet.frames import read_oxford
+
+        array = read_oxford(frames)
+    elif not isinstance(frames, np.ndarray) and len(frames) and hasattr(frames[0], "response"):
+        response = np.array([keypoint.response for keypoint in frames], np.float32)
+        return _checked(from_opencv(frames)), response
+    else:
+        array = np.asarray(frames, np.float32).reshape(-1, 2, 3) if not len(frames) else frames
+    checked = _checked(array)
+    return checked, np.zeros(len(checked), np.float32)
+
+
+def _checked(frames: Any) -> Frames:
+    try:
+        return check_frames(frames)
+    except ValueError as error:
+        raise HardnetError(f"{error}: give (N, 2, 3) numbers, keypoints or a file") from error
+
+
+def _check_keypoints(keypoints: int) -> None:
+    if keypoints < 1:
+        raise HardnetError(f"keypoints is {keypoints}: ask for at least 1")
+
+
+def _check_max_size(max_size: int | None) -> None:
+    if max_size is not None and max_size < 1:
+        raise HardnetError(f"max_size is {max_size}: give a size in pixels, or None")
