@@ -1,4 +1,4 @@
-"""Verify matches by a geometry that explains them: a homography or a fundamental matrix."""
+"""Verify matches by a geometry that explains them: homography, fundamental or essential matrix."""
 
 from __future__ import annotations
 
@@ -6,13 +6,37 @@ from dataclasses import dataclass
 from math import hypot, lgamma, log, pi
 from typing import Literal
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Points = NDArray[np.float64]
-Kind = Literal["homography", "fundamental"]
-Model = Literal["auto", "homography", "fundamental"]
+from hardnet.errors import HardnetError
+from hardnet.matching.estimators import (
+    NO_CAMERAS,
+    Cameras,
+    Estimator,
+    Kind,
+    Matrix,
+    check_cameras,
+    estimate,
+    to_fundamental,
+)
+from hardnet.matching.residuals import Points, sampson_error, transfer_error
+
+__all__ = [
+    "Cameras",
+    "Estimator",
+    "Geometry",
+    "Kind",
+    "Model",
+    "Points",
+    "errors",
+    "log10_false_alarms",
+    "sampson_error",
+    "transfer_error",
+    "verify",
+]
+
+Model = Literal["auto", "homography", "fundamental", "essential"]
 
 INLIER_PIXELS = 3.0
 """How far a match may lie from where the geometry puts it."""
@@ -35,9 +59,7 @@ A fundamental matrix fits the matches of a plane, or of a turning camera, as wel
 false ones beside), but then it is not determined by them; the homography is. Shares measured with
 RootSIFT: planes and panoramas 0.74 to 1 (median 0.93), scenes with depth 0.30 to 0.72."""
 
-_SAMPLES = 10_000
-_CONFIDENCE = 0.9999
-_SAMPLE_SIZE = {"homography": 4, "fundamental": 7}
+_SAMPLE_SIZE = {"homography": 4, "fundamental": 7, "essential": 5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +67,25 @@ class Geometry:
     """What holds between two images.
 
     Attributes:
-        kind: "homography": b ~ model @ a; "fundamental": b^T model a = 0; None: not verified.
+        kind: "homography": b ~ model @ a; "fundamental": b^T model a = 0; "essential": the same
+            for positions in units of the focal length (inverse intrinsics times pixels); None: not
+            verified.
         model: (3, 3) float64, or None.
         inliers: (M,) bool, the matches that agree; none if not verified.
+        cameras: the intrinsics of both images that an essential matrix belongs to.
     """
 
     kind: Kind | None
-    model: NDArray[np.float64] | None
+    model: Matrix | None
     inliers: NDArray[np.bool_]
+    cameras: tuple[Matrix, Matrix] | None = None
+
+    @property
+    def fundamental(self) -> Matrix | None:
+        """(3, 3) fundamental matrix, for pixels; None for a homography or no geometry."""
+        if self.kind == "essential" and self.model is not None and self.cameras is not None:
+            return to_fundamental(self.model, self.cameras)
+        return self.model if self.kind == "fundamental" else None
 
 
 def verify(
@@ -60,47 +93,65 @@ def verify(
     xy_b: NDArray[np.floating],
     model: Model = "auto",
     threshold: float = INLIER_PIXELS,
+    estimator: Estimator = "magsac",
+    cameras: Cameras | None = None,
 ) -> Geometry:
-    """Fit a geometry to matches by MAGSAC++, and say whether it can be believed.
+    """Fit a geometry to matches, and say whether it can be believed.
 
     The random samples are seeded: the same matches give the same result.
 
     Args:
         xy_a: (M, 2) positions in image a.
         xy_b: (M, 2) positions in image b.
-        model: which geometry; "auto" fits both and takes the homography if it explains at least
-            ``HOMOGRAPHY_SHARE`` of what the fundamental matrix explains.
+        model: which geometry; "auto" fits homography and fundamental matrix, and takes the
+            homography if it explains at least ``HOMOGRAPHY_SHARE`` of what the other explains.
         threshold: inlier distance in pixels: to the predicted position in b for a homography, to
-            the epipolar lines (Sampson) for a fundamental matrix.
+            the epipolar lines (Sampson) for a fundamental or essential matrix.
+        estimator: "magsac" (MAGSAC++) or "degensac".
+        cameras: (3, 3) intrinsics of both images; an essential matrix needs them.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
+    if model == "essential" and cameras is None:
+        raise HardnetError(NO_CAMERAS)
+    intrinsics = check_cameras(cameras) if model == "essential" and cameras else None
     best = Geometry(None, None, np.zeros(len(a), bool))
     wanted: tuple[Kind, ...] = ("fundamental", "homography") if model == "auto" else (model,)
     for kind in wanted:
-        found = _fit(a, b, kind, threshold)
+        found = _fit(a, b, kind, threshold, estimator, intrinsics)
         if found is not None and found.inliers.sum() >= HOMOGRAPHY_SHARE * best.inliers.sum():
             best = found
     return best
 
 
-def transfer_error(homography: NDArray[np.float64], a: Points, b: Points) -> Points:
-    """(M,) pixels between b and where the homography puts a; infinite behind the camera."""
-    projected = a @ homography[:, :2].T + homography[:, 2]
-    # The sign of a homography is free; its determinant makes the front of a real camera positive.
-    w = projected[:, 2] * np.sign(np.linalg.det(homography))
-    front = w > 1e-12
-    target = projected[:, :2] / np.where(front, projected[:, 2], 1.0)[:, None]
-    return np.where(front, np.linalg.norm(target - b, axis=1), np.inf)
+def refit(
+    found: Geometry, a: Points, b: Points, threshold: float, estimator: Estimator
+) -> Geometry:
+    """A verified geometry, fitted again to more matches; the old one if that explains more.
+
+    Whether to believe it was decided before: matches that were chosen to agree prove nothing.
+    """
+    if found.kind is None or found.model is None:
+        return found
+    matrices = [found.model, estimate(a, b, found.kind, threshold, estimator, found.cameras)]
+    fits = [
+        Geometry(
+            found.kind, m, errors(found.kind, m, a, b, found.cameras) < threshold, found.cameras
+        )
+        for m in matrices
+        if m is not None
+    ]
+    return max(reversed(fits), key=lambda fit: int(fit.inliers.sum()))
 
 
-def sampson_error(fundamental: NDArray[np.float64], a: Points, b: Points) -> Points:
-    """(M,) pixels: first-order distance of a match to the nearest one that obeys b^T F a = 0."""
-    lines_b = a @ fundamental[:, :2].T + fundamental[:, 2]
-    lines_a = b @ fundamental[:2] + fundamental[2]
-    algebraic = (b * lines_b[:, :2]).sum(1) + lines_b[:, 2]
-    gradient = (lines_b[:, :2] ** 2).sum(1) + (lines_a[:, :2] ** 2).sum(1)
-    error: Points = np.abs(algebraic) / np.sqrt(np.maximum(gradient, 1e-30))
-    return error
+def errors(
+    kind: Kind, model: Matrix, a: Points, b: Points, cameras: tuple[Matrix, Matrix] | None = None
+) -> Points:
+    """(M,) pixels between matches and a geometry: transfer or Sampson error."""
+    if kind == "homography":
+        return transfer_error(model, a, b)
+    if kind == "essential" and cameras is not None:
+        model = to_fundamental(model, cameras)
+    return sampson_error(model, a, b)
 
 
 def log10_false_alarms(
@@ -116,7 +167,7 @@ def log10_false_alarms(
     box = np.ptp(b, axis=0) + 1
     size = _SAMPLE_SIZE[kind]
     zone = pi * threshold**2 if kind == "homography" else 2 * threshold * hypot(*box)
-    n, k = _distinct(a, b), _distinct(a[inliers], b[inliers])
+    n, k = distinct(a, b), distinct(a[inliers], b[inliers])
     if k <= size:
         return 0.0
     chance = min(float(zone / box.prod()), 1.0)
@@ -124,34 +175,29 @@ def log10_false_alarms(
     return (ways + (k - size) * log(chance)) / log(10)
 
 
-def _fit(a: Points, b: Points, kind: Kind, threshold: float) -> Geometry | None:
+def _fit(
+    a: Points,
+    b: Points,
+    kind: Kind,
+    threshold: float,
+    estimator: Estimator,
+    cameras: tuple[Matrix, Matrix] | None,
+) -> Geometry | None:
     """The best geometry of one kind, or None if there is none to believe."""
     if len(a) < MIN_INLIERS:
         return None
-    try:
-        if kind == "homography":
-            matrix, _ = cv2.findHomography(
-                a, b, cv2.USAC_MAGSAC, threshold, maxIters=_SAMPLES, confidence=_CONFIDENCE
-            )
-        else:
-            matrix, _ = cv2.findFundamentalMat(
-                a, b, cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _SAMPLES
-            )
-    except cv2.error:  # every match in one place, and the like
+    model = estimate(a, b, kind, threshold, estimator, cameras)
+    if model is None:
         return None
-    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
-        return None
-    model = np.asarray(matrix, np.float64)
-    error = transfer_error if kind == "homography" else sampson_error
-    inliers = error(model, a, b) < threshold
-    if _distinct(a[inliers], b[inliers]) < MIN_INLIERS:
+    inliers = errors(kind, model, a, b, cameras) < threshold
+    if distinct(a[inliers], b[inliers]) < MIN_INLIERS:
         return None
     if log10_false_alarms(a, b, inliers, kind, threshold) > LOG10_FALSE_ALARMS:
         return None
-    return Geometry(kind, model, inliers)
+    return Geometry(kind, model, inliers, cameras)
 
 
-def _distinct(a: Points, b: Points) -> int:
+def distinct(a: Points, b: Points) -> int:
     """Matches of different places: one place with two orientations is one witness, not two."""
     places = np.round(np.hstack([a, b]) / 2).astype(np.int64)
     return len(np.unique(places, axis=0))

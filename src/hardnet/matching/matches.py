@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -13,8 +13,10 @@ from hardnet.errors import HardnetError
 from hardnet.features import Features, extract
 from hardnet.images import Source, write_image
 from hardnet.matching.draw import draw_matches
-from hardnet.matching.geometry import Geometry, Model, verify
-from hardnet.matching.neighbours import RATIO, match_descriptors
+from hardnet.matching.estimators import NO_CAMERAS, check_cameras
+from hardnet.matching.geometry import Cameras, Geometry, Model, verify
+from hardnet.matching.neighbours import match_descriptors
+from hardnet.matching.strategy import Strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,23 +73,34 @@ class Matches:
 
 
 def match(
-    a: Features | Source, b: Features | Source, model: Model = "auto", ratio: float = RATIO
+    a: Features | Source,
+    b: Features | Source,
+    model: Model = "auto",
+    ratio: float | None = None,
+    strategy: Strategy | None = None,
+    cameras: Cameras | None = None,
 ) -> Matches:
     """Match two images and verify the matches.
 
     Args:
         a: features, or an image (path or array) to extract them from with default settings.
         b: the same, for the other image.
-        model: "homography" (planes, panoramas), "fundamental" (scenes with depth) or "auto".
-        ratio: of the ratio test: smaller is stricter, 1 switches it off.
+        model: "homography" (planes, panoramas), "fundamental" (scenes with depth), "auto" for the
+            better of these two, or "essential" (as fundamental, for cameras that are known).
+        ratio: of the ratio test: smaller is stricter, 1 switches it off; default: the strategy's.
+        strategy: how matches are found and verified.
+        cameras: (3, 3) intrinsics of both images, in original pixels; "essential" needs them.
 
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    if not 0 < ratio <= 1:
-        raise HardnetError(f"ratio is {ratio}: give a number above 0 and up to 1")
-    if model not in ("auto", "homography", "fundamental"):
-        raise HardnetError(f"no model '{model}': choose auto, homography or fundamental")
+    strategy = strategy or Strategy()
+    if ratio is not None:
+        strategy = replace(strategy, ratio=ratio)
+    if model not in ("auto", "homography", "fundamental", "essential"):
+        raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
+    if model == "essential" and cameras is None:
+        raise HardnetError(NO_CAMERAS)
     a = a if isinstance(a, Features) else extract(a)
     b = b if isinstance(b, Features) else extract(b)
     if a.descriptor != b.descriptor:
@@ -95,26 +108,44 @@ def match(
             f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
         )
     start = perf_counter()
-    indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio)
+    indices, scores = match_descriptors(a.descriptors, b.descriptors, strategy.ratio)
     matched = perf_counter()
-    geometry = _verify(a, b, indices, model)
+    geometry = _verify(a, b, indices, model, strategy, cameras)
     seconds = {"match": matched - start, "verify": perf_counter() - matched}
     return Matches(indices, scores, geometry, a, b, seconds)
 
 
-def _verify(a: Features, b: Features, indices: NDArray[np.intp], model: Model) -> Geometry:
+def _verify(
+    a: Features,
+    b: Features,
+    indices: NDArray[np.intp],
+    model: Model,
+    strategy: Strategy,
+    cameras: Cameras | None,
+) -> Geometry:
     """Verify in the pixels that were looked at; the geometry returned is in original pixels.
 
     So the inlier threshold means the same for a photo of 2 and of 40 megapixels.
     """
-    found = verify(a.xy[indices[:, 0]] * a.scale, b.xy[indices[:, 1]] * b.scale, model)
+    to_a, to_b = np.diag([a.scale, a.scale, 1.0]), np.diag([b.scale, b.scale, 1.0])
+    original = None if cameras is None else check_cameras(cameras)
+    looked_at = None if original is None else (to_a @ original[0], to_b @ original[1])
+    found = verify(
+        a.xy[indices[:, 0]] * a.scale,
+        b.xy[indices[:, 1]] * b.scale,
+        model,
+        strategy.threshold,
+        strategy.estimator,
+        looked_at,
+    )
     if found.model is None:
         return found
-    to_a, to_b = np.diag([a.scale, a.scale, 1.0]), np.diag([b.scale, b.scale, 1.0])
     if found.kind == "homography":
         matrix = np.linalg.inv(to_b) @ found.model @ to_a
         matrix = matrix / matrix[2, 2]
-    else:
+    elif found.kind == "fundamental":
         matrix = to_b @ found.model @ to_a
         matrix = matrix / np.linalg.norm(matrix)
-    return Geometry(found.kind, matrix, found.inliers)
+    else:  # in units of the focal length: resizing does not change it
+        matrix = found.model
+    return Geometry(found.kind, matrix, found.inliers, original if found.cameras else None)

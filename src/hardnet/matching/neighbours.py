@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.matching.distances import CHUNK, Rows, two_nearest_and_back
+
+Neighbours = Literal["exact", "flann", "faiss"]
 
 RATIO = 0.9
 """Default of the ratio test, on Euclidean distances, together with the mutual test.
