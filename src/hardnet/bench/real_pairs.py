@@ -7,15 +7,15 @@ that descriptors are compared and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 import hardnet
-from hardnet.patches import PATCH_SIZE
+from hardnet import detectors
+from hardnet.features import describe, find, prepare
 from hardnet.patchsets.sequences import Sequence, inside, project
 
 if TYPE_CHECKING:
@@ -50,17 +50,6 @@ class PairScore:
     verified: bool
 
 
-class RawPatches:
-    """A stand-in for a descriptor that hands out the patches themselves, as (N, 1024) vectors."""
-
-    name = "raw-patches"
-    dim = PATCH_SIZE * PATCH_SIZE
-
-    def __call__(self, patches: ArrayLike) -> NDArray[np.float32]:
-        """(N, 32, 32) -> (N, 1024)."""
-        return np.asarray(patches, np.float32).reshape(-1, self.dim)
-
-
 def compare(
     sequences: Iterable[Sequence],
     descriptors: Mapping[str, Descriptor],
@@ -79,10 +68,11 @@ def compare(
         One row per pair and descriptor: sequence, target, descriptor, and the PairScore's fields.
     """
     rows = []
+    detect = detectors.load("dog")
     for sequence in sequences:
-        cut = [_cut(path, keypoints) for path in sequence.files]
-        for label, describe in descriptors.items():
-            features = [_described(raw, label, describe) for raw in cut]
+        found = [find(prepare(path), detect, keypoints) for path in sequence.files]
+        for label, descriptor in descriptors.items():
+            features = [describe(each, descriptor) for each in found]
             for target, other in zip(sequence.targets, features[1:], strict=True):
                 matches = hardnet.match(features[0], other, model="homography")
                 score = score_pair(
@@ -158,14 +148,3 @@ def summarise(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, dict[str
             for field in fields:
                 counts[field] += int(row[field])
     return totals
-
-
-def _cut(path: Path, keypoints: int) -> hardnet.Features:
-    """Features whose descriptors are the patches, by the ordinary pipeline."""
-    return hardnet.extract(path, descriptor=RawPatches(), keypoints=keypoints)
-
-
-def _described(raw: hardnet.Features, label: str, describe: Descriptor) -> hardnet.Features:
-    """The same features with the vectors of ``describe``."""
-    patches = raw.descriptors.reshape(-1, PATCH_SIZE, PATCH_SIZE).astype(np.uint8)
-    return replace(raw, descriptors=describe(patches), descriptor=label)

@@ -104,31 +104,48 @@ def inside(xy: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     return np.asarray(((points >= 0) & (points <= [width - 1, height - 1])).all(-1))
 
 
+def has_sequences(root: Path) -> bool:
+    """Whether a folder has one of the two layouts."""
+    return bool(_pair_files(root) or _sequence_folders(root))
+
+
 def _read_root(root: Path) -> list[Sequence]:
     if not root.is_dir():
         raise HardnetError(f"{root}: no such folder")
-    if all((root / part).is_dir() for part in ("1", "2", "h")):
-        return [_read_pair(root, file) for file in sorted((root / "h").glob("*.txt"))]
-    if _homography_files(root):
-        return [_read_sequence(root)]
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and _homography_files(p))
+    if files := _pair_files(root):
+        return [_read_pair(root, file) for file in files]
+    folders = _sequence_folders(root)
     if not folders:
         raise HardnetError(f"{root}: no sequence here: neither H_1_k files nor folders 1, 2 and h")
     return [_read_sequence(folder) for folder in folders]
+
+
+def _pair_files(root: Path) -> list[Path]:
+    """The homographies of a pair folder; none if it is not one."""
+    if not all((root / part).is_dir() for part in ("1", "2", "h")):
+        return []
+    return sorted((root / "h").glob("*.txt"))
+
+
+def _sequence_folders(root: Path) -> list[Path]:
+    """``root`` if it is a sequence folder, else those in it."""
+    if _homography_files(root):
+        return [root]
+    return sorted(p for p in root.iterdir() if p.is_dir() and _homography_files(p))
 
 
 def _read_sequence(folder: Path) -> Sequence:
     targets = []
     for file in _homography_files(folder):
         name = file.name.removeprefix("H_1_")
-        targets.append(Target(name, _image(folder, name), read_homography(file)))
-    return Sequence(folder.name, _image(folder, "1"), tuple(targets))
+        targets.append(Target(name, image_file(folder, name), read_homography(file)))
+    return Sequence(folder.name, image_file(folder, "1"), tuple(targets))
 
 
 def _read_pair(root: Path, file: Path) -> Sequence:
-    target = Target("2", _image(root / "2", file.stem), read_homography(file))
+    target = Target("2", image_file(root / "2", file.stem), read_homography(file))
     name = f"{root.resolve().name}-{file.stem}"
-    return Sequence(name, _image(root / "1", file.stem), (target,))
+    return Sequence(name, image_file(root / "1", file.stem), (target,))
 
 
 def _homography_files(folder: Path) -> list[Path]:
@@ -137,7 +154,8 @@ def _homography_files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda p: int(p.name.removeprefix("H_1_")))
 
 
-def _image(folder: Path, stem: str) -> Path:
+def image_file(folder: Path, stem: str) -> Path:
+    """The image ``stem`` of a folder, whatever its format."""
     for suffix in IMAGE_SUFFIXES:
         if (path := folder / f"{stem}{suffix}").is_file():
             return path
