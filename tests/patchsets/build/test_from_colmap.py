@@ -21,7 +21,6 @@ from hardnet.patchsets.build.colmap_model import (  # noqa: E402
     Scene,
     Tracks,
     find_database,
-    find_models,
     read_model,
     read_photo,
 )
@@ -40,6 +39,7 @@ from hardnet.patchsets.build.track_frames import (  # noqa: E402
     references,
     similar,
 )
+from hardnet.sfm.colmap import find_models  # noqa: E402
 
 SETTINGS = ColmapSettings(pairs=200)
 

@@ -13,7 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError
+from hardnet.sfm.colmap import DATABASE, find_models, is_model, require_pycolmap
 
 if TYPE_CHECKING:
     import pycolmap
@@ -22,8 +23,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 HALF_PIXEL = 0.5
-PARTS = ("cameras", "images", "points3D")
-DATABASE = "database.db"
 
 
 @dataclass(frozen=True)
@@ -122,27 +121,6 @@ class Model:
     tracks: Tracks
 
 
-def require_pycolmap() -> Any:
-    """The pycolmap module, or an error that says how to install it."""
-    try:
-        import pycolmap
-    except ImportError:
-        raise MissingExtraError("pycolmap", "sfm") from None
-    return pycolmap
-
-
-def find_models(folder: Path) -> list[Path]:
-    """``folder`` itself if it is a model, else the models directly inside (sparse/0, sparse/1)."""
-    if _is_model(folder):
-        return [folder]
-    inside = [p for p in sorted(folder.iterdir()) if _is_model(p)] if folder.is_dir() else []
-    if not inside:
-        raise HardnetError(
-            f"{folder} is not a COLMAP model: no cameras, images and points3D (.bin or .txt) there"
-        )
-    return sorted(inside, key=lambda p: (int(p.name) if p.name.isdecimal() else 0, p.name))
-
-
 def find_database(model: Path, images: Path) -> Path | None:
     """The ``database.db`` in or above the model's folder, or beside the photos."""
     model = model.resolve()
@@ -155,7 +133,7 @@ def find_database(model: Path, images: Path) -> Path | None:
 def read_model(scene: Scene) -> Model:
     """Read a model; every photo it names must exist."""
     pycolmap = require_pycolmap()
-    if not _is_model(scene.model):
+    if not is_model(scene.model):
         find_models(scene.model)
     try:
         source = pycolmap.Reconstruction(str(scene.model))
@@ -198,12 +176,6 @@ def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
             f"{size[0]}x{size[1]}: give the photos the model was made from"
         )
     return np.asarray(image, np.uint8)
-
-
-def _is_model(folder: Path) -> bool:
-    return any(
-        all((folder / f"{part}{suffix}").is_file() for part in PARTS) for suffix in (".bin", ".txt")
-    )
 
 
 def _check_photos(scene: Scene, names: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""Structure from motion by pycolmap: what every reconstruction of ours shares."""

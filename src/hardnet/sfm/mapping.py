@@ -1,0 +1,83 @@
+"""Incremental mapping: a COLMAP database -> models, the same ones every time."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardnet.sfm.colmap import find_models, require_pycolmap
+
+
+@dataclass(frozen=True)
+class MapperSettings:
+    """How to reconstruct.
+
+    Attributes:
+        min_images: smaller models are dropped.
+        relaxed_angle: degrees of parallax the first two photos must have where COLMAP's default
+            (16) finds no pair to start from, as when the camera moves straight ahead.
+        relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
+        seed: of the random samples; the result still depends on the version of pycolmap.
+    """
+
+    min_images: int = 3
+    relaxed_angle: float = 2.0
+    relaxed_inliers: int = 50
+    seed: int = 0
+
+
+def build_models(
+    database: Path, images: Path, sparse: Path, settings: MapperSettings
+) -> list[Path]:
+    """Reconstruct the photos of a database.
+
+    What ``sparse`` held before is deleted. Where COLMAP's defaults find nothing, a second attempt
+    asks less of the first two photos.
+
+    Args:
+        database: with keypoints and verified matches.
+        images: folder of the photos; the names in the database are relative to it.
+        sparse: the models become its folders 0, 1, ...
+        settings: see :class:`MapperSettings`.
+
+    Returns:
+        The models, as :func:`usable_models` lists them.
+    """
+    pycolmap = require_pycolmap()
+    models: list[Path] = []
+    for relaxed in (False, True):
+        shutil.rmtree(sparse, ignore_errors=True)
+        sparse.mkdir()
+        options = _options(pycolmap, settings, relaxed)
+        pycolmap.incremental_mapping(database, images, sparse, options)
+        models = usable_models(sparse, settings.min_images)
+        if models:
+            break
+    return models
+
+
+def usable_models(sparse: Path, min_images: int) -> list[Path]:
+    """Models with points and enough photos, those with the most points first."""
+    pycolmap = require_pycolmap()
+    if not any(sparse.iterdir()):
+        return []
+    sized = []
+    for number, path in enumerate(find_models(sparse)):
+        model = pycolmap.Reconstruction(str(path))
+        if model.num_reg_images() >= min_images and model.num_points3D():
+            sized.append((-model.num_points3D(), number, path))
+    return [path for *_, path in sorted(sized)]
+
+
+def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
+    options = pycolmap.IncrementalPipelineOptions()
+    options.min_model_size = settings.min_images
+    options.random_seed = settings.seed
+    options.num_threads = 1  # more of them add in another order each time: another model
+    if relaxed:
+        options.mapper.init_min_tri_angle = settings.relaxed_angle
+        options.mapper.init_max_forward_motion = 1.0
+        options.mapper.init_min_num_inliers = settings.relaxed_inliers
+    return options

@@ -1,0 +1,51 @@
+"""COLMAP's own SIFT: photos -> a database with keypoints and verified matches of all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hardnet.sfm.colmap import require_pycolmap
+
+
+def extract(
+    database: Path,
+    images: Path,
+    names: Sequence[str],
+    max_size: int,
+    keypoints: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Write cameras, images, keypoints and descriptors of the photos; an old file is replaced.
+
+    Args:
+        database: file to write.
+        images: folder of the photos.
+        names: of the photos, relative to it; they are numbered in this order.
+        max_size: longer side in pixels to which photos are shrunk to find keypoints.
+        keypoints: most places per photo, None for COLMAP's default; a place may have two
+            orientations, which count as one here.
+        seed: of COLMAP's random numbers.
+    """
+    pycolmap = require_pycolmap()
+    database.unlink(missing_ok=True)  # half-written
+    options = pycolmap.FeatureExtractionOptions()
+    options.max_image_size, options.use_gpu = max_size, False
+    if keypoints is not None:
+        options.sift.max_num_features = keypoints
+    pycolmap.set_random_seed(seed)
+    # Registered first: the threads of the extraction would number the photos as they finish.
+    pycolmap.Database.open(database).close()
+    pycolmap.import_images(database, images, image_names=names)
+    pycolmap.extract_features(database, images, names, extraction_options=options)
+
+
+def match(database: Path, seed: int = 0) -> None:
+    """Match and verify all pairs of photos of the database."""
+    pycolmap = require_pycolmap()
+    matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
+    matching.use_gpu = False
+    verification.ransac.random_seed = seed
+    pycolmap.match_exhaustive(
+        database, matching_options=matching, verification_options=verification
+    )
