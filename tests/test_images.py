@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.images import read_image, shrink, to_colour, to_grey, write_image
+from hardnet.images import list_images, read_image, shrink, to_colour, to_grey, write_image
+
+if TYPE_CHECKING:
+    from conftest import FuzzedImages
 
 
 def exif_jpeg(pixels: np.ndarray, orientation: int, thumbnail: bytes = b"") -> bytes:
@@ -190,3 +197,59 @@ def test_shrink_averages() -> None:
 def test_unwritable_pictures(camera: np.ndarray, tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(HardnetError, match=words):
         write_image(tmp_path / name, camera)
+
+
+def test_every_fuzzed_image_is_read_or_refused(fuzzed_images: FuzzedImages) -> None:
+    files = {p for p in fuzzed_images.folder.rglob("*") if p.is_file()}
+    names = {p.relative_to(fuzzed_images.folder).as_posix() for p in files}
+    assert names == {*fuzzed_images.readable, *fuzzed_images.broken}
+    for name, words in fuzzed_images.broken.items():
+        with pytest.raises(HardnetError, match=words) as caught:
+            read_image(fuzzed_images.folder / name)
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+    for name, shows in fuzzed_images.readable.items():
+        found = to_colour(read_image(fuzzed_images.folder / name))
+        expected = shows if shows.ndim == 3 else np.repeat(shows[:, :, None], 3, 2)
+        assert found.shape == expected.shape, name
+        seen = slice(0, 100) if name == "garbage.jpg" else slice(None)
+        assert np.abs(found[seen].astype(float) - expected[seen]).mean() < 4, name
+
+
+def test_a_folder_of_fuzzed_images_can_be_listed(fuzzed_images: FuzzedImages) -> None:
+    found = {
+        p.relative_to(fuzzed_images.folder).as_posix() for p in list_images(fuzzed_images.folder)
+    }
+    assert found == {*fuzzed_images.readable, *fuzzed_images.broken}  # but not "a folder.jpg"
+    with pytest.raises(HardnetError, match="is a folder"):
+        read_image(fuzzed_images.folder / "a folder.jpg")
+
+
+def test_threads_leave_opencv_as_loud_as_it_was(fuzzed_images: FuzzedImages) -> None:
+    log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
+    before = log.getLogLevel()
+    paths = [fuzzed_images.folder / "palette.png"] * 60
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read_image, paths))
+    assert log.getLogLevel() == before
+
+
+def test_blocks_do_not_show(camera: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep, clear = camera.astype(np.uint16) * 100, np.dstack([camera] * 4)
+    whole = read_image(deep), read_image(clear)
+    monkeypatch.setattr("hardnet.images._BLOCK", 5000)
+    for expected, found in zip(whole, (read_image(deep), read_image(clear)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_a_hundred_megapixels(huge_image: Path) -> None:
+    code = f"""
+import resource, hardnet
+found = hardnet.extract({str(huge_image)!r}, descriptor="rootsift")
+print(len(found), *found.image_size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, width, height, megabytes = map(int, done.stdout.split())
+    assert (count, width, height) == (2048, 10000, 10000)
+    assert megabytes < 1500

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import cv2
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import declared_size, is_truncated, may_be_transparent
 
 Source = str | os.PathLike[str] | NDArray[Any]
 """A file, or an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA."""
@@ -23,14 +24,14 @@ Pixels = NDArray[np.uint8]
 MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
+MAX_PIXELS = 1 << 28
+"""Files that claim more (268 million) are refused: 16 bytes of header would take all memory."""
+
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Names of files that are taken for images in a folder."""
 
 _DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, this obeys EXIF
-_JPEG, _PNG, _PNG_END = b"\xff\xd8", b"\x89PNG", b"IEND\xaeB`\x82"
-# A marker that ends entropy-coded data: neither a stuffed 0xFF byte nor a restart marker.
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_JPEG_END = 0xD9
+_BLOCK = 1 << 22  # values converted at once
 
 
 def read_image(source: Source) -> Pixels:
@@ -116,17 +117,31 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
 
 
+class _Quiet:
+    """How many threads want OpenCV to be quiet, and how loud it was before the first of them."""
+
+    lock = Lock()
+    users = 0
+    level = 0
+
+
 @contextmanager
 def quiet_opencv() -> Iterator[None]:
-    """OpenCV's own words about a broken file would drown ours."""
+    """OpenCV's own words about a broken file would drown ours; any number of threads may ask."""
     # Newer versions have moved these functions, and not every wheel has both places.
     log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
-    before = log.getLogLevel()
-    log.setLogLevel(0)
+    with _Quiet.lock:
+        if not _Quiet.users:
+            _Quiet.level = log.getLogLevel()
+            log.setLogLevel(0)
+        _Quiet.users += 1
     try:
         yield
     finally:
-        log.setLogLevel(before)
+        with _Quiet.lock:
+            _Quiet.users -= 1
+            if not _Quiet.users:
+                log.setLogLevel(_Quiet.level)
 
 
 def _decode(path: Path) -> NDArray[Any]:
@@ -142,54 +157,48 @@ def _decode(path: Path) -> NDArray[Any]:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
     if not data:
         raise HardnetError(f"{path} is empty: copy or download it again")
-    if _is_truncated(data):
+    if is_truncated(data):
         raise HardnetError(f"{path} is truncated: copy or download it again")
+    width, height = declared_size(data) or (0, 0)
+    if width * height > MAX_PIXELS:
+        raise HardnetError(
+            f"{path} claims {width}x{height} pixels: more than {MAX_PIXELS // 10**6} million, "
+            "shrink it before"
+        )
     buffer = np.frombuffer(data, np.uint8)
     try:
         with quiet_opencv():
             array = cv2.imdecode(buffer, _DECODE)
-            # Only IMREAD_UNCHANGED shows transparency, and only it ignores EXIF: use its pixels
-            # when the picture has both the same way up. A JPEG has no transparency.
-            full = None if data.startswith(_JPEG) else cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED)
+            if array is not None and may_be_transparent(data):
+                array = _with_alpha(array, cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED))
     except cv2.error as error:
         raise HardnetError(f"{path} cannot be decoded by OpenCV: {error.err}") from error
     if array is None:
         raise HardnetError(
             f"{path} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"
         )
-    if full is not None and full.ndim == 3 and full.shape[2] == 4:
-        colour = array if array.ndim == 3 else np.repeat(array[:, :, None], 3, 2)
-        if np.array_equal(full[:, :, :3], colour):
-            array = full
-    if array.ndim == 3:
-        array = array[:, :, [2, 1, 0, 3][: array.shape[2]]]
-    return np.asarray(array)
+    if array.ndim == 2:
+        return np.asarray(array)
+    if array.dtype == np.uint8 and array.shape[2] == 3:  # most photos, and several times faster
+        return np.asarray(cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
+    return np.asarray(array[:, :, [2, 1, 0, 3][: array.shape[2]]])
 
 
-def _is_truncated(data: bytes) -> bool:
-    """True if the file ends before its picture does.
+def _with_alpha(array: NDArray[Any], full: NDArray[Any] | None) -> NDArray[Any]:
+    """``array`` with the alpha channel of ``full``, if that has one.
 
-    OpenCV decodes such files without an error and fills the rest with grey or black.
+    Only IMREAD_UNCHANGED (``full``) shows transparency, and only it ignores EXIF: it is turned
+    until it is the same way up as ``array``.
     """
-    if data.startswith(_JPEG):
-        return not _jpeg_ends(data)
-    if data.startswith(_PNG):
-        return _PNG_END not in data
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return len(data) < 8 + int.from_bytes(data[4:8], "little")
-    return False
-
-
-def _jpeg_ends(data: bytes) -> bool:
-    """Walk the segments to the end marker: thumbnails and trailers have one of their own."""
-    position = 2
-    while (found := _JPEG_MARKER.search(data, position)) is not None:
-        marker = data[found.start() + 1]
-        if marker == _JPEG_END:
-            return True
-        length = int.from_bytes(data[found.end() : found.end() + 2], "big")
-        position = found.end() + length
-    return False
+    if full is None or full.ndim != 3 or full.shape[2] != 4:
+        return array
+    colour = array if array.ndim == 3 else np.repeat(array[:, :, None], 3, 2)
+    for mirrored in (full, full[:, ::-1]):
+        for turns in range(4):
+            upright = np.rot90(mirrored, turns)
+            if np.array_equal(upright[:, :, :3], colour):
+                return upright
+    return array
 
 
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
@@ -200,16 +209,25 @@ def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
         return array
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
-    values = array.astype(np.float64)
-    if not np.isfinite(values).all():
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise HardnetError(f"{name} contains NaN or infinity: replace them before matching")
-    top = values.max()
+    top = float(array.max())
     if array.dtype.kind == "f" and 1 < top <= 255:
         top = 255.0
     elif array.dtype.kind == "f" and top <= 1:
         top = 1.0
-    values *= 255 / max(float(top), 1e-12)
-    return np.clip(values + 0.5, 0, 255).astype(np.uint8)
+    factor = 255 / max(top, 1e-12)
+    out = np.empty(array.shape, np.uint8)
+    for block in _row_blocks(array):
+        out[block] = np.clip(array[block].astype(np.float64) * factor + 0.5, 0, 255)
+    return out
+
+
+def _row_blocks(array: NDArray[Any]) -> Iterator[slice]:
+    """Some rows at a time: as floating point numbers, all of a large image would fill memory."""
+    rows = max(_BLOCK // array[0].size, 1)
+    for start in range(0, len(array), rows):
+        yield slice(start, start + rows)
 
 
 def _opaque(pixels: Pixels, name: str) -> Pixels:
@@ -220,9 +238,11 @@ def _opaque(pixels: Pixels, name: str) -> Pixels:
     if channels == 1:
         return np.ascontiguousarray(pixels[:, :, 0])
     if channels == 4:
-        alpha = pixels[:, :, 3:].astype(np.float32) / 255
-        blended = pixels[:, :, :3] * alpha + 255 * (1 - alpha)
-        return (blended + 0.5).astype(np.uint8)
+        out = np.empty((*pixels.shape[:2], 3), np.uint8)
+        for block in _row_blocks(pixels):
+            alpha = pixels[block, :, 3:].astype(np.float32) / 255
+            out[block] = pixels[block, :, :3] * alpha + 255 * (1 - alpha) + 0.5
+        return out
     if channels != 3:
         raise HardnetError(f"{name} has {channels} channels: give grey, RGB or RGBA")
     return np.ascontiguousarray(pixels)
