@@ -150,8 +150,8 @@ def extract(
         Features; none at all (N = 0) for an image without structure.
     """
     start = perf_counter()
-    _check_keypoints(keypoints)
-    _check_max_size(max_size)
+    check_keypoints(keypoints)
+    check_max_size(max_size)
     detect = detectors.load(detector) if isinstance(detector, str) else detector
     network = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
     seconds = {"load": perf_counter() - start}
@@ -162,7 +162,7 @@ def extract(
 
 def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
     """Read an image, make it grey and shrink it; see :func:`extract`."""
-    _check_max_size(max_size)
+    check_max_size(max_size)
     start = perf_counter()
     pixels = read_image(image)
     grey, factors = shrink(to_grey(pixels), max_size)
@@ -185,7 +185,7 @@ def find(
     frames: GivenFrames | None = None,
 ) -> Found:
     """Detect frames, or take those that are given, and cut their patches; see :func:`extract`."""
-    _check_keypoints(keypoints)
+    check_keypoints(keypoints)
     start = perf_counter()
     fx, fy = prepared.factors
     if frames is None:
@@ -247,11 +247,13 @@ def _checked(frames: Any) -> Frames:
         raise HardnetError(f"{error}: give (N, 2, 3) numbers, keypoints or a file") from error
 
 
-def _check_keypoints(keypoints: int) -> None:
+def check_keypoints(keypoints: int) -> None:
+    """Raise if so many keypoints cannot be asked for."""
     if keypoints < 1:
         raise HardnetError(f"keypoints is {keypoints}: ask for at least 1")
 
 
-def _check_max_size(max_size: int | None) -> None:
+def check_max_size(max_size: int | None) -> None:
+    """Raise if this is no size to shrink an image to."""
     if max_size is not None and max_size < 1:
         raise HardnetError(f"max_size is {max_size}: give a size in pixels, or None")
