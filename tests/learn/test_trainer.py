@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import DivergedError, HardnetError  # noqa: E402
+from hardnet.folder_lock import FolderLock  # noqa: E402
 from hardnet.learn import run_folder  # noqa: E402
 from hardnet.learn.checkpoint import CHECKPOINT, drop_mined, write_mined  # noqa: E402
-from hardnet.learn.folder_lock import FolderLock  # noqa: E402
 from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
 from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
 from hardnet.nets.checkpoints import load_net  # noqa: E402

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError
-from hardnet.learn.folder_lock import FolderLock
+from hardnet.folder_lock import FolderLock
 from hardnet.learn.recipe import Recipe
 from hardnet.patchsets.cache import replacing
 

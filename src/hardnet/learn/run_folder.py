@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError
 
 from hardnet.errors import HardnetError
+from hardnet.folder_lock import FolderLock
 from hardnet.learn.checkpoint import CHECKPOINT, failed_write, read_state
-from hardnet.learn.folder_lock import FolderLock
 from hardnet.learn.origin import record_origin
 from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
 from hardnet.nets import Net, build_net

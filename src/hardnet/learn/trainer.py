@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError
+from hardnet.folder_lock import FolderLock
 from hardnet.learn.allocator import keep_freed_memory
 from hardnet.learn.batches import Batch, Batches, prefetched
 from hardnet.learn.checkpoint import CHECKPOINT, write_state
@@ -35,7 +36,6 @@ from hardnet.learn.distributed import (
 )
 from hardnet.learn.embedding import Embedding
 from hardnet.learn.epochs import MinedEpochs
-from hardnet.learn.folder_lock import FolderLock
 from hardnet.learn.objective import Terms, build_objective
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run_folder import first_net, open_run, weights_file, write_weights

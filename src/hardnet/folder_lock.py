@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -30,18 +31,27 @@ class FolderLock:
         except ImportError:  # Windows: no guard
             return True
         deadline = time.monotonic() + seconds
-        file = self._path.open("ab")
         while True:
+            file = self._path.open("ab")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                file.close()
                 if time.monotonic() >= deadline:
-                    file.close()
                     return False
                 time.sleep(_POLL)
-            else:
+                continue
+            # Whoever had it before may have deleted it: a lock on a file without a name is none.
+            if self._is_named(file):
                 self._file = file
                 return True
+            file.close()
+
+    def _is_named(self, file: BinaryIO) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let it go, if we have it."""
