@@ -1,0 +1,176 @@
+"""Features of many images: reading, detecting and describing at the same time.
+
+Threads, not processes: OpenCV and onnxruntime compute without Python's lock. ``workers`` threads
+read images, detect frames and cut patches; one thread describes them, in the order of the images
+(a network has threads of its own, and a user's function need not stand being called twice at once);
+the caller's thread is free to write. Between the stages there are only a few images at a time.
+
+The threads of OpenCV and of the descriptor are left as they are. What they have to do is far more
+than the cores can do at once, so a core that waits for one stage always has another stage to work
+on, and to hold them back gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from threading import Condition, Event, Thread
+from typing import TYPE_CHECKING, TypeVar
+
+import cv2
+
+from hardnet import descriptors, detectors, features
+from hardnet.descriptors import Descriptor
+from hardnet.detectors import Detector
+from hardnet.errors import HardnetError
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
+from hardnet.images import quiet_opencv
+
+if TYPE_CHECKING:
+    Result = tuple[Path, Features | HardnetError]
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+ROOM = 8_000_000
+"""Pixels in which keypoints are looked for at the same time; a larger image is alone.
+
+A detector's pyramid takes some 200 bytes per pixel, so this bounds memory on many cores."""
+
+AHEAD = 2
+"""So many images may wait between two stages, besides those that are worked on."""
+
+
+def extract_many(
+    images: Sequence[Path],
+    *,
+    detector: str | Detector = "dog",
+    descriptor: str | Descriptor = "hardnet",
+    keypoints: int = KEYPOINTS,
+    max_size: int | None = MAX_SIZE,
+    upright: bool = False,
+    workers: int | None = None,
+) -> Iterator[Result]:
+    """Features of many image files, the same as :func:`hardnet.extract` gives for each.
+
+    Args:
+        images: the files.
+        detector: as for :func:`hardnet.extract`, like all the following.
+        descriptor: see there.
+        keypoints: see there.
+        max_size: see there.
+        upright: see there.
+        workers: threads that read and detect; by default one per usable core. Memory grows with
+            them: each holds one image.
+
+    Yields:
+        Each path with its features, in the order of ``images``; or with the error that says why
+        this image has none. Closing the iterator ends the threads.
+
+    Raises:
+        HardnetError: the settings are wrong; raised before any image is read.
+    """
+    features.check_keypoints(keypoints)
+    features.check_max_size(max_size)
+    if workers is not None and workers < 1:
+        raise HardnetError(f"workers is {workers}: give at least 1, or None for one per core")
+    detect = detectors.load(detector) if isinstance(detector, str) else detector
+    describe = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
+    room = _Room(ROOM)
+
+    def find(path: Path) -> Found:
+        prepared = features.prepare(path, max_size)
+        with room.of(prepared.grey.size):
+            return features.find(prepared, detect, keypoints, upright)
+
+    return _run(images, find, lambda found: features.describe(found, describe), workers)
+
+
+def _run(
+    images: Sequence[Path],
+    find: Callable[[Path], Found],
+    describe: Callable[[Found], Features],
+    workers: int | None,
+) -> Iterator[Result]:
+    """The stages in their threads; the iterator that the caller draws from."""
+    described: Queue[Result | BaseException | None] = Queue(AHEAD)
+    stop = Event()
+
+    def describe_all() -> None:
+        """The thread that describes; its last word is None, or an error nobody expected."""
+        left = iter(images)
+        waiting: deque[tuple[Path, Future[Found | HardnetError]]] = deque()
+        try:
+            while not stop.is_set():
+                while len(waiting) < count + AHEAD and (path := next(left, None)) is not None:
+                    waiting.append((path, pool.submit(_attempt, find, path, path)))
+                if not waiting:
+                    break
+                path, future = waiting.popleft()
+                found = future.result()
+                if not isinstance(found, HardnetError):
+                    described.put((path, _attempt(describe, found, path)))
+                else:
+                    described.put((path, found))
+            described.put(None)
+        except BaseException as error:
+            described.put(error)
+
+    from hardnet.descriptors.hardnet_onnx import usable_cores
+
+    count = workers or usable_cores()
+    # Around all of it: one thread must not give OpenCV its voice back while another reads.
+    with quiet_opencv(), ThreadPoolExecutor(count, "hardnet-find") as pool:
+        thread = Thread(target=describe_all, name="hardnet-describe")
+        thread.start()
+        try:
+            while (result := described.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            while thread.is_alive():  # it may wait for a place in the queue
+                while not described.empty():
+                    described.get()
+                thread.join(0.01)
+
+
+def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
+    """What a stage makes of one image, or why it cannot."""
+    try:
+        return stage(given)
+    except HardnetError as error:
+        return error
+    except MemoryError:
+        return HardnetError(f"{path} is too large for the memory: use a smaller copy, or max_size")
+    except cv2.error as error:
+        return HardnetError(f"{path} cannot be processed by OpenCV: {error.err}")
+    except OSError as error:
+        return HardnetError(f"{path} cannot be read: {error.strerror or error}")
+
+
+class _Room:
+    """Lets several threads in as long as their pixels fit; one that never fits goes in alone."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._taken = size, 0
+        self._change = Condition()
+
+    @contextmanager
+    def of(self, pixels: int) -> Iterator[None]:
+        """``with room.of(pixels):`` waits for a place."""
+        with self._change:
+            self._change.wait_for(lambda: not self._taken or self._taken + pixels <= self._size)
+            self._taken += pixels
+        try:
+            yield
+        finally:
+            with self._change:
+                self._taken -= pixels
+                self._change.notify_all()

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import hardnet
+from hardnet import pipeline
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.pipeline import extract_many
+
+PHOTOS = ("chelsea.png", "camera.png", "brick.png", "coffee.png", "astronaut.png")
+SETTINGS = {"descriptor": "rootsift", "keypoints": 150, "max_size": 300}
+
+
+class Slow:
+    """Describes by the mean grey value, slowly."""
+
+    name, dim = "mean", 1
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        self.seconds, self.inside, self.most = seconds, 0, 0
+
+    def __call__(self, patches: np.ndarray) -> np.ndarray:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(self.seconds)
+        self.inside -= 1
+        return np.asarray(patches, np.float32).mean((1, 2))[:, None]
+
+
+@pytest.fixture(scope="module")
+def images(photos: Path) -> list[Path]:
+    return [photos / name for name in PHOTOS]
+
+
+def ours() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("hardnet-")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert ours() == []
+
+
+def same(a: Features, b: Features) -> None:
+    for name in ("frames", "scores", "descriptors"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    for name in ("image_size", "descriptor", "scale", "path", "pixels"):
+        assert getattr(a, name) == getattr(b, name)
+
+
+@pytest.mark.parametrize("workers", [1, 3, None])
+def test_bits_and_order_are_those_of_extract(images: list[Path], workers: int | None) -> None:
+    found = list(extract_many(images, workers=workers, **SETTINGS))
+    assert [path for path, _ in found] == images
+    for path, features in found:
+        assert isinstance(features, Features)
+        same(features, hardnet.extract(path, **SETTINGS))
+
+
+def test_bits_of_the_network_are_those_of_extract(images: list[Path]) -> None:
+    settings = {"keypoints": 70, "max_size": 250, "upright": True}
+    for path, features in extract_many(images[:2], workers=2, **settings):
+        assert isinstance(features, Features)
+        same(features, hardnet.extract(path, **settings))
+
+
+def test_a_bad_image_is_an_error_in_its_place(images: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("words")
+    (tmp_path / "folder.jpg").mkdir()
+    mixed = [tmp_path / "text.jpg", images[0], tmp_path / "folder.jpg", tmp_path / "none.jpg"]
+    found = list(extract_many([*mixed, images[1]], **SETTINGS))
+    kinds = [type(result) for _, result in found]
+    assert kinds == [HardnetError, Features, HardnetError, HardnetError, Features]
+    for path, result in found:
+        if isinstance(result, HardnetError):
+            assert path.name in str(result)
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (MemoryError(), "too large for the memory"),
+        (OSError(5, "Input/output error"), "cannot be read: Input/output error"),
+        (cv2.error("Insufficient memory"), "OpenCV"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["prepare", "find", "describe"])
+def test_failures_of_one_image_name_it_and_the_others_go_on(
+    images: list[Path], monkeypatch: pytest.MonkeyPatch, stage: str, raised: Exception, words: str
+) -> None:
+    real, calls = getattr(pipeline.features, stage), []
+
+    def broken(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise raised
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline.features, stage, broken)
+    found = list(extract_many(images[:3], workers=1, **SETTINGS))
+    assert [type(result) for _, result in found] == [Features, HardnetError, Features]
+    assert images[1].name in str(found[1][1])
+    assert words in str(found[1][1])
+
+
+def test_an_error_of_ours_is_not_hidden(
+    images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.features, "find", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(extract_many(images, **SETTINGS))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"keypoints": 0}, {"max_size": 0}, {"workers": 0}, {"detector": "surf"}]
+)
+def test_wrong_settings_are_named_before_anything_is_read(wrong: dict[str, int]) -> None:
+    with pytest.raises(HardnetError, match=next(iter(wrong))):
+        extract_many([Path("nothing.jpg")], **(SETTINGS | wrong))
+
+
+def test_no_images() -> None:
+    assert list(extract_many([], **SETTINGS)) == []
+
+
+def test_closing_ends_the_threads(images: list[Path]) -> None:
+    many = extract_many(images * 20, descriptor=Slow(), keypoints=20, max_size=200, workers=2)
+    next(many)
+    assert ours() != []
+    start = time.perf_counter()
+    many.close()  # type: ignore[attr-defined]
+    assert ours() == []
+    assert time.perf_counter() - start < 2
+
+
+def test_a_slow_caller_bounds_what_is_kept(
+    images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    real = pipeline.features.prepare
+    monkeypatch.setattr(pipeline.features, "prepare", lambda *a: started.append(a) or real(*a))
+    many = extract_many(images * 20, descriptor=Slow(0), keypoints=5, max_size=100, workers=2)
+    for taken in range(1, 4):
+        next(many)
+        time.sleep(0.3)
+        # In the queue, in the describing thread, and found or being found.
+        assert len(started) <= taken + pipeline.AHEAD + 1 + 2 + pipeline.AHEAD
+    many.close()  # type: ignore[attr-defined]
+
+
+def test_stages_overlap_and_a_descriptor_is_never_called_twice_at_once(
+    images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two stages that only wait: one after the other they would take 2 x 8 x 0.1 s.
+    real = pipeline.features.prepare
+    monkeypatch.setattr(pipeline.features, "prepare", lambda *a: time.sleep(0.1) or real(*a))
+    describe = Slow(0.1)
+    start = time.perf_counter()
+    list(extract_many(images[:1] * 8, descriptor=describe, keypoints=5, max_size=60, workers=1))
+    assert time.perf_counter() - start < 1.45
+    assert describe.most == 1
+
+
+def test_images_that_do_not_fit_together_are_looked_at_one_by_one() -> None:
+    room, inside, most = pipeline._Room(10), 0, 0
+    lock = threading.Lock()
+
+    def visit(pixels: int) -> None:
+        nonlocal inside, most
+        with room.of(pixels):
+            with lock:
+                inside += pixels
+                most = max(most, inside)
+                assert inside <= 10 or inside == pixels
+            time.sleep(0.01)
+            with lock:
+                inside -= pixels
+
+    threads = [threading.Thread(target=visit, args=(n,)) for n in (4, 4, 25, 4, 9, 3, 25, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 25
+
+
+def test_ctrl_c_ends_the_process(photos: Path) -> None:
+    script = (
+        "import sys, os, signal, threading; from pathlib import Path\n"
+        "from hardnet.pipeline import extract_many\n"
+        "many = extract_many([Path(sys.argv[1])] * 1000, descriptor='rootsift', keypoints=50)\n"
+        "next(many)\n"
+        "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    list(many)\nexcept KeyboardInterrupt:\n    print('stopped')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, photos / "camera.png"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.stdout == "stopped\n", run.stderr
+    assert run.returncode == 0
