@@ -57,14 +57,26 @@ def cut_patches(
     if max(image.shape) > _MAX_SIDE:
         raise HardnetError(f"the image has {max(image.shape)} pixels a side: shrink it (max_size)")
     frames = check_frames(frames)
-    patches = np.empty((len(frames), size, size), np.uint8)
     if not len(frames):
-        return patches
-    # The distance between neighbouring samples, in pixels of the full-size image.
-    step = 2 * np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64)))) / size
-    wanted = np.floor(np.log2(np.maximum(step, 1e-6) / _FINEST_STEP)).astype(int)
-    images = pyramid(image, max(int(wanted.max()), 0) + 1)
-    level = np.clip(wanted, 0, len(images) - 1)
+        return np.empty((0, size, size), np.uint8)
+    return cut_from_pyramid(pyramid(image, int(_levels(frames, size).max()) + 1), frames, size)
+
+
+def cut_from_pyramid(
+    images: list[NDArray[np.uint8]], frames: Frames, size: int = PATCH_SIZE
+) -> NDArray[np.uint8]:
+    """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
+
+    Args:
+        images: the image and its halvings; a frame that needs a smaller one takes the smallest.
+        frames: (N, 2, 3), in pixels of the image.
+        size: S, side of the patches in pixels.
+
+    Returns:
+        (N, S, S) uint8.
+    """
+    patches = np.empty((len(frames), size, size), np.uint8)
+    level = np.minimum(_levels(frames, size), len(images) - 1)
     chunk = min(_CHUNK, _MAX_SIDE // size)
     for k, source in enumerate(images):
         chosen = np.flatnonzero(level == k)
@@ -72,6 +84,14 @@ def cut_patches(
             index = chosen[start : start + chunk]
             patches[index] = _sample(source, frames[index] / np.float32(2**k), size)
     return patches
+
+
+def _levels(frames: Frames, size: int) -> NDArray[np.intp]:
+    """(N,) the pyramid level whose pixels are about as far apart as the samples of a frame."""
+    # The distance between neighbouring samples, in pixels of the full-size image.
+    step = 2 * np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64)))) / size
+    wanted = np.floor(np.log2(np.maximum(step, 1e-6) / _FINEST_STEP)).astype(np.intp)
+    return np.asarray(np.maximum(wanted, 0), np.intp)
 
 
 def _sample(image: NDArray[np.uint8], frames: Frames, size: int) -> NDArray[np.uint8]:
