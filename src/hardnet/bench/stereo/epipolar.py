@@ -33,7 +33,8 @@ def eight_point(a: Points, b: Points) -> NDArray[np.float64]:
 def symmetric_distance(fundamental: NDArray[np.float64], a: Points, b: Points) -> Points:
     """(K,) pixels: root of the sum of the squared distances to the epipolar lines in a and in b.
 
-    The measure of the WxBS set (Hartley and Zisserman, 11.10), without the square.
+    The measure of the WxBS set (Hartley and Zisserman, 11.10), as its published errors have it:
+    without the square.
     """
     lines_b = _homogeneous(a) @ fundamental.T
     lines_a = _homogeneous(b) @ fundamental

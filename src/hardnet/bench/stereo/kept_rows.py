@@ -112,11 +112,14 @@ def _source() -> str:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     try:
-        text = path.read_text()
+        text = path.read_text(errors="replace")
     except FileNotFoundError:
         return rows
     except OSError as error:
-        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
+        raise HardnetError(
+            f"the store {path.parent} cannot be read ({error.strerror}): "
+            "choose another with --store"
+        ) from error
     for line in text.splitlines():
         try:
             entry = json.loads(line)

@@ -1,0 +1,169 @@
+import json
+
+import numpy as np
+import pytest
+
+import hardnet
+from hardnet.bench.stereo import run
+from hardnet.bench.stereo.kept_rows import KeptRows, pair_digest
+from hardnet.bench.stereo.protocol import Protocol, strategy_by_name
+from hardnet.bench.stereo.rules import RULES
+from hardnet.bench.stereo.sets import open_set
+from hardnet.bench.stereo.summary import summarise
+from hardnet.descriptors import load
+from hardnet.errors import HardnetError
+
+PROTOCOL = Protocol(keypoints=400)
+
+
+class Counting:
+    """A descriptor that counts the patches it is given."""
+
+    dim = 128
+
+    def __init__(self, name="rootsift"):
+        self.name = name
+        self.identity = name
+        self.inner = load(name)
+        self.calls = []
+
+    def __call__(self, patches):
+        self.calls.append(np.asarray(patches).copy())
+        return self.inner(patches)
+
+
+@pytest.fixture(scope="module")
+def opened(stereo_folder):
+    return open_set(str(stereo_folder))
+
+
+@pytest.fixture(scope="module")
+def rows(opened, tmp_path_factory):
+    contestants = {name: load(name) for name in ("hardnet", "rootsift", "pixels")}
+    store = tmp_path_factory.mktemp("store")
+    return run.compare([opened], contestants, ["dog"], PROTOCOL, store)
+
+
+def test_easy_pairs_are_matched_and_unrelated_ones_are_not(rows):
+    assert len(rows) == 4 * 3
+    for row in rows:
+        if row["descriptor"] == "pixels":
+            continue
+        judged = {name: rule.matched(row) for name, rule in RULES.items()}
+        related = "brick" not in row["pair"]
+        assert set(judged.values()) == {related}, row
+        if row["truth"] == "homography" and related:
+            assert row["corner_error"] < 3
+            assert row["correct_inliers"] > 0.9 * row["inliers"]
+            assert row["accuracy"][3] > 0.7
+    assert [row["truth"] for row in rows[::3]] == ["homography"] * 3 + ["none"]
+
+
+def test_numbers_are_those_of_the_ordinary_pipeline(rows, opened):
+    pair = opened.pairs[1]
+    a, b = (hardnet.extract(path, keypoints=400) for path in (pair.first, pair.second))
+    matches = hardnet.match(a, b, model="homography")
+    (row,) = [r for r in rows if r["pair"] == pair.name and r["descriptor"] == "hardnet"]
+    assert (row["tentative"], row["inliers"]) == (len(matches), int(matches.inliers.sum()))
+    # The correct ones, one by one.
+    correct = 0
+    for (x, y), (u, v) in zip(matches.xy_a, matches.xy_b, strict=True):
+        px, py, w = pair.homography @ [x, y, 1]
+        correct += np.hypot(px / w - u, py / w - v) <= 4
+    assert row["correct"] == correct
+
+
+def test_the_summary_of_the_run(rows):
+    net, sift, _ = summarise(rows, RULES["gt-15"])
+    assert (net["set"], net["pairs"], net["matched"], sift["matched"]) == ("made", 4, 3, 3)
+    assert net["common"] <= 3
+    assert net["auc"]["10"] == pytest.approx(2 / 3, abs=0.15)  # two good estimates of three pairs
+
+
+def test_every_descriptor_gets_the_same_patches_cut_once(opened, tmp_path, monkeypatch):
+    found = []
+    find = run.find
+    monkeypatch.setattr(run, "find", lambda *rest: found.append(1) or find(*rest))
+    contestants = {"a": Counting(), "b": Counting("sift")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "KeptRows", lambda *_: Forgetful())
+        run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path)
+    assert len(found) == 5  # camera, turn, tilt, brick, and turn again: only two images are kept
+    for first, second in zip(contestants["a"].calls, contestants["b"].calls, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+class Forgetful:
+    def get(self, pair):
+        return None
+
+    def put(self, pair, measurement):
+        pass
+
+
+def test_a_second_run_measures_nothing_again(opened, tmp_path, monkeypatch):
+    contestants = {"rootsift": load("rootsift")}
+    steps = []
+    first = run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path, lambda: steps.append(1))
+    monkeypatch.setattr(run, "prepare", lambda *_: pytest.fail("read an image again"))
+    again = run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path, lambda: steps.append(1))
+    assert json.dumps(again) == json.dumps(first)
+    assert len(steps) == 8
+
+
+def test_other_settings_are_measured_anew(opened, tmp_path):
+    about = {"detector": "dog"} | PROTOCOL.settings()
+    descriptor = load("rootsift")
+    kept = KeptRows(tmp_path, descriptor, about)
+    kept.put(opened.pairs[0], {"inliers": 3})
+    assert KeptRows(tmp_path, descriptor, about).get(opened.pairs[0]) == {"inliers": 3}
+    assert KeptRows(tmp_path, descriptor, about).get(opened.pairs[1]) is None
+    for other in ({"keypoints": 9}, {"detector": "hessian"}, {"upright": True}):
+        assert KeptRows(tmp_path, descriptor, about | other).get(opened.pairs[0]) is None
+    assert KeptRows(tmp_path, load("sift"), about).get(opened.pairs[0]) is None
+
+
+def test_a_line_cut_short_is_passed_over_and_not_continued(opened, tmp_path):
+    kept = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
+    for number, pair in enumerate(opened.pairs[:2]):
+        kept.put(pair, {"inliers": number})
+    kept.path.write_bytes(kept.path.read_bytes()[:-9])
+    again = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
+    assert [again.get(pair) for pair in opened.pairs[:2]] == [{"inliers": 0}, None]
+    again.put(opened.pairs[1], {"inliers": 7})
+    once_more = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
+    assert [once_more.get(pair) for pair in opened.pairs[:2]] == [{"inliers": 0}, {"inliers": 7}]
+
+
+def test_pairs_are_told_apart_by_content(opened):
+    digests = [pair_digest(pair) for pair in opened.pairs]
+    assert len(set(digests)) == 4  # the same images with and without ground truth differ
+
+
+def test_a_store_that_cannot_be_written_is_named(opened, tmp_path):
+    kept = KeptRows(tmp_path, load("pixels"), {})
+    (tmp_path / "stereo").write_text("a file")
+    with pytest.raises(HardnetError, match="--store"):
+        kept.put(opened.pairs[0], {})
+    with pytest.raises(HardnetError, match="--store"):
+        KeptRows(tmp_path, load("pixels"), {})
+
+
+def test_the_geometry_that_is_fitted_follows_the_truth(opened):
+    assert [PROTOCOL.geometry_of(pair) for pair in opened.pairs] == ["homography"] * 3 + ["auto"]
+    fixed = Protocol(model="fundamental")
+    assert {fixed.geometry_of(pair) for pair in opened.pairs} == {"fundamental"}
+    with pytest.raises(HardnetError, match="by-truth, homography, fundamental"):
+        Protocol(model="affine")
+
+
+def test_strategies_by_name():
+    assert strategy_by_name("mods").fginn == 10
+    assert strategy_by_name("mods", ratio=0.7).ratio == 0.7
+    with pytest.raises(HardnetError, match="default, mods, mods-degensac"):
+        strategy_by_name("fast")
+
+
+def test_detectors_are_called_without_folders():
+    assert run.label_of("dog") == "dog"
+    assert run.label_of("affnet:/w/AffNet.pth,/w/OriNet.pth") == "affnet:AffNet.pth,OriNet.pth"
