@@ -58,7 +58,7 @@ def distance_matrix(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
     if a.dtype == np.uint8:
         bits_a, bits_b = _vectors(a), _vectors(b)
         return _squared(bits_a, bits_b, _squares(bits_a), _squares(bits_b))
-    a, b = _centred(a, b)
+    a, b = centred(a, b)
     a_squares, b_squares = _finite_squares(a), _finite_squares(b)
     out = _squared(_vectors(a), _vectors(b), a_squares, b_squares)
     # |a|^2 + |b|^2 - 2ab cancels where a is close to b; these few are computed directly.
@@ -109,7 +109,7 @@ def _search(
     best = np.full((len(a), 2), np.inf, np.float32)
     back = np.zeros(len(b), np.intp)
     back_best = np.full(len(b), np.inf, np.float32)
-    for rows, columns, squared in squared_blocks(*_centred(a, b), chunk):
+    for rows, columns, squared in squared_blocks(*centred(a, b), chunk):
         if both:
             nearest = squared.argmin(0)
             value = squared[nearest, np.arange(squared.shape[1])]
@@ -169,7 +169,7 @@ def squared_blocks(
             yield rows, columns, _squared(left, right, _finite_squares(left), right_squares)
 
 
-def _centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
+def centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
     """Both minus the mean of b, where squared distances would drown in rounding otherwise.
 
     That is for vectors far from the origin and close to each other (1000 +- 1): their squares have
@@ -196,6 +196,12 @@ def check_rows(a: NDArray[Any], b: NDArray[Any]) -> tuple[Rows, Rows]:
         f"cannot compare descriptors of {a.dtype} with {b.dtype}: "
         "both must be float vectors, or both uint8 packed bits"
     )
+
+
+def check_finite(rows: Rows) -> None:
+    """A HardnetError if there is something that cannot be compared."""
+    if rows.dtype != np.uint8:
+        _finite_squares(rows)
 
 
 _NOT_FINITE = "descriptors contain NaN, infinity, or values too large to square"

@@ -12,10 +12,23 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.features import Features, extract
 from hardnet.images import Source, write_image
+from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
-from hardnet.matching.estimators import NO_CAMERAS, check_cameras
-from hardnet.matching.geometry import Cameras, Geometry, Model, verify
-from hardnet.matching.neighbours import match_descriptors
+from hardnet.matching.duplicates import without_duplicates
+from hardnet.matching.estimators import NO_CAMERAS, Matrix, check_cameras
+from hardnet.matching.geometry import (
+    MIN_INLIERS,
+    Cameras,
+    Geometry,
+    Model,
+    distinct,
+    refit,
+    verify,
+)
+from hardnet.matching.guided import RATIO as GUIDED_RATIO
+from hardnet.matching.guided import guided_matches
+from hardnet.matching.local_frames import consistent
+from hardnet.matching.neighbours import FarSecond, match_descriptors
 from hardnet.matching.strategy import Strategy
 
 
@@ -107,39 +120,118 @@ def match(
         raise HardnetError(
             f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
         )
+    intrinsics = None if cameras is None else check_cameras(cameras)
     start = perf_counter()
-    indices, scores = match_descriptors(a.descriptors, b.descriptors, strategy.ratio)
+    indices, scores = _find(a, b, strategy)
     matched = perf_counter()
-    geometry = _verify(a, b, indices, model, strategy, cameras)
+    seen_by = None if intrinsics is None else _resized(intrinsics, a.scale, b.scale)
+    geometry = verify(
+        *_places(a, b, indices), model, strategy.threshold, strategy.estimator, seen_by
+    )
+    if strategy.guided and geometry.kind is not None:
+        indices, scores, geometry = _look_again(a, b, indices, scores, geometry, strategy)
+    if strategy.frame_check and geometry.kind is not None:
+        geometry = _check_frames(a, b, indices, geometry, strategy.threshold)
     seconds = {"match": matched - start, "verify": perf_counter() - matched}
-    return Matches(indices, scores, geometry, a, b, seconds)
+    return Matches(indices, scores, _in_original_pixels(geometry, a, b, intrinsics), a, b, seconds)
 
 
-def _verify(
+def _find(
+    a: Features, b: Features, strategy: Strategy
+) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Tentative matches and their scores, best first."""
+    fginn = None
+    if strategy.fginn is not None:
+        fginn = FarSecond(a.xy * a.scale, b.xy * b.scale, strategy.fginn)
+    indices, scores = match_descriptors(
+        a.descriptors,
+        b.descriptors,
+        strategy.ratio,
+        strategy.mutual,
+        symmetric=strategy.symmetric,
+        fginn=fginn,
+        neighbours=strategy.neighbours,
+    )
+    if strategy.duplicates is not None:
+        keep = without_duplicates(*_places(a, b, indices), strategy.duplicates)
+        indices, scores = indices[keep], scores[keep]
+    return indices, scores
+
+
+def _look_again(
     a: Features,
     b: Features,
     indices: NDArray[np.intp],
-    model: Model,
+    scores: NDArray[np.float32],
+    geometry: Geometry,
     strategy: Strategy,
-    cameras: Cameras | None,
-) -> Geometry:
-    """Verify in the pixels that were looked at; the geometry returned is in original pixels.
+) -> tuple[NDArray[np.intp], NDArray[np.float32], Geometry]:
+    """More matches along a geometry, and the geometry fitted again to all.
 
-    So the inlier threshold means the same for a photo of 2 and of 40 megapixels.
+    Inliers keep their place. New matches follow; by their descriptors alone they are ambiguous, so
+    their score is 0. Outliers that contradict them are gone.
     """
-    to_a, to_b = np.diag([a.scale, a.scale, 1.0]), np.diag([b.scale, b.scale, 1.0])
-    original = None if cameras is None else check_cameras(cameras)
-    looked_at = None if original is None else (to_a @ original[0], to_b @ original[1])
-    found = verify(
-        a.xy[indices[:, 0]] * a.scale,
-        b.xy[indices[:, 1]] * b.scale,
-        model,
+    inliers = indices[geometry.inliers]
+    known = pair_distances(a.descriptors[inliers[:, 0]], b.descriptors[inliers[:, 1]])
+    new, _ = guided_matches(
+        a.descriptors,
+        b.descriptors,
+        a.xy * a.scale,
+        b.xy * b.scale,
+        geometry,
         strategy.threshold,
-        strategy.estimator,
-        looked_at,
+        max(GUIDED_RATIO, strategy.ratio),
+        float(known.max()),
     )
+    new = new[~_share(new, inliers)]
+    keep = geometry.inliers | ~_share(indices, new)
+    indices = np.concatenate([indices[keep], new])
+    scores = np.concatenate([scores[keep], np.zeros(len(new), np.float32)])
+    places = _places(a, b, indices)
+    return indices, scores, refit(geometry, *places, strategy.threshold, strategy.estimator)
+
+
+def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which pairs have a feature of either image in common with one of the others."""
+    return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
+
+
+def _check_frames(
+    a: Features, b: Features, indices: NDArray[np.intp], geometry: Geometry, threshold: float
+) -> Geometry:
+    """Without the inliers whose frames disagree; no geometry at all if too few are left."""
+    frames_a, frames_b = a.frames[indices[:, 0]] * a.scale, b.frames[indices[:, 1]] * b.scale
+    inliers = geometry.inliers & consistent(frames_a, frames_b, geometry, threshold)
+    xy_a, xy_b = _places(a, b, indices[inliers])
+    if distinct(xy_a, xy_b) < MIN_INLIERS:
+        return Geometry(None, None, np.zeros(len(indices), bool))
+    return replace(geometry, inliers=inliers)
+
+
+def _places(
+    a: Features, b: Features, indices: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions of matches in the pixels that were looked at.
+
+    So a number of pixels means the same for a photo of 2 and of 40 megapixels.
+    """
+    xy_a, xy_b = a.xy[indices[:, 0]] * a.scale, b.xy[indices[:, 1]] * b.scale
+    return xy_a.astype(np.float64), xy_b.astype(np.float64)
+
+
+def _resized(cameras: tuple[Matrix, Matrix], *scales: float) -> tuple[Matrix, Matrix]:
+    """The intrinsics of images that are resized."""
+    first, second = (np.diag([s, s, 1.0]) @ k for k, s in zip(cameras, scales, strict=True))
+    return first, second
+
+
+def _in_original_pixels(
+    found: Geometry, a: Features, b: Features, cameras: tuple[Matrix, Matrix] | None
+) -> Geometry:
+    """A geometry of the pixels that were looked at, for those of the original images."""
     if found.model is None:
         return found
+    to_a, to_b = np.diag([a.scale, a.scale, 1.0]), np.diag([b.scale, b.scale, 1.0])
     if found.kind == "homography":
         matrix = np.linalg.inv(to_b) @ found.model @ to_a
         matrix = matrix / matrix[2, 2]
@@ -148,4 +240,4 @@ def _verify(
         matrix = matrix / np.linalg.norm(matrix)
     else:  # in units of the focal length: resizing does not change it
         matrix = found.model
-    return Geometry(found.kind, matrix, found.inliers, original if found.cameras else None)
+    return Geometry(found.kind, matrix, found.inliers, cameras if found.cameras else None)

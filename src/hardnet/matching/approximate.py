@@ -1,0 +1,115 @@
+"""Nearest neighbours without comparing everything: FLANN and faiss, for very large sets.
+
+Both are deterministic here: the same rows give the same neighbours, in any process and on any
+number of threads. Distances are exact; only which neighbours are found is approximate.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.matching.distances import (
+    CHUNK,
+    Rows,
+    check_finite,
+    check_rows,
+    distance_matrix,
+    pair_distances,
+)
+
+Method = Literal["flann", "faiss"]
+Found = tuple[NDArray[np.intp], NDArray[np.float32]]
+
+TREES = 4
+CHECKS = 128
+"""FLANN: randomised kd-trees, and how many leaves are looked at for each query, as MODS does."""
+
+CELLS_PER_ROOT = 4
+PROBES = 0.1
+"""faiss: an inverted file of 4 sqrt(M) k-means cells, of which a tenth is searched."""
+
+_SEED = 7
+
+
+def nearest(a: Rows, b: Rows, count: int, method: Method) -> Found:
+    """Some of the rows of b nearest to each row of a, probably the nearest.
+
+    Args:
+        a: (N, D) float vectors.
+        b: (M, D) float vectors, M >= 1.
+        count: how many neighbours are wanted.
+        method: "flann" or "faiss".
+
+    Returns:
+        (N, K) indices into b and (N, K) distances, nearest first. K is ``count``, or M if there are
+        fewer. A set of no more rows than FLANN would check anyway is searched exactly.
+    """
+    a, b = check_rows(a, b)
+    if a.dtype == np.uint8:
+        raise HardnetError(
+            f"{method} does not search packed bits: match binary descriptors by exact neighbours"
+        )
+    check_finite(a)
+    check_finite(b)
+    count = min(count, len(b))
+    if len(b) <= CHECKS:
+        return _exact(a, b, count)
+    search = _flann if method == "flann" else _faiss
+    queries, rows = (np.ascontiguousarray(part, np.float32) for part in (a, b))
+    index = search(queries, rows, count)
+    missing = np.flatnonzero((index < 0).any(1))  # too few in the cells that were searched
+    if len(missing):
+        index[missing] = _exact(a[missing], b, count)[0]
+    return _sorted(a, b, index)
+
+
+def _flann(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    def search() -> NDArray[np.intp]:
+        cv2.setRNGSeed(_SEED)
+        index = cv2.flann.Index(b, {"algorithm": 1, "trees": TREES})
+        return np.asarray(index.knnSearch(a, count, params={"checks": CHECKS})[0], np.intp)
+
+    # OpenCV has one random generator per thread: in a thread of its own the seed is ours and the
+    # caller's generator is left alone.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(search).result()
+
+
+def _faiss(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("faiss-cpu", "search") from None
+    cells = max(int(CELLS_PER_ROOT * np.sqrt(len(b))), 1)
+    cells = min(cells, len(b) // 39)  # fewer rows per cell are no cells, and faiss complains
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(b.shape[1]), b.shape[1], max(cells, 1))
+    index.cp.seed = _SEED
+    index.train(b)
+    index.add(b)
+    index.nprobe = max(int(np.ceil(PROBES * index.nlist)), 1)
+    return np.asarray(index.search(a, count)[1], np.intp)
+
+
+def _exact(a: Rows, b: Rows, count: int) -> Found:
+    index = np.empty((len(a), count), np.intp)
+    height = max(CHUNK // len(b), 1)
+    for start in range(0, len(a), height):
+        part = slice(start, start + height)
+        order = np.argsort(distance_matrix(a[part], b), axis=1, kind="stable")
+        index[part] = order[:, :count]
+    return _sorted(a, b, index)
+
+
+def _sorted(a: Rows, b: Rows, index: NDArray[np.intp]) -> Found:
+    """Exact distances, nearest first; of equal ones the lowest index wins, as in exact search."""
+    distance = np.empty(index.shape, np.float32)
+    for k in range(index.shape[1]):
+        distance[:, k] = pair_distances(a, b[index[:, k]])
+    order = np.lexsort((index, distance), axis=1)
+    return np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
