@@ -65,6 +65,17 @@ def test_check_says_what_is_missing(evd, tmp_path):
     assert "GDB: 22 of 22 pairs (no ground truth)" in done.stdout
 
 
+def test_check_without_a_folder_says_what_the_sets_hold():
+    done = run.invoke(app, ["bench", "stereo", "--check"])
+    assert done.exit_code == 0
+    assert (
+        "LTLL (Large Time Lags Locations: old and new photos): 172 pairs; images and" in done.stdout
+    )
+    done = run.invoke(app, ["bench", "stereo"])
+    assert isinstance(done.exception, HardnetError)
+    assert "--check" in str(done.exception)
+
+
 def test_json_is_printed(evd):
     arguments = ["bench", "stereo", str(evd), "--keypoints", "100", "--descriptors", "pixels"]
     done = run.invoke(app, [*arguments, "--json"])

@@ -17,6 +17,7 @@ from hardnet.cli.bench_output import (
     labels,
 )
 from hardnet.cli.stage import Stage
+from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
     from hardnet.bench.stereo.sets import OpenSet
@@ -29,13 +30,13 @@ def register(bench: typer.Typer) -> None:
 
 def stereo(
     sets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FOLDER...",
             help="Folders of image pairs; the name of a folder says which set it is, else write "
             "SET=FOLDER with SET one of EF, EVD, OxAff, SymB, GDB, WxBS, LTLL, HPatches.",
         ),
-    ],
+    ] = None,
     output: Output = None,
     descriptors: Descriptors = "hardnet,rootsift",
     detectors: Annotated[str, typer.Option(help="Separated by commas.")] = "dog",
@@ -56,7 +57,11 @@ def stereo(
     store: StoreFolder = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Only say whether the sets are complete; exit code 1 if not."),
+        typer.Option(
+            "--check",
+            help="Only say whether the sets are complete, exit code 1 if not; without a folder: "
+            "what a complete one of each set holds.",
+        ),
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -73,11 +78,16 @@ def stereo(
     from hardnet.bench.stereo import protocol as protocols
     from hardnet.bench.stereo import rules
     from hardnet.bench.stereo.run import compare, label_of
-    from hardnet.bench.stereo.sets import open_sets
+    from hardnet.bench.stereo.sets import conventions, open_sets
     from hardnet.bench.stereo.summary import summarise
     from hardnet.descriptors import load
     from hardnet.descriptors.spec import parse_specs
 
+    if not sets:
+        if not check:
+            raise HardnetError("no folder of image pairs: name one, or ask with --check what it is")
+        print(conventions())
+        return
     opened = open_sets(sets)
     if check:
         _check(opened)
