@@ -122,7 +122,7 @@ def match(
         )
     intrinsics = None if cameras is None else check_cameras(cameras)
     start = perf_counter()
-    indices, scores = _find(a, b, strategy)
+    indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
     seen_by = None if intrinsics is None else _resized(intrinsics, a.scale, b.scale)
     geometry = verify(
@@ -136,10 +136,10 @@ def match(
     return Matches(indices, scores, _in_original_pixels(geometry, a, b, intrinsics), a, b, seconds)
 
 
-def _find(
+def find_matches(
     a: Features, b: Features, strategy: Strategy
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Tentative matches and their scores, best first."""
+    """Tentative matches (M, 2) and their scores (M,), best first; no geometry is asked yet."""
     fginn = None
     if strategy.fginn is not None:
         fginn = FarSecond(a.xy * a.scale, b.xy * b.scale, strategy.fginn)
