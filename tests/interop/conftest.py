@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import cv2
 import numpy as np
 import pytest
 
 from hardnet.frames import from_opencv
-from hardnet.nets import HardNet
 from hardnet.patches import cut_patches
+
+if TYPE_CHECKING:  # OpenCV's drop-in is tested where there is no torch
+    from hardnet.nets import HardNet
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +25,8 @@ def patches(camera: np.ndarray) -> np.ndarray:
 def net(patches: np.ndarray) -> HardNet:
     """Random weights, batch norm statistics of real patches, evaluation mode."""
     import torch
+
+    from hardnet.nets import HardNet
 
     torch.manual_seed(0)
     net = HardNet()

@@ -1,0 +1,224 @@
+"""HardNet for programs that use OpenCV's SIFT: change the line that creates it, keep the rest.
+
+>>> from hardnet.interop.opencv import HardNet
+>>> sift = HardNet()  # was: cv2.SIFT_create()  # doctest: +SKIP
+>>> keypoints, descriptors = sift.detectAndCompute(image, None)  # doctest: +SKIP
+
+The keypoints are those of OpenCV's SIFT with the same parameters; the descriptors are learned. What
+is returned, what is None, and what is an error is as with SIFT.
+
+Importing this module teaches ``pickle`` and ``copy`` about ``cv2.KeyPoint`` and ``cv2.DMatch``,
+which OpenCV does not; who reads such a pickle needs OpenCV only.
+"""
+
+# ruff: noqa: N802, N803  (OpenCV's spelling)
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet import descriptors as registry
+from hardnet.descriptors import Descriptor
+from hardnet.errors import HardnetError
+from hardnet.frames import WINDOW_SIGMAS, from_opencv
+from hardnet.interop import opencv_pickle
+from hardnet.interop.opencv_inputs import (
+    KeyPoints,
+    OpenCVError,
+    check_keypoints,
+    check_mask,
+    grey,
+    is_empty,
+    write,
+)
+from hardnet.patches import PATCH_SIZE, cut_patches
+
+opencv_pickle.register()
+
+
+class HardNet:
+    """Behaves as ``cv2.SIFT`` does, with another descriptor.
+
+    It is no ``cv2.Feature2D`` by inheritance: OpenCV's C++ code cannot call it, as
+    ``cv2.BOWImgDescriptorExtractor`` would. Getters and setters of SIFT's parameters
+    (``getNFeatures``, ``setContrastThreshold``, ...) are there.
+
+    Args:
+        nfeatures: how many keypoints to keep, the strongest; 0 keeps all.
+        nOctaveLayers: as in ``cv2.SIFT_create``, and so the next three.
+        contrastThreshold: smaller finds more keypoints.
+        edgeThreshold: larger finds more keypoints.
+        sigma: blur of the first octave.
+        enable_precise_upscale: unlike in ``cv2.SIFT_create`` it is on, because without it all
+            keypoints lie a quarter of a pixel too far right and down.
+        descriptor: name of a descriptor ("hardnet-int8" is the faster one), a weights file, or a
+            Descriptor.
+        window: side of the square that is described, in units of half a keypoint's size. The
+            default is SIFT's, and best for SIFT, AKAZE and GFTT. Other detectors mean something
+            else by ``KeyPoint.size``: on three photo pairs FAST had most correct matches with 6,
+            BRISK with 4 and ORB with 2 to 4 (40% more than with 12).
+    """
+
+    def __init__(
+        self,
+        nfeatures: int = 0,
+        nOctaveLayers: int = 3,
+        contrastThreshold: float = 0.04,
+        edgeThreshold: float = 10,
+        sigma: float = 1.6,
+        enable_precise_upscale: bool = True,
+        *,
+        descriptor: str | Descriptor = "hardnet",
+        window: float = WINDOW_SIGMAS,
+    ) -> None:
+        self._sift = cv2.SIFT.create(
+            nfeatures=nfeatures,
+            nOctaveLayers=nOctaveLayers,
+            contrastThreshold=contrastThreshold,
+            edgeThreshold=edgeThreshold,
+            sigma=sigma,
+            enable_precise_upscale=enable_precise_upscale,
+        )
+        if not window > 0:
+            raise HardnetError(f"window is {window}: give a number above 0")
+        self._precise, self._window, self._descriptor = enable_precise_upscale, window, descriptor
+        self._describe = registry.load(descriptor) if isinstance(descriptor, str) else descriptor
+        # One description tells the length of a row and its type, which is the metric.
+        self._row = self._describe(np.zeros((1, PATCH_SIZE, PATCH_SIZE), np.uint8))[0]
+
+    @classmethod
+    def create(cls, *arguments: Any, **options: Any) -> HardNet:
+        """As ``cv2.SIFT.create``; takes what the class takes."""
+        return cls(*arguments, **options)
+
+    def detect(self, image: Any, mask: Any = None) -> Any:
+        """SIFT's keypoints of an image, or of each of a list of images.
+
+        Args:
+            image: (H, W) grey or (H, W, 3) BGR, uint8; or a list of images.
+            mask: (H, W) uint8, zero where no keypoint may lie; or one for each of the images.
+
+        Returns:
+            A tuple of ``cv2.KeyPoint``, or a tuple of such tuples.
+        """
+        pairs = zip(image, mask, strict=False) if _is_list(image, mask) else [(image, mask)]
+        for one, its_mask in pairs:  # OpenCV checks that there are as many masks as images
+            check_mask(one, its_mask)
+        return self._sift.detect(image, mask)
+
+    def compute(self, image: Any, keypoints: Any, descriptors: Any = None) -> tuple[Any, Any]:
+        """Describe keypoints of any detector, or those of each of a list of images.
+
+        As with SIFT, none is dropped and their order is kept. A keypoint without a place or size
+        (NaN, or a size of 0) has a descriptor of zeros.
+
+        Args:
+            image: (H, W) grey or (H, W, 3) BGR, uint8; or a list of images.
+            keypoints: sequence of ``cv2.KeyPoint``; or one for each of the images. An angle of -1
+                is read as upright.
+            descriptors: array to write to, if it has the right shape and type.
+
+        Returns:
+            The keypoints, and (N, 128) float32; None instead if there are no keypoints or no image.
+        """
+        if _is_list(image):
+            if len(image) != len(keypoints):
+                raise OpenCVError(f"{len(image)} images with {len(keypoints)} lists of keypoints")
+            both = [self.compute(*pair) for pair in zip(image, keypoints, strict=True)]
+            return tuple(kept for kept, _ in both), tuple(rows for _, rows in both)
+        points = check_keypoints(keypoints)
+        if not points or image is None or is_empty(image):
+            return points, None
+        rows = self._rows(grey(image), points)
+        if isinstance(image, cv2.UMat):
+            return points, cv2.UMat(rows)  # type: ignore[call-overload]
+        return points, write(rows, descriptors)
+
+    def detectAndCompute(
+        self,
+        image: Any,
+        mask: Any = None,
+        descriptors: Any = None,
+        useProvidedKeypoints: bool = False,
+    ) -> tuple[KeyPoints, Any]:
+        """Detect and describe: the same as :meth:`detect` followed by :meth:`compute`.
+
+        Args:
+            image: (H, W) grey or (H, W, 3) BGR, uint8.
+            mask: (H, W) uint8, zero where no keypoint may lie.
+            descriptors: array to write to, if it has the right shape and type.
+            useProvidedKeypoints: means nothing in Python, where no keypoints can be given: the
+                result is empty, as OpenCV's is.
+
+        Returns:
+            A tuple of N ``cv2.KeyPoint``, and (N, 128) float32, or None if N is 0.
+        """
+        if _is_list(image) or image is None or is_empty(image):
+            raise OpenCVError("image is empty or no array: was it read? give (H, W) or BGR uint8")
+        grey(image)  # for its error
+        if useProvidedKeypoints:
+            return (), None
+        keypoints, rows = self.compute(image, self.detect(image, mask), descriptors)
+        return keypoints, rows
+
+    def descriptorSize(self) -> int:
+        """Numbers (or bytes of bits) in a descriptor."""
+        return len(self._row)
+
+    def descriptorType(self) -> int:
+        """``cv2.CV_32F``, or ``cv2.CV_8U`` for packed bits."""
+        return int(cv2.CV_8U if self._row.dtype == np.uint8 else cv2.CV_32F)
+
+    def defaultNorm(self) -> int:
+        """For ``cv2.BFMatcher``: ``cv2.NORM_L2``, or ``cv2.NORM_HAMMING`` for packed bits."""
+        return int(cv2.NORM_HAMMING if self._row.dtype == np.uint8 else cv2.NORM_L2)
+
+    def empty(self) -> bool:
+        """True, as SIFT says of itself."""
+        return True
+
+    def clear(self) -> None:
+        """Nothing, as with SIFT."""
+
+    def getDefaultName(self) -> str:
+        """What OpenCV would call this class."""
+        return "Feature2D.HardNet"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("get", "set")):
+            return getattr(self._sift, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parameters: dict[str, Any] = {
+            "nfeatures": self._sift.getNFeatures(),
+            "nOctaveLayers": self._sift.getNOctaveLayers(),
+            "contrastThreshold": self._sift.getContrastThreshold(),
+            "edgeThreshold": self._sift.getEdgeThreshold(),
+            "sigma": self._sift.getSigma(),
+            "enable_precise_upscale": self._precise,
+            "descriptor": self._descriptor,
+            "window": self._window,
+        }
+        return partial(type(self), **parameters), ()
+
+    def _rows(self, image: NDArray[np.uint8], keypoints: KeyPoints) -> NDArray[Any]:
+        """(N, D) descriptors of N >= 1 keypoints."""
+        table = np.array([(*k.pt, k.size, k.angle) for k in keypoints])
+        good = np.flatnonzero(np.isfinite(table).all(1) & (table[:, 2] > 0))
+        rows = np.zeros((len(table), len(self._row)), self._row.dtype)
+        if len(good):
+            frames = from_opencv([keypoints[i] for i in good], self._window)
+            rows[good] = self._describe(cut_patches(image, frames))
+        return rows
+
+
+HardNet_create = HardNet.create
+
+
+def _is_list(*values: Any) -> bool:
+    return all(isinstance(value, list | tuple) for value in values)
