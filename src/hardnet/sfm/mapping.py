@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ class MapperSettings:
 
 
 def build_models(
-    database: Path, images: Path, sparse: Path, settings: MapperSettings
+    database: Path,
+    images: Path,
+    sparse: Path,
+    settings: MapperSettings,
+    progress: Callable[[int], None] = lambda registered: None,
 ) -> list[Path]:
     """Reconstruct the photos of a database.
 
@@ -41,6 +47,7 @@ def build_models(
         images: folder of the photos; the names in the database are relative to it.
         sparse: the models become its folders 0, 1, ...
         settings: see :class:`MapperSettings`.
+        progress: called with the number of photos added so far.
 
     Returns:
         The models, as :func:`usable_models` lists them.
@@ -50,8 +57,14 @@ def build_models(
     for relaxed in (False, True):
         shutil.rmtree(sparse, ignore_errors=True)
         sparse.mkdir()
-        options = _options(pycolmap, settings, relaxed)
-        pycolmap.incremental_mapping(database, images, sparse, options)
+        steps = count(1)
+        pycolmap.incremental_mapping(
+            database,
+            images,
+            sparse,
+            _options(pycolmap, settings, relaxed),
+            next_image_callback=lambda steps=steps: progress(next(steps)),
+        )
         models = usable_models(sparse, settings.min_images)
         if models:
             break

@@ -1,0 +1,172 @@
+"""`hardnet colmap`: a folder of photos becomes a COLMAP database and a 3D model."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hardnet.cli.stage import Stage
+from hardnet.descriptors import names
+
+if TYPE_CHECKING:
+    from hardnet.interop.colmap.report import Report
+    from hardnet.interop.colmap.settings import Settings
+
+_HELP = """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
+
+Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
+features (a file per photo) and report.json. Run it again after it was stopped and it goes on where
+it was.
+
+Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
+
+[dim]Example:[/]  hardnet colmap photos -o work
+"""
+
+
+class Pairs(StrEnum):
+    """Which photos are matched."""
+
+    exhaustive = "exhaustive"
+    sequential = "sequential"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("colmap", help=_HELP)(_colmap)
+
+
+def _colmap(
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of the photos.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="WORK", help="Folder to write.")
+    ],
+    detector: Annotated[str, typer.Option(help="Detector of keypoints.")] = "dog",
+    descriptor: Annotated[
+        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
+    ] = "hardnet",
+    keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 4096,
+    max_size: Annotated[
+        int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
+    ] = 1600,
+    upright: Annotated[bool, typer.Option(help="The photos are the right way up.")] = False,
+    pairs: Annotated[
+        Pairs, typer.Option(help="All pairs, or photos taken one after the other.")
+    ] = Pairs.exhaustive,
+    pairs_file: Annotated[
+        Path | None, typer.Option(help="Match these pairs: two names of photos per line.")
+    ] = None,
+    overlap: Annotated[
+        int, typer.Option(min=1, help="Sequential: with so many of the following photos.")
+    ] = 10,
+    quadratic: Annotated[
+        bool, typer.Option(help="Sequential: also with those 2, 4, 8, ... photos later.")
+    ] = True,
+    loop: Annotated[
+        int, typer.Option(min=0, help="Sequential: every so many photos with each other; 0: none.")
+    ] = 0,
+    ratio: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
+    ] = None,
+    camera_model: Annotated[str, typer.Option(help="COLMAP's camera model.")] = "SIMPLE_RADIAL",
+    single_camera: Annotated[
+        bool, typer.Option("--single-camera", help="One camera and one zoom took all photos.")
+    ] = False,
+    focal: Annotated[
+        float | None, typer.Option(help="Focal length in pixels [from EXIF, else a guess].")
+    ] = None,
+    min_images: Annotated[int, typer.Option(min=2, help="Drop models of fewer photos.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Of COLMAP's random samples.")] = 0,
+    mapping: Annotated[
+        bool, typer.Option("--mapping/--no-mapping", help="Build models of the database.")
+    ] = True,
+    workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    from hardnet.interop.colmap.cameras import CameraSettings
+    from hardnet.interop.colmap.pairs import PairSettings
+    from hardnet.interop.colmap.reconstruct import reconstruct
+    from hardnet.interop.colmap.settings import Settings
+    from hardnet.matching.neighbours import RATIO
+    from hardnet.matching.strategy import Strategy
+    from hardnet.sfm.mapping import MapperSettings
+
+    settings = Settings(
+        detector=detector,
+        descriptor=descriptor,
+        keypoints=keypoints,
+        max_size=max_size or None,
+        upright=upright,
+        pairs=pairs_file or PairSettings(pairs.value, overlap, quadratic, loop),
+        strategy=Strategy(ratio=RATIO if ratio is None else ratio),
+        cameras=CameraSettings(camera_model.upper(), single_camera, focal),
+        mapper=MapperSettings(min_images=min_images, seed=seed),
+    )
+    _warn_of_many(images, settings)
+    with Stage() as stage:
+        report = reconstruct(
+            images, output, settings, mapping=mapping, workers=workers or None, progress=stage
+        )
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        _show(report, output)
+    if mapping and not report.models:
+        _say(f"no model: {_why_not(report, min_images)}")
+        raise typer.Exit(1)
+
+
+def _warn_of_many(images: Path, settings: Settings) -> None:
+    from hardnet.images import list_images
+    from hardnet.interop.colmap.pairs import MANY_PHOTOS, PairSettings
+
+    count = len(list_images(images))
+    chosen = settings.pairs
+    if count > MANY_PHOTOS and isinstance(chosen, PairSettings) and chosen.method == "exhaustive":
+        _say(
+            f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
+            "after the other, --pairs sequential is much faster"
+        )
+
+
+def _show(report: Report, work: Path) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_row("photos", f"{report.photos - len(report.skipped)} of {report.photos}")
+    table.add_row("keypoints", str(report.keypoints))
+    table.add_row("pairs", f"{report.verified_pairs} of {report.pairs} verified")
+    table.add_row("matches", str(report.matches))
+    for folder, numbers in (report.models or {}).items():
+        table.add_section()
+        table.add_row("model", escape(str(work / folder)))
+        table.add_row("registered photos", f"[bold]{numbers.registered}[/]")
+        table.add_row("3D points", f"[bold]{numbers.points}[/]")
+        table.add_row("observations", str(numbers.observations))
+        table.add_row("mean track length", f"{numbers.track_length:.2f}")
+        table.add_row("mean reprojection error", f"{numbers.reprojection_error:.3f} px")
+    Console().print(table)
+    for name, why in report.skipped.items():
+        _say(f"skipped {name}: {why}")
+
+
+def _why_not(report: Report, min_images: int) -> str:
+    """What a user can do about photos that do not fit together."""
+    usable = report.photos - len(report.skipped)
+    if usable < min_images:
+        return f"{usable} photos can be used, {min_images} are needed"
+    if not report.verified_pairs:
+        return "no two photos show the same things; try more --keypoints or a larger --max-size"
+    return (
+        f"{report.verified_pairs} pairs of photos match, but from places too close to each other "
+        "or with too few points; take photos from more places, or try more --keypoints"
+    )
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)

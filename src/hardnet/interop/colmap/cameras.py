@@ -1,0 +1,140 @@
+"""Cameras and images of a COLMAP database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardnet.errors import HardnetError
+from hardnet.interop.colmap.orientation import UPRIGHT, stored_size
+from hardnet.sfm.colmap import require_pycolmap
+
+
+@dataclass(frozen=True)
+class CameraSettings:
+    """What is known about the cameras.
+
+    Attributes:
+        model: COLMAP's name of the camera model.
+        single: all photos are from one camera with one zoom. Otherwise photos share a camera
+            where their EXIF entries name the same one, and have each their own where there are
+            none.
+        focal: focal length in pixels of the photos as they are stored; None: from EXIF, and where
+            there is none, 1.2 times the longer side as a first guess.
+    """
+
+    model: str = "SIMPLE_RADIAL"
+    single: bool = False
+    focal: float | None = None
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A photo in the database.
+
+    Attributes:
+        id: number of the image.
+        orientation: EXIF entry by which the upright photo is turned.
+    """
+
+    id: int
+    orientation: int
+
+
+def check_cameras(settings: CameraSettings) -> None:
+    """Raise a HardnetError that names the option if the settings make no sense."""
+    known = [name for name in require_pycolmap().CameraModelId.__members__ if name != "INVALID"]
+    if settings.model not in known:
+        raise HardnetError(f"no camera model '{settings.model}': choose {', '.join(known)}")
+    if settings.focal is not None and not 0 < settings.focal < float("inf"):
+        raise HardnetError(f"focal is {settings.focal}: give the focal length in pixels")
+
+
+def register_images(
+    database: Path,
+    images: Path,
+    sizes: Mapping[str, tuple[int, int]],
+    settings: CameraSettings,
+) -> tuple[dict[str, Registered], dict[str, str]]:
+    """Write cameras and images into a new database; photos are numbered in the given order.
+
+    Args:
+        database: file to write; what was there is deleted.
+        images: folder of the photos.
+        sizes: name, relative to the folder -> (width, height) of the upright photo.
+        settings: see :class:`CameraSettings`.
+
+    Returns:
+        The photos by name, and those that COLMAP cannot use: name -> why.
+    """
+    pycolmap = require_pycolmap()
+    check_cameras(settings)
+    remove_database(database)
+    turns: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    for name, size in sizes.items():
+        found = _orientation(pycolmap, images / name, size)
+        if isinstance(found, int):
+            turns[name] = found
+        else:
+            refused[name] = found
+    if settings.single:
+        _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
+    options = pycolmap.ImageReaderOptions()
+    options.camera_model = settings.model
+    mode = pycolmap.CameraMode.SINGLE if settings.single else pycolmap.CameraMode.AUTO
+    pycolmap.Database.open(database).close()
+    if turns:  # without names COLMAP would take all files of the folder
+        pycolmap.import_images(database, images, mode, list(turns), options)
+    with pycolmap.Database.open(database) as opened:
+        if settings.focal is not None:
+            _set_focal(opened, settings.focal)
+        registered = {
+            image.name: Registered(image.image_id, turns[image.name])
+            for image in opened.read_all_images()
+        }
+    refused |= {name: "COLMAP cannot read this file" for name in turns if name not in registered}
+    return registered, refused
+
+
+def remove_database(path: Path) -> None:
+    """Delete a database and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:
+    """The EXIF entry of a photo whose upright size is known, or why COLMAP cannot use it."""
+    bitmap = pycolmap.Bitmap.read(str(path), False)
+    if bitmap is None:
+        return "COLMAP cannot read this kind of file: convert it to JPEG or PNG"
+    entry = bitmap.exif_orientation()
+    orientation = entry if entry in range(1, 9) else UPRIGHT
+    if (bitmap.width, bitmap.height) != stored_size(size, orientation):
+        return (
+            f"COLMAP sees {bitmap.width}x{bitmap.height} pixels, not {size[0]}x{size[1]}: "
+            "save it without its EXIF orientation"
+        )
+    return int(orientation)
+
+
+def _check_one_size(stored: Mapping[str, tuple[int, int]]) -> None:
+    """A camera has one size; COLMAP would leave out the photos of another without a word."""
+    first, size = next(iter(stored.items()), ("", (0, 0)))
+    for name, other in stored.items():
+        if other != size:
+            raise HardnetError(
+                f"a single camera has photos of one size: {first} has {size[0]}x{size[1]} pixels, "
+                f"{name} {other[0]}x{other[1]}; leave --single-camera out"
+            )
+
+
+def _set_focal(database: Any, focal: float) -> None:
+    for camera in database.read_all_cameras():
+        params = camera.params
+        params[list(camera.focal_length_idxs())] = focal
+        camera.params = params
+        camera.has_prior_focal_length = True
+        database.update_camera(camera)

@@ -1,0 +1,227 @@
+"""A folder of photos -> a COLMAP model, in stages that a stopped run need not repeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hardnet import descriptors
+from hardnet.descriptors import Descriptor
+from hardnet.descriptors.fingerprint import fingerprint
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.folder_lock import FolderLock
+from hardnet.images import list_images
+from hardnet.interop import npz
+from hardnet.interop.colmap.cameras import check_cameras
+from hardnet.interop.colmap.database import write_photos
+from hardnet.interop.colmap.pair_matching import match_pairs
+from hardnet.interop.colmap.pairs import Pair, choose_pairs, read_pairs
+from hardnet.interop.colmap.report import Report, database_report, model_numbers
+from hardnet.interop.colmap.settings import Settings
+from hardnet.pipeline import extract_many
+from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
+from hardnet.sfm.mapping import build_models, usable_models
+from hardnet.sfm.work_folder import WorkFolder, photo_facts
+
+FEATURES = "features"
+"""Folder with one file per photo: each is whole or absent, also after the process was killed."""
+SKIPPED = "skipped.json"
+REPORT = "report.json"
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, total)."""
+
+
+def reconstruct(
+    images: Path,
+    work: Path,
+    settings: Settings | None = None,
+    *,
+    mapping: bool = True,
+    workers: int | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Report:
+    """Make a COLMAP database of a folder of photos, and models of it.
+
+    Everything is kept in the work folder: ``features``, ``database.db``, ``sparse/0`` and so on,
+    and ``report.json``. Called again after it was stopped, it goes on where it was.
+
+    Args:
+        images: folder of the photos, with its subfolders.
+        work: folder to write.
+        settings: see :class:`Settings`.
+        mapping: False stops after the database.
+        workers: threads; by default one per usable core.
+        progress: called with (stage, done, total).
+
+    Returns:
+        What was made; without any model if the photos do not fit together.
+
+    Raises:
+        HardnetError: the settings are wrong, or too few photos can be used.
+    """
+    settings = settings or Settings()
+    pycolmap = require_pycolmap()
+    files = {p.relative_to(images).as_posix(): p for p in list_images(images)}
+    check_cameras(settings.cameras)
+    describe = descriptors.load(settings.descriptor)
+    inputs = {
+        "settings": settings.to_json(),
+        "descriptor": fingerprint(describe),
+        "photos": photo_facts(images, list(files.values())),
+    }
+    state = WorkFolder(work, inputs)
+    lock = FolderLock(work)
+    if not lock.take():
+        raise HardnetError(f"another process works in {work}: wait for it, or name another folder")
+    try:
+        with quiet(pycolmap):
+            if not state.has("features"):
+                _extract(files, work, settings, describe, workers, progress)
+                state.add("features")
+            if not state.has("database"):
+                _write_photos(images, files, work, settings, progress)
+                state.add("database")
+            if not state.has("matches"):
+                _match(files, work, settings, workers, progress)
+                state.add("matches")
+            report = database_report(work / DATABASE, len(files), _skipped(work))
+            if mapping:
+                report = _build(images, work, settings, state, report, progress)
+            (work / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
+            return report
+    finally:
+        lock.release()
+
+
+def _extract(
+    files: Mapping[str, Path],
+    work: Path,
+    settings: Settings,
+    describe: Descriptor,
+    workers: int | None,
+    progress: Progress,
+) -> None:
+    """Features of the photos that have none yet."""
+    left = {file: name for name, file in files.items() if not _features_file(work, name).exists()}
+    done = len(files) - len(left)
+    skipped: dict[str, str] = {}
+    found = extract_many(
+        list(left),
+        detector=settings.detector,
+        descriptor=describe,
+        keypoints=settings.keypoints,
+        max_size=settings.max_size,
+        upright=settings.upright,
+        workers=workers,
+    )
+    progress("features", done, len(files))
+    for number, (file, features) in enumerate(found, done + 1):
+        if isinstance(features, HardnetError):
+            skipped[left[file]] = str(features)
+        else:
+            npz.write_features(_features_file(work, left[file]), features)
+        progress("features", number, len(files))
+    _check_enough(len(files), skipped)
+    _write_skipped(work, skipped)
+
+
+def _write_photos(
+    images: Path, names: Iterable[str], work: Path, settings: Settings, progress: Progress
+) -> None:
+    """The database with cameras, images and keypoints."""
+    skipped = _skipped(work)
+    progress("database", 0, 1)
+    features = {
+        name: _without_descriptors(_read_features(work, name))
+        for name in names
+        if name not in skipped
+    }
+    refused = write_photos(work / DATABASE, images, features, settings.cameras)
+    _check_enough(len(features), refused)
+    _write_skipped(work, skipped | refused)
+
+
+def _match(
+    names: Iterable[str],
+    work: Path,
+    settings: Settings,
+    workers: int | None,
+    progress: Progress,
+) -> None:
+    """The matches of all pairs that have none yet."""
+    skipped = _skipped(work)
+    match_pairs(
+        work / DATABASE,
+        partial(_read_features, work),
+        _pairs([name for name in names if name not in skipped], skipped, settings),
+        settings.strategy,
+        settings.mapper.seed,
+        workers,
+        lambda done, total: progress("matches", done, total),
+    )
+
+
+def _pairs(names: list[str], skipped: Mapping[str, str], settings: Settings) -> list[Pair]:
+    if isinstance(settings.pairs, Path):
+        return read_pairs(settings.pairs, names, list(skipped))
+    return choose_pairs(names, settings.pairs)
+
+
+def _build(
+    images: Path,
+    work: Path,
+    settings: Settings,
+    state: WorkFolder,
+    report: Report,
+    progress: Progress,
+) -> Report:
+    """The report with the models."""
+    sparse = work / SPARSE
+    if not state.has("models"):
+        progress("models", 0, report.photos)
+        build_models(
+            work / DATABASE,
+            images,
+            sparse,
+            settings.mapper,
+            lambda done: progress("models", done, report.photos),
+        )
+        state.add("models")
+    models = usable_models(sparse, settings.mapper.min_images)
+    numbers = {model.relative_to(work).as_posix(): model_numbers(model) for model in models}
+    return replace(report, models=numbers)
+
+
+def _features_file(work: Path, name: str) -> Path:
+    return work / FEATURES / f"{name}.npz"
+
+
+def _read_features(work: Path, name: str) -> Features:
+    return npz.read_features(_features_file(work, name))
+
+
+def _without_descriptors(features: Features) -> Features:
+    """A thousand photos' frames fit in memory, their descriptors do not."""
+    return replace(features, descriptors=features.descriptors[:0].copy())
+
+
+def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
+    """A pair needs two photos."""
+    usable = photos - len(skipped)
+    if usable < 2:
+        why = f" ({'; '.join(skipped.values())})" if skipped else ""
+        raise HardnetError(f"{usable} of {photos} photos can be used, 2 are needed{why}")
+
+
+def _skipped(work: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((work / SKIPPED).read_text())
+    return found
+
+
+def _write_skipped(work: Path, skipped: Mapping[str, str]) -> None:
+    (work / SKIPPED).write_text(json.dumps(skipped, indent=1) + "\n")
