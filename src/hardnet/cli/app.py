@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli import bench, data, experiment, export, match, train
+from hardnet.cli import bench, colmap, data, experiment, export, match, train
 from hardnet.errors import HardnetError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (match, train, data, export, bench, experiment):
+for command in (match, colmap, train, data, export, bench, experiment):
     command.register(app)
 
 
