@@ -1,0 +1,189 @@
+"""Features of many images in one HDF5 file, laid out as by hloc.
+
+One group per image, called by its name (``"church/front.jpg"``), with the datasets of
+:mod:`hardnet.interop.entry`; the facts are attributes of the group. hloc makes a tensor of every
+dataset of a group, and takes every group with a dataset for an image: so all datasets are numbers,
+and there is nothing else in the file.
+
+>>> from hardnet.interop import hdf5
+>>> a = hdf5.read_features("feats.h5", "left.jpg")  # doctest: +SKIP
+>>> b = hdf5.read_features("feats.h5", "right.jpg")  # doctest: +SKIP
+>>> hardnet.match(a, b)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.interop.entry import FACTS, Entry, Fact, from_entry, to_entry
+from hardnet.patchsets.cache import replacing
+
+SUFFIXES = (".h5", ".hdf5")
+SETTINGS = "settings"
+"""Attribute of a file: how its features were made, as JSON."""
+
+_BUSY = "another process is using it"
+
+
+def names(path: str | os.PathLike[str]) -> list[str]:
+    """The images in a file, sorted."""
+    with _open(path) as file:
+        return _names(file)
+
+
+def read_features(path: str | os.PathLike[str], name: str) -> Features:
+    """The features of one image.
+
+    Args:
+        path: a file of ``hardnet extract`` or :func:`write_features`, which comes back as it was;
+            or one of hloc. hloc keeps positions only: its keypoints become upright frames of
+            sigma ``SIGMA``, good for matching but not for anything that looks at their shape, and
+            the descriptor is called by the file's name, since hloc names files by configuration.
+        name: of the image, one of :func:`names`.
+
+    Returns:
+        Features; their path is None if the image is no longer where it was.
+    """
+    path = Path(path)
+    with _open(path) as file:
+        group = file.get(name)
+        if not isinstance(group, h5py.Group) or "keypoints" not in group:
+            known = _names(file)
+            near = difflib.get_close_matches(name, known, n=1) or known[:1]
+            hint = f", but for example {near[0]!r}" if near else ""
+            raise HardnetError(f"{path} has no image {name!r}{hint} ({len(known)} in all)")
+        entry = _read(group)
+    return from_entry(entry, path.parent, f"{path}: {name}", descriptor=path.stem)
+
+
+def write_features(
+    path: str | os.PathLike[str], name: str, features: Features, *, half: bool = False
+) -> None:
+    """Add an image to a file, which is made if it is missing; an entry of that name is replaced.
+
+    HDF5 writes in place: a process that is killed in this call can leave a file that does not open.
+    :func:`write_file` and ``hardnet extract`` have no such moment.
+
+    Args:
+        path: of the file.
+        name: of the image; parts of a path are separated by "/".
+        features: of the image.
+        half: descriptors as float16: half the size, three digits.
+    """
+    path = Path(path)
+    entry = to_entry(features, path.parent, half)
+    with _writing(path), h5py.File(path, "a") as file:
+        try:
+            _write(file, name, entry)
+        except BaseException:
+            file.pop(name, None)  # no half-written entries
+            raise
+
+
+def write_file(
+    path: Path,
+    entries: Iterable[tuple[str, Entry]],
+    settings: str | None = None,
+    keep: Iterable[str] = (),
+) -> None:
+    """Write a whole file beside ``path``, which then takes its place at once.
+
+    Args:
+        path: of the file.
+        entries: names and entries.
+        settings: attribute of the file.
+        keep: entries that are taken over from the file that is there.
+    """
+    with _writing(path), replacing(path) as part:
+        with h5py.File(part, "w") as file:
+            if settings is not None:
+                file.attrs[SETTINGS] = settings
+            keep = list(keep)
+            if keep:
+                with _open(path) as old:
+                    for name in keep:
+                        old.copy(name, file, name)
+            for name, entry in entries:
+                _write(file, name, entry)
+        with part.open("rb+") as stream:
+            os.fsync(stream.fileno())
+
+
+def read_facts(path: Path) -> dict[str, Mapping[str, Fact]]:
+    """The facts of every image in a file."""
+    with _open(path) as file:
+        return {name: _facts(file[name]) for name in _names(file)}
+
+
+def read_settings(path: Path) -> str | None:
+    """How the features were made; None in files of others."""
+    with _open(path) as file:
+        settings = file.attrs.get(SETTINGS)
+    return None if settings is None else str(settings)
+
+
+@contextmanager
+def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    path = Path(path)
+    if not path.is_file():
+        raise HardnetError(f"{path} does not exist: check the path")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        busy = isinstance(error, BlockingIOError)
+        reason = _BUSY if busy else "it is not an HDF5 file, or damaged"
+        raise HardnetError(f"{path} cannot be read: {reason}") from error
+    with file:
+        yield file
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """HDF5's long stories of what it could not do as one line."""
+    try:
+        yield
+    except BlockingIOError as error:
+        raise HardnetError(f"{path} cannot be written: {_BUSY}") from error
+    except (OSError, RuntimeError) as error:
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error).partition("\n")[0]
+        raise HardnetError(f"{path} cannot be written: {reason}") from error
+
+
+def _names(file: h5py.File) -> list[str]:
+    found: list[str] = []
+
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Group) and "keypoints" in item:
+            found.append(name)
+
+    file.visititems(visit)
+    return sorted(found)
+
+
+def _facts(group: h5py.Group) -> dict[str, Fact]:
+    values = {name: group.attrs[name] for name in FACTS if name in group.attrs}
+    return {n: v.item() if isinstance(v, np.generic) else v for n, v in values.items()}
+
+
+def _read(group: h5py.Group) -> Entry:
+    arrays = {n: np.asarray(item) for n, item in group.items() if isinstance(item, h5py.Dataset)}
+    return Entry(arrays, _facts(group))
+
+
+def _write(file: h5py.File, name: str, entry: Entry) -> None:
+    file.pop(name, None)
+    group = file.create_group(name)
+    for key, array in entry.arrays.items():
+        group.create_dataset(key, data=array)
+    for key, value in entry.facts.items():
+        group.attrs[key] = value
