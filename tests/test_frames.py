@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
 
 from hardnet import frames
+from hardnet.errors import HardnetError
 from hardnet.patches import cut_patches
 
 
@@ -219,3 +222,57 @@ def test_colmap_sift_finds_what_our_detector_finds(camera: np.ndarray) -> None:
     aligned = like & (axis / (half * ours_half) > np.cos(np.deg2rad(10)))
     assert like.any(1).mean() > 0.7
     assert aligned.any(1).sum() > 0.85 * like.any(1).sum()
+
+
+def test_oxford_ellipse_by_hand() -> None:
+    # Half-axes 4 (x) and 2 (y): x^2 / 16 + y^2 / 4 = 1.
+    frame = frames.from_oxford([[10, 20, 1 / 16, 0, 1 / 4]])[0]
+    np.testing.assert_allclose(frame, [[4, 0, 10], [0, 2, 20]], atol=1e-6)
+
+
+def test_oxford_ellipse_is_the_circle_of_the_patch() -> None:
+    table = np.array([[30.0, 40, 0.02, -0.008, 0.011]])
+    frame = frames.from_oxford(table)[0].astype(np.float64)
+    for turn in np.linspace(0, 2 * np.pi, 7):
+        x, y = frame[:, :2] @ [np.cos(turn), np.sin(turn)]
+        assert 0.02 * x * x - 2 * 0.008 * x * y + 0.011 * y * y == pytest.approx(1, rel=1e-5)
+    assert frame[0, 1] == 0  # patch-up is up in the image
+    assert frame[0, 0] > 0
+    assert frame[1, 1] > 0
+
+
+def test_oxford_round_trip_through_a_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    some = some_frames()
+    some[:, :, :2] += rng.normal(0, 2, (len(some), 2, 2))
+    file = tmp_path / "ellipses.txt"
+    frames.write_oxford(file, some)
+    assert file.read_text().splitlines()[:2] == ["1.0", str(len(some))]
+    back = frames.read_oxford(file)
+    np.testing.assert_allclose(frames.to_oxford(back), frames.to_oxford(some), rtol=1e-4)
+    # The same regions; only the angle, which an ellipse does not have, is gone.
+    shape, other = some[:, :, :2], back[:, :, :2]
+    np.testing.assert_allclose(
+        other @ other.swapaxes(1, 2), shape @ shape.swapaxes(1, 2), rtol=1e-3, atol=1e-2
+    )
+    again = tmp_path / "again.txt"
+    frames.write_oxford(again, back)
+    np.testing.assert_allclose(frames.read_oxford(again), back, rtol=1e-4, atol=1e-4)
+
+
+def test_oxford_file_with_descriptors_and_without_ellipses(tmp_path: Path) -> None:
+    file = tmp_path / "ellipses.txt"
+    file.write_text("3\n1\n10 20 0.0625 0 0.25 7 8 9\n")
+    np.testing.assert_allclose(frames.read_oxford(file)[0], [[4, 0, 10], [0, 2, 20]], atol=1e-6)
+    frames.write_oxford(file, frames.empty_frames())
+    assert frames.read_oxford(file).shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1.0\n", "1.0\n2\n1 2 3 0 3\n", "1.0\n1\n1 2 3\n", "1.0\n1\n1 2 1 2 1\n", "a\nb\n"]
+)
+def test_a_broken_oxford_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "broken.txt"
+    file.write_text(text)
+    with pytest.raises(HardnetError, match="broken"):
+        frames.read_oxford(file)

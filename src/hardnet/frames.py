@@ -11,11 +11,15 @@ learned descriptor to lose against SIFT.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
     import cv2
@@ -133,6 +137,53 @@ def to_colmap(frames: Frames, window: float = WINDOW_SIGMAS) -> NDArray[np.float
     """(N, 6) COLMAP keypoints of frames; the inverse of :func:`from_colmap`."""
     shape = frames[:, :, :2].astype(np.float64).reshape(-1, 4) * (2 / window)
     return np.concatenate([frames[:, :, 2] + 0.5, shape], 1).astype(np.float32)
+
+
+def from_oxford(ellipses: ArrayLike) -> Frames:
+    """Upright frames of Oxford ellipses, a (x-u)^2 + 2 b (x-u) (y-v) + c (y-v)^2 = 1.
+
+    The ellipse is what the detector measures, so it becomes the circle inscribed in the patch: the
+    window is the file's own, and no multiple of a sigma. The first pixel's centre is (0, 0).
+
+    Args:
+        ellipses: (N, 5) u, v, a, b, c; further columns (a descriptor) are ignored.
+    """
+    table = np.asarray(ellipses, np.float64)
+    if table.ndim != 2 or table.shape[1] < 5:
+        raise ValueError(f"Oxford ellipses have 5 columns, got shape {table.shape}")
+    u, v, a, b, c = table[:, :5].T
+    det = a * c - b * b
+    if not ((det > 0) & (a > 0)).all():
+        row = int(np.argmin((det > 0) & (a > 0)))
+        raise ValueError(f"row {row + 1} is not an ellipse: a c - b^2 and a must be positive")
+    # The lower triangular L with L L^T = [[a, b], [b, c]]^-1.
+    width, height, zero = np.sqrt(c / det), 1 / np.sqrt(c), np.zeros_like(a)
+    rows = [width, zero, u, -b / det / width, height, v]
+    return np.stack(rows, 1).reshape(-1, 2, 3).astype(np.float32)
+
+
+def to_oxford(frames: Frames) -> NDArray[np.float64]:
+    """(N, 5) Oxford ellipses of frames; the inverse of :func:`from_oxford` but for the angle."""
+    shape = frames[:, :, :2].astype(np.float64)
+    inverse = np.linalg.inv(shape @ shape.swapaxes(1, 2))
+    return np.column_stack([frames[:, :, 2], inverse.reshape(-1, 4)[:, [0, 1, 3]]])
+
+
+def read_oxford(path: str | os.PathLike[str]) -> Frames:
+    """Frames of an ellipse file: "1.0" or the descriptor's size, the count, a row per ellipse."""
+    try:
+        _, count, *rows = Path(path).read_text().strip().splitlines()
+        if len(rows) != int(count):
+            raise ValueError(f"{count} ellipses announced, {len(rows)} rows found")
+        return from_oxford([row.split() for row in rows]) if rows else empty_frames()
+    except (OSError, ValueError) as error:
+        raise HardnetError(f"{path} cannot be read as Oxford ellipses: {error}") from error
+
+
+def write_oxford(path: str | os.PathLike[str], frames: Frames) -> None:
+    """Write an ellipse file that :func:`read_oxford` and the Oxford evaluation code read."""
+    rows = [" ".join(f"{x:.9g}" for x in row) for row in to_oxford(frames)]
+    Path(path).write_text("\n".join(["1.0", str(len(rows)), *rows, ""]))
 
 
 def transform(frames: Frames, homography: ArrayLike) -> Frames:

@@ -54,29 +54,39 @@ def cut_patches(
     """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise ValueError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
-    if max(image.shape) > _MAX_SIDE:
-        raise HardnetError(f"the image has {max(image.shape)} pixels a side: shrink it (max_size)")
     frames = check_frames(frames)
     if not len(frames):
         return np.empty((0, size, size), np.uint8)
-    return cut_from_pyramid(pyramid(image, int(_levels(frames, size).max()) + 1), frames, size)
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    levels = int(_levels(half, size).max()) + 1
+    return cut_from_pyramid(pyramid(image, levels), frames, half, size)
 
 
 def cut_from_pyramid(
-    images: list[NDArray[np.uint8]], frames: Frames, size: int = PATCH_SIZE
+    images: list[NDArray[np.uint8]],
+    frames: Frames,
+    half: NDArray[np.float64],
+    size: int = PATCH_SIZE,
 ) -> NDArray[np.uint8]:
     """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
 
     Args:
         images: the image and its halvings; a frame that needs a smaller one takes the smallest.
         frames: (N, 2, 3), in pixels of the image.
+        half: (N,) half-sizes in pixels, which choose the image that is read. The mean of a frame's
+            two half-axes balances aliasing along the long one and blur along the short one; the
+            short one itself avoids all blur.
         size: S, side of the patches in pixels.
 
     Returns:
         (N, S, S) uint8.
     """
     patches = np.empty((len(frames), size, size), np.uint8)
-    level = np.minimum(_levels(frames, size), len(images) - 1)
+    if max(images[0].shape) > _MAX_SIDE:
+        raise HardnetError(
+            f"the image has {max(images[0].shape)} pixels a side: shrink it (max_size)"
+        )
+    level = np.minimum(_levels(half, size), len(images) - 1)
     chunk = min(_CHUNK, _MAX_SIDE // size)
     for k, source in enumerate(images):
         chosen = np.flatnonzero(level == k)
@@ -86,10 +96,9 @@ def cut_from_pyramid(
     return patches
 
 
-def _levels(frames: Frames, size: int) -> NDArray[np.intp]:
+def _levels(half: NDArray[np.float64], size: int) -> NDArray[np.intp]:
     """(N,) the pyramid level whose pixels are about as far apart as the samples of a frame."""
-    # The distance between neighbouring samples, in pixels of the full-size image.
-    step = 2 * np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64)))) / size
+    step = 2 * half / size  # in pixels of the full-size image
     wanted = np.floor(np.log2(np.maximum(step, 1e-6) / _FINEST_STEP)).astype(np.intp)
     return np.asarray(np.maximum(wanted, 0), np.intp)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import dog
+from hardnet.detectors import dog, hessian, hessian_affine
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 
@@ -25,7 +25,11 @@ class Detector(Protocol):
         ...
 
 
-_DETECTORS: dict[str, Detector] = {"dog": dog.detect}
+_DETECTORS: dict[str, Detector] = {
+    "dog": dog.detect,
+    "hessian": hessian.detect,
+    "hessian-affine": hessian_affine.detect,
+}
 
 
 def names() -> list[str]:

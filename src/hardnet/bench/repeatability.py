@@ -1,0 +1,174 @@
+"""Repeatability: do two images of one scene give the same frames (Mikolajczyk et al. 2005)?
+
+Frames of both images count if their centre is visible in the other. A frame of image a, carried to
+image b by the true homography, corresponds to a frame of b if their ellipses overlap enough. Each
+frame corresponds to at most one other, the best overlaps first.
+
+Larger ellipses overlap more easily, so every pair is scaled, about its own centres, until the
+carried ellipse has the area of a circle of 30 pixels radius. The unit of the frames (their
+measurement window) therefore does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet.frames import Frames, centres, transform
+from hardnet.patchsets.sequences import inside, project
+
+MAX_OVERLAP_ERROR = 0.4
+"""Largest part of the union of two ellipses that is not in both."""
+
+MAX_DISTANCE = 3.0
+"""Pixels between the centres, for the variant that only looks at places."""
+
+RADIUS = 30.0
+"""Pixels; the size to which ellipses are scaled before they are compared."""
+
+_CHORDS = 50
+_CHUNK = 20_000  # pairs of ellipses at a time
+
+
+@dataclass(frozen=True)
+class Repeatability:
+    """How many frames of two images correspond.
+
+    Attributes:
+        visible: frames of each image whose centre the other image shows.
+        by_overlap: correspondences by ellipse overlap.
+        by_distance: correspondences by the distance of centres alone.
+    """
+
+    visible: tuple[int, int]
+    by_overlap: int
+    by_distance: int
+
+    @property
+    def overlap(self) -> float:
+        """Part of the frames that could repeat and do, by overlap; 0 without frames."""
+        return self.by_overlap / max(min(self.visible), 1)
+
+    @property
+    def distance(self) -> float:
+        """The same, by distance."""
+        return self.by_distance / max(min(self.visible), 1)
+
+
+def repeatability(
+    frames_a: Frames,
+    frames_b: Frames,
+    homography: ArrayLike,
+    size_a: tuple[int, int],
+    size_b: tuple[int, int],
+) -> Repeatability:
+    """Compare the frames of two images.
+
+    Args:
+        frames_a: (N, 2, 3) frames of image a; several orientations of a place are a place each.
+        frames_b: (M, 2, 3) frames of image b.
+        homography: (3, 3), pixels of a -> pixels of b.
+        size_a: (width, height) of image a.
+        size_b: the same of image b.
+    """
+    forth = np.asarray(homography, np.float64)
+    forth = forth * np.sign(np.linalg.det(forth))
+    carried = _visible(frames_a, forth, size_b)[1]
+    there = _visible(frames_b, np.linalg.inv(forth), size_a)[0]
+    a, b = _candidates(carried, there)
+    distance = np.linalg.norm(centres(carried)[a] - centres(there)[b], axis=1).astype(np.float64)
+    error = np.ones(len(a))
+    possible = np.flatnonzero(_similar_areas(carried[a], there[b]))
+    for start in range(0, len(possible), _CHUNK):
+        part = possible[start : start + _CHUNK]
+        error[part] = overlap_errors(carried[a[part]], there[b[part]])
+    near, alike = distance < MAX_DISTANCE, error < MAX_OVERLAP_ERROR
+    return Repeatability(
+        (len(carried), len(there)),
+        one_to_one(a[alike], b[alike], error[alike]),
+        one_to_one(a[near], b[near], distance[near]),
+    )
+
+
+def overlap_errors(first: Frames, second: Frames) -> NDArray[np.float64]:
+    """(N,) one minus intersection over union of pairs of ellipses, at the size of ``RADIUS``.
+
+    Args:
+        first: (N, 2, 3); scaled about its centre to the area of a circle of ``RADIUS`` pixels.
+        second: (N, 2, 3); scaled about its own centre by the same factor.
+    """
+    a, b = (frames[:, :, :2].astype(np.float64) for frames in (first, second))
+    shift = second[:, :, 2].astype(np.float64) - first[:, :, 2]
+    factor = RADIUS / np.sqrt(np.abs(np.linalg.det(a)))
+    # In the coordinates of the first frame, its ellipse is the unit circle.
+    inverse = np.linalg.inv(a)
+    shape = inverse @ b
+    centre = (inverse @ shift[:, :, None])[:, :, 0] / factor[:, None]
+    both = _circle_overlap(shape, centre)
+    area = np.pi * np.abs(np.linalg.det(shape))
+    return np.asarray(1 - both / (np.pi + area - both))
+
+
+def _similar_areas(first: Frames, second: Frames) -> NDArray[np.bool_]:
+    """Whether two ellipses could overlap enough, if one lay within the other."""
+    areas = [np.abs(np.linalg.det(f[:, :, :2].astype(np.float64))) for f in (first, second)]
+    return np.asarray(np.minimum(*areas) > (1 - MAX_OVERLAP_ERROR) * np.maximum(*areas))
+
+
+def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Area common to the unit circle and ellipses (N, 2, 2) at (N, 2), summed over chords."""
+    # Chords at cos(t): evenly spread angles crowd them where the circle's edge is steep.
+    t = (np.arange(_CHORDS) + 0.5) * (np.pi / _CHORDS)
+    x, width = np.cos(t), np.sin(t) * (np.pi / _CHORDS)
+    spread = shape @ shape.swapaxes(1, 2)
+    xx, xy = spread[:, 0, 0, None], spread[:, 0, 1, None]
+    det = np.linalg.det(spread)[:, None]
+    u = x[None] - centre[:, :1]
+    # The ellipse above u: v = v0 +- h, from p^T spread^-1 p = 1.
+    middle = centre[:, 1:] + xy / xx * u
+    half = np.sqrt(np.maximum(det * (xx - u * u), 0)) / xx
+    top = np.minimum(middle + half, np.sin(t))
+    bottom = np.maximum(middle - half, -np.sin(t))
+    return np.asarray((np.maximum(top - bottom, 0) * width).sum(1))
+
+
+def one_to_one(a: NDArray[np.intp], b: NDArray[np.intp], cost: NDArray[np.float64]) -> int:
+    """How many pairs remain if each index is used once, cheapest pairs first."""
+    order = np.lexsort((b, a, cost))
+    used_a: set[int] = set()
+    used_b: set[int] = set()
+    for i, j in zip(a[order].tolist(), b[order].tolist(), strict=True):
+        if i not in used_a and j not in used_b:
+            used_a.add(i)
+            used_b.add(j)
+    return len(used_a)
+
+
+def _visible(
+    frames: Frames, homography: NDArray[np.float64], size: tuple[int, int]
+) -> tuple[Frames, Frames]:
+    """The frames whose centre falls into an image of ``size``, and those frames carried there."""
+    seen = inside(project(homography, centres(frames)), (size[1], size[0]))
+    return frames[seen], transform(frames[seen], homography)
+
+
+def _candidates(first: Frames, second: Frames) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Index pairs of frames that may correspond, by overlap or by distance."""
+    if not len(first) or not len(second):
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    axes = np.linalg.svd(first[:, :, :2].astype(np.float64), compute_uv=False)
+    # If a centre lies outside the other ellipse, half of its own ellipse does too.
+    reach = np.maximum(RADIUS * np.sqrt(axes[:, 0] / axes[:, 1]), MAX_DISTANCE)
+    a, b = centres(first).astype(np.float64), centres(second).astype(np.float64)
+    by_x = np.argsort(b[:, 0], kind="stable")
+    column = b[by_x, 0]
+    low, high = (np.searchsorted(column, a[:, 0] + side * reach) for side in (-1, 1))
+    # Every frame of a with the run of b between its bounds.
+    count = high - low
+    i = np.repeat(np.arange(len(a)), count)
+    run = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    j = by_x[low[i] + run]
+    close = np.abs(a[i, 1] - b[j, 1]) <= reach[i]
+    return i[close], j[close]

@@ -1,0 +1,127 @@
+"""Affine shape by the second-moment matrix (Baumberg 2000; Lindeberg and Garding 1997).
+
+A round frame on a slanted surface sees a squeezed pattern. The gradients of its patch tell how
+squeezed: their second-moment matrix M is a multiple of the identity for an isotropic pattern.
+Reshaping the frame by M^(-1/2) and looking again, until M is isotropic, finds the ellipse that
+the surface's circle has become. All frames take each step together, and those that are done leave.
+
+The moments are taken over the whole window that a descriptor reads. The literature's smaller,
+smoother window gives less repeatable shapes: overlap repeatability on graf 1-4 is 0.44 against
+0.61 here.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors.orientation import upright
+from hardnet.frames import Frames
+from hardnet.patches import cut_from_pyramid, patch_ticks, pyramid
+
+ITERATIONS = 16
+"""Frames that have not settled by then are dropped."""
+
+ISOTROPIC = 0.1
+"""A frame has settled when the axes of its next reshaping differ by less than this part."""
+
+MAX_STRETCH = 6.0
+"""A frame whose long axis is more than this many times its short one is dropped."""
+
+_SIDE = 25  # gradients per side of the window
+_WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
+_SMALLEST = 1.0  # a shorter axis, in pixels, sees nothing
+_CHUNK = 256  # frames that one thread works on, and keeps in its cache
+
+
+def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+    """Give round frames the shape in which their pattern is isotropic; place and area stay.
+
+    Args:
+        image: (H, W) uint8.
+        frames: (N, 2, 3).
+
+    Returns:
+        (N, 2, 3) upright frames, and (N,) which of them settled.
+    """
+    if not len(frames):
+        return frames.copy(), np.zeros(0, bool)
+    images = pyramid(image, 32)
+    parts = [frames[i : i + _CHUNK] for i in range(0, len(frames), _CHUNK)]
+    workers = min(cv2.getNumThreads(), len(parts))
+    if workers < 2:
+        done = [_adapt(images, part) for part in parts]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            done = list(pool.map(lambda part: _adapt(images, part), parts))
+    shaped, settled = (np.concatenate(x) for x in zip(*done, strict=True))
+    return upright(shaped), settled
+
+
+def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
+    """(N, 3) weighted sums of dx dx, dx dy and dy dy over each frame's patch.
+
+    Args:
+        images: the pyramid of the image.
+        frames: (N, 2, 3).
+    """
+    side = _SIDE + 2  # central differences need a neighbour on each side
+    window = frames.copy()
+    window[:, :, :2] *= np.float32(side / _SIDE)
+    # The image's own blur would hide gradients along the short axis, and round the shape off.
+    short = _axes(window[:, :, :2])[0]
+    patches = cut_from_pyramid(images, window, short, side).astype(np.float32)
+    dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
+    dy = (patches[:, 2:, 1:-1] - patches[:, :-2, 1:-1]).reshape(len(frames), -1)
+    bell = np.exp(-(patch_ticks(_SIDE) ** 2) / (2 * _WEIGHT**2))
+    weight = np.outer(bell, bell).astype(np.float32).reshape(-1)
+    products = ((dx * dx) @ weight, (dx * dy) @ weight, (dy * dy) @ weight)
+    return np.stack(products, 1).astype(np.float64)
+
+
+def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+    """:func:`adapt` for the frames of one chunk, not yet upright."""
+    out = frames.copy()
+    settled = np.zeros(len(frames), bool)
+    active = np.arange(len(frames))
+    for _ in range(ITERATIONS):
+        step, ratio = _reshaping(second_moments(images, out[active]))
+        shape = out[active, :, :2] @ step
+        short, long = _axes(shape)
+        alive = (ratio > 0) & (long < MAX_STRETCH * short) & (short > _SMALLEST)
+        out[active[alive], :, :2] = shape[alive]
+        done = ratio > 1 - ISOTROPIC
+        settled[active[alive & done]] = True
+        active = active[alive & ~done]
+        if not len(active):
+            break
+    return out, settled
+
+
+def _reshaping(moments: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """M^(-1/2) with determinant 1, and the ratio of its axes (short over long).
+
+    Without gradients, or with gradients of one direction only, they are the identity and 0.
+    """
+    xx, xy, yy = moments.T
+    trace, spread = xx + yy, np.hypot(xx - yy, 2 * xy)
+    good = spread < trace * (1 - 1e-6)
+    ratio = np.sqrt(np.where(good, trace - spread, 0) / np.where(good, trace + spread, 1))
+    # M is trace I + spread S over 2, where S = [[c, s], [s, -c]] is a reflection: S S = I. So a
+    # power of M is a sum of I and S too, with eigenvalues exp(+-q) if the determinant is 1.
+    q = np.where(good, 0.5 * np.log(np.where(good, ratio, 1)), 0)
+    unit = np.maximum(spread, 1e-30)
+    c, s = np.sinh(q) * (xx - yy) / unit, np.sinh(q) * 2 * xy / unit
+    step = np.stack([np.cosh(q) + c, s, s, np.cosh(q) - c], 1).reshape(-1, 2, 2)
+    return step.astype(np.float32), ratio
+
+
+def _axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(N,) short and (N,) long half-axis of each (N, 2, 2) shape."""
+    a, b, c, d = shape.reshape(-1, 4).astype(np.float64).T
+    # Sum and difference of the singular values.
+    total, difference = np.hypot(a + d, b - c), np.hypot(a - d, b + c)
+    return np.abs(total - difference) / 2, (total + difference) / 2

@@ -1,0 +1,147 @@
+"""Which way is up: turn frames by the dominant gradient of what they see."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.frames import WINDOW_SIGMAS, Frames, rotation
+from hardnet.patches import cut_patches, patch_ticks
+
+BINS = 36
+"""Of the histogram of directions."""
+
+SECOND_PEAK = 0.8
+"""A further direction counts if its peak is at least this part of the highest."""
+
+_SIDE = 19  # samples per side of the looked-at window, two of them for the central differences
+_WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
+_RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
+_SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
+
+
+def orient(image: NDArray[np.uint8], frames: Frames) -> Frames:
+    """Turn each frame, within its shape, to its strongest direction.
+
+    Args:
+        image: (H, W) uint8.
+        frames: (N, 2, 3).
+
+    Returns:
+        (N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
+    """
+    return turn(frames, dominant_angles(direction_histograms(image, frames)))
+
+
+def orient_all(
+    image: NDArray[np.uint8], frames: Frames, ratio: float = SECOND_PEAK
+) -> tuple[Frames, NDArray[np.intp]]:
+    """Frames for every strong direction.
+
+    Args:
+        image: (H, W) uint8.
+        frames: (N, 2, 3).
+        ratio: least height of a peak, relative to the highest of its frame.
+
+    Returns:
+        (M, 2, 3) frames, M >= N, and (M,) the index of the frame each comes from, ascending; the
+        directions of one frame are ordered by height.
+    """
+    source, angle = strong_angles(direction_histograms(image, frames), ratio)
+    return turn(frames[source], angle), source
+
+
+def turn(frames: Frames, angle: NDArray[np.float64]) -> Frames:
+    """Rotate each patch by (N,) radians within the frame's shape; the region stays the same."""
+    shape = frames[:, :, :2].astype(np.float64) @ rotation(angle)
+    return np.concatenate([shape, frames[:, :, 2:]], 2).astype(np.float32)
+
+
+def upright(frames: Frames) -> Frames:
+    """The rotation-free form: the same regions, with patch-up pointing up in the image.
+
+    The shape becomes lower triangular with a positive diagonal, [[a, 0], [b, c]].
+    """
+    shape = frames[:, :, :2].astype(np.float64)
+    lower = np.linalg.cholesky(shape @ shape.swapaxes(1, 2)) if len(shape) else shape
+    return np.concatenate([lower, frames[:, :, 2:]], 2).astype(np.float32)
+
+
+def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.float64]:
+    """(N, 36) gradient magnitude per direction in each frame's patch, smoothed.
+
+    Bin b holds the directions around 2 pi b / 36, measured in the patch, clockwise on screen.
+    """
+    part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
+    window = frames.copy()
+    window[:, :, :2] *= np.float32(part)
+    patches = cut_patches(image, window, _SIDE).reshape(len(frames), -1)
+    voters, weight = _voters(part)
+    # Central differences: the neighbours of a voter are one column and one row away.
+    right, left, below, above = (
+        patches[:, voters + step].astype(np.float32) for step in (1, -1, _SIDE, -_SIDE)
+    )
+    magnitude, angle = cv2.cartToPolar(right - left, below - above)
+    magnitude = magnitude.reshape(len(frames), -1) * weight
+    position = angle.reshape(len(frames), -1) * np.float32(BINS / (2 * np.pi))
+    lower = position.astype(np.intp)  # 0 to 36: a full turn may be rounded up to
+    upper_part = (position - lower) * magnitude
+    row = BINS + 2
+    lower += np.arange(len(frames))[:, None] * row
+    count = len(frames) * row
+    votes = np.zeros((len(frames), row))
+    for shift, part_of in ((0, magnitude - upper_part), (1, upper_part)):
+        counts = np.bincount(lower.ravel() + shift, part_of.ravel(), count)
+        votes += counts.reshape(votes.shape)
+    votes[:, :2] += votes[:, BINS:]
+    return _smooth(votes[:, :BINS])
+
+
+def _voters(part: float) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Indices into a flat patch of the samples near its centre, and their weights.
+
+    Args:
+        part: the window that is cut, in units of the frame's window.
+    """
+    ticks = patch_ticks(_SIDE).astype(np.float64) * part * WINDOW_SIGMAS / 2
+    squared = (ticks[:, None] ** 2 + ticks**2).reshape(-1)
+    voters = np.flatnonzero(squared <= _RADIUS_SIGMAS**2)
+    return voters, np.exp(-squared[voters] / (2 * _WEIGHT_SIGMAS**2)).astype(np.float32)
+
+
+def dominant_angles(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N,) radians of the highest peak of (N, 36) histograms; 0 for an even patch."""
+    rows = np.arange(len(histograms))
+    return _peak_angle(histograms, rows, histograms.argmax(1))
+
+
+def strong_angles(
+    histograms: NDArray[np.float64], ratio: float = SECOND_PEAK
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Rows (M,) and radians (M,) of all peaks of at least ``ratio`` times the row's highest."""
+    before, after = np.roll(histograms, 1, 1), np.roll(histograms, -1, 1)
+    strong = histograms >= ratio * histograms.max(1, keepdims=True)
+    peak = (histograms > before) & (histograms >= after) & strong
+    peak[np.arange(len(peak)), histograms.argmax(1)] = True
+    rows, bins = np.nonzero(peak)
+    order = np.lexsort((-histograms[rows, bins], rows))
+    rows, bins = rows[order], bins[order]
+    return rows, _peak_angle(histograms, rows, bins)
+
+
+def _peak_angle(
+    histograms: NDArray[np.float64], rows: NDArray[np.intp], bins: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Radians of the parabola through each bin and its two neighbours."""
+    before, here, after = (histograms[rows, (bins + i) % BINS] for i in (-1, 0, 1))
+    bend = before + after - 2 * here
+    shift = np.zeros(len(rows))
+    np.divide(0.5 * (before - after), bend, out=shift, where=bend < 0)
+    return (bins + shift) * (2 * np.pi / BINS)
+
+
+def _smooth(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each bin with its two neighbours on either side, around the circle."""
+    shifted = [np.roll(histograms, i, 1) for i in range(-2, 3)]
+    return np.asarray(np.tensordot(_SMOOTHING, shifted, 1))
