@@ -15,6 +15,8 @@ def extract(
     max_size: int,
     keypoints: int | None = None,
     seed: int = 0,
+    *,
+    single_camera: bool = False,
 ) -> None:
     """Write cameras, images, keypoints and descriptors of the photos; an old file is replaced.
 
@@ -26,6 +28,7 @@ def extract(
         keypoints: most places per photo, None for COLMAP's default; a place may have two
             orientations, which count as one here.
         seed: of COLMAP's random numbers.
+        single_camera: one camera took all photos; by default those whose EXIF says so share one.
     """
     pycolmap = require_pycolmap()
     database.unlink(missing_ok=True)  # half-written
@@ -36,7 +39,8 @@ def extract(
     pycolmap.set_random_seed(seed)
     # Registered first: the threads of the extraction would number the photos as they finish.
     pycolmap.Database.open(database).close()
-    pycolmap.import_images(database, images, image_names=names)
+    mode = pycolmap.CameraMode.SINGLE if single_camera else pycolmap.CameraMode.AUTO
+    pycolmap.import_images(database, images, mode, names)
     pycolmap.extract_features(database, images, names, extraction_options=options)
 
 

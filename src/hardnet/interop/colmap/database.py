@@ -6,7 +6,9 @@ vectors find no match there. Keypoints, matches and two-view geometries are all 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +70,23 @@ def write_photos(
     """
     sizes = {name: found.image_size for name, found in features.items()}
     registered, refused = register_images(path, images, sizes, cameras)
+    _open_to_old_colmap(path)
     with require_pycolmap().Database.open(path) as database:
         for name, entry in registered.items():
             frames = turn_frames(features[name].frames, sizes[name], entry.orientation)
             database.write_keypoints(entry.id, to_colmap(frames))
     return refused
+
+
+def _open_to_old_colmap(path: Path) -> None:
+    """Add the columns without which COLMAP before 3.10 does not open a database.
+
+    Debian and Ubuntu still carry it. Newer versions pass over columns they do not know.
+    """
+    with closing(sqlite3.connect(path)) as connection:
+        for column in ("qw", "qx", "qy", "qz", "tx", "ty", "tz"):
+            connection.execute(f"ALTER TABLE images ADD COLUMN prior_{column} REAL")
+        connection.commit()
 
 
 def read_photos(database: Any) -> dict[str, Photo]:
