@@ -48,29 +48,32 @@ def made_up(names=("EVD", "WxBS", "mine")):
 
 
 def test_table_3_has_both_means_and_the_paper_beside():
-    first = tables(made_up())[0]
-    assert first.groups[1:] == [("EVD (2 of 15)", 3), ("WxBS (2 of 34)", 3), ("mine (2)", 3)]
+    first, common = tables(made_up())[:2]
+    assert first.groups[1:] == [("EVD (2 of 15)", 2), ("WxBS (2 of 34)", 2), ("mine (2)", 2)]
     lines = {line[0]: line[1:] for line in first.rows}
-    assert lines["net (dog)"][:3] == ["**2**", "50", "**80**"]
-    assert lines["rootsift (dog)"][:3] == ["1", "**60**", "60"]
+    assert lines["net (dog)"][:2] == ["**2**", "50"]
+    assert lines["rootsift (dog)"][:2] == ["1", "**60**"]
     # With the other detector rootsift matches both pairs: 19 and 65.
-    assert lines["rootsift (hessian-affine)"][:3] == ["**2**", "42", "42"]
-    assert lines["paper: HardNet+"] == ["15", "41", "-", "11", "54", "-", "-", "-", "-"]
+    assert lines["rootsift (hessian-affine)"][:2] == ["**2**", "42"]
+    assert lines["paper: HardNet+"] == ["15", "41", "11", "54", "-", "-"]
     assert "assumption" in first.note
+    assert common.rows[0][:3] == ["net (dog)", "1", "**80**"]
+    assert common.rows[1][:3] == ["rootsift (dog)", "1", "60"]
+    assert common.rows[3][:3] == ["rootsift (hessian-affine)", "2", "42"]
 
 
 def test_other_tables():
     shown = tables(made_up())
     titles = [table.title for table in shown]
-    assert len(titles) == 5 + 3 * 2
-    rules, areas, accuracy, agreement = shown[1:5]
+    assert len(titles) == 6 + 3 * 2
+    rules, areas, accuracy, agreement = shown[2:6]
     assert rules.rows[1][1:5] == ["1", "**2**", "**2**", "1"]  # gt-15, mods (16), mods-deep, ...
     assert [group for group, _ in areas.groups[1:]] == ["EVD (2 of 15)", "mine (2)"]
     # Errors 1 and 2 px: (2/3 + 1/3) / 2, (4/5 + 3/5) / 2, (.9 + .8) / 2.
     assert areas.rows[0][1:4] == ["**0.500**", "**0.700**", "**0.850**"]
-    assert accuracy.rows[0][1:5] == ["**0.500**", "**0.580**", "**0.660**", "**0.860**"]
+    assert accuracy.rows[0][1:6] == ["**0.500**", "**0.580**", "**0.660**", "**0.860**", "**50**"]
     assert [group for group, _ in agreement.groups[1:]] == ["WxBS (2 of 34)"]
-    pairs = shown[5]
+    pairs = shown[6]
     assert pairs.title == "EVD, dog: inliers per pair"
     assert pairs.rows == [["p1", "80", "60"], ["p2", "20", "(14)"]]
     for table in shown:
@@ -112,5 +115,5 @@ def test_a_detector_that_matches_nothing_still_has_a_bar(tmp_path):
         if line["detector"] == "dog":
             line |= {"inliers": 0, "correct_inliers": 0}
     lines = tables(results)[0].rows
-    assert lines[0][1:4] == ["**0**", "-", "-"]
+    assert lines[0][1:3] == ["**0**", "-"]
     figure(results, tmp_path / "pairs.png")

@@ -52,6 +52,7 @@ def test_areas_and_accuracy_are_means_over_all_pairs():
     assert net["auc_lines"]["5"] > net["auc"]["5"]
     np.testing.assert_allclose(net["accuracy"], [1.25 / 3] * 10, atol=1e-6)
     assert net["agreement"] is None
+    assert (net["mean_tentative"], net["mean_correct"]) == (100, pytest.approx(125 / 3))
 
 
 def test_a_pair_without_defined_corners_is_not_in_the_area():

@@ -54,6 +54,10 @@ def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: l
         texts = ["-" if value is None else f"{value:.0f}" for value in values]
         bars = axes.bar(places, heights, width, label=label, color=line_style(i)["color"])
         axes.bar_label(bars, texts, fontsize=7)
+    axes.locator_params(axis="y", integer=True)
+    if not any(entry[field] for entry in found.values()):
+        axes.set_ylim(0, 1)  # an axis around nothing would show meaningless small numbers
+        axes.set_yticks([0])
 
 
 def draw_accuracy(results: Results, path: Path) -> None:

@@ -22,7 +22,8 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
 
     Returns:
         set, detector, descriptor, pairs, matched, mean_inliers (over its own matched pairs),
-        common (how many pairs all matched), mean_common (over those), and where the ground truth
+        common (how many pairs all matched), mean_common (over those), mean_tentative and
+        mean_correct (matches before verification, over all pairs), and where the ground truth
         says it: auc and auc_lines {pixels: area}, accuracy (10,) and agreement (10,), each the mean
         over the pairs.
     """
@@ -47,6 +48,10 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
                 "mean_inliers": _mean([rule.counted(by_pair[p]) for p in matched[label]]),
                 "common": len(common),
                 "mean_common": _mean([rule.counted(by_pair[p]) for p in common]),
+                "mean_tentative": _mean([row["tentative"] for row in by_pair.values()]),
+                "mean_correct": _mean(
+                    [row["correct"] for row in by_pair.values() if row["correct"] is not None]
+                ),
             }
             entries.append(entry | _curves(list(by_pair.values())))
     return entries
