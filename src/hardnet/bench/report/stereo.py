@@ -17,7 +17,17 @@ from hardnet.bench.report.stereo_numbers import (
     sets_with,
 )
 from hardnet.bench.report.table import Table
-from hardnet.bench.stereo.curves import AUC_PIXELS = (1, 3, 5, 10)
+from hardnet.bench.stereo.curves import AUC_PIXELS, THRESHOLDS
+from hardnet.bench.stereo.measure import CORRECT_PIXELS
+from hardnet.bench.stereo.rules import RULES
+
+_NOTE = (
+    "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own mean: "
+    "compare descriptors by the next table. The paper's rows are of the complete sets "
+    "({complete}) and of MODS with view synthesis, which has more keypoints of more kinds: "
+    "compare the order, not the numbers. A pair is matched with {rule}."
+)
+_PIXELS = (1, 3, 5, 10)
 
 Column = Callable[[Entry], float | None]
 
