@@ -139,7 +139,7 @@ def test_closing_ends_the_threads(images: list[Path]) -> None:
     next(many)
     assert ours() != []
     start = time.perf_counter()
-    many.close()  # type: ignore[attr-defined]
+    many.close()
     assert ours() == []
     assert time.perf_counter() - start < 2
 
@@ -156,7 +156,7 @@ def test_a_slow_caller_bounds_what_is_kept(
         time.sleep(0.3)
         # In the queue, in the describing thread, and found or being found.
         assert len(started) <= taken + pipeline.AHEAD + 1 + 2 + pipeline.AHEAD
-    many.close()  # type: ignore[attr-defined]
+    many.close()
 
 
 def test_stages_overlap_and_a_descriptor_is_never_called_twice_at_once(
@@ -212,3 +212,13 @@ def test_ctrl_c_ends_the_process(photos: Path) -> None:
     )
     assert run.stdout == "stopped\n", run.stderr
     assert run.returncode == 0
+
+
+def test_a_program_that_forgets_the_iterator_ends(photos: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from hardnet.pipeline import extract_many\n"
+        "many = extract_many([Path(sys.argv[1])] * 1000, descriptor='rootsift', keypoints=50)\n"
+        "next(many)\n"
+    )
+    command = [sys.executable, "-c", script, photos / "camera.png"]
+    assert subprocess.run(command, timeout=60).returncode == 0

@@ -13,7 +13,7 @@ on, and to hold them back gains nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +54,7 @@ def extract_many(
     max_size: int | None = MAX_SIZE,
     upright: bool = False,
     workers: int | None = None,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Features of many image files, the same as :func:`hardnet.extract` gives for each.
 
     Args:
@@ -95,7 +95,7 @@ def _run(
     find: Callable[[Path], Found],
     describe: Callable[[Found], Features],
     workers: int | None,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """The stages in their threads; the iterator that the caller draws from."""
     described: Queue[Result | BaseException | None] = Queue(AHEAD)
     stop = Event()
@@ -125,7 +125,8 @@ def _run(
     count = workers or usable_cores()
     # Around all of it: one thread must not give OpenCV its voice back while another reads.
     with quiet_opencv(), ThreadPoolExecutor(count, "hardnet-find") as pool:
-        thread = Thread(target=describe_all, name="hardnet-describe")
+        # A daemon: a program that ends without closing the iterator must not wait for it.
+        thread = Thread(target=describe_all, name="hardnet-describe", daemon=True)
         thread.start()
         try:
             while (result := described.get()) is not None:

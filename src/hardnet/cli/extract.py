@@ -1,0 +1,120 @@
+"""`hardnet extract`: describe photos into a file for hloc, or for later."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from hardnet.cli.stage import Stage
+from hardnet.descriptors import names
+
+if TYPE_CHECKING:
+    from hardnet.interop.extraction import Report
+
+_HELP = """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
+
+It can be stopped at any moment; the same command goes on. Photos that were described before and
+have not changed are not done again; photos that cannot be read are skipped and listed.
+
+Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
+
+[dim]Example:[/]  hardnet extract photos/ -o feats.h5
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("extract", help=_HELP)(_extract)
+
+
+def _extract(
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGES...", help="Photos, and folders; searched recursively."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="A .h5 file, or a folder for one .npz per photo."),
+    ],
+    detector: Annotated[str, typer.Option(help="Name of a detector.")] = "dog",
+    descriptor: Annotated[
+        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
+    ] = "hardnet",
+    keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 2048,
+    max_size: Annotated[
+        int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
+    ] = 1600,
+    upright: Annotated[
+        bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
+    ] = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="Descriptors as float16: half the size, three digits.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew, whatever the output holds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    # Imported here so that `hardnet --help` does not wait for OpenCV.
+    from hardnet.interop.extraction import Settings, extract_to
+    from hardnet.interop.image_names import named_images
+
+    start = time.perf_counter()
+    settings = Settings(detector, descriptor, keypoints, max_size or None, upright, half)
+    errors = Console(stderr=True)
+    try:
+        with Stage(errors) as stage:
+            report = extract_to(
+                output,
+                named_images(images),
+                settings,
+                workers=workers,
+                overwrite=overwrite,
+                progress=stage,
+            )
+    except KeyboardInterrupt:
+        _say(errors, "stopped: what is described is kept; run the same command again to go on")
+        raise typer.Exit(1) from None
+    for reason in report.skipped.values():
+        _say(errors, f"skipped: {reason}")
+    seconds = time.perf_counter() - start
+    if as_json:
+        print(json.dumps(_to_json(report, output, seconds)))
+    else:
+        _say(Console(), _summary(report, output, seconds))
+    if report.skipped:
+        raise typer.Exit(1)
+
+
+def _to_json(report: Report, output: Path, seconds: float) -> dict[str, object]:
+    return {
+        "output": str(output),
+        "described": report.described,
+        "unchanged": report.unchanged,
+        "keypoints": report.keypoints,
+        "skipped": [{"image": name, "reason": why} for name, why in report.skipped.items()],
+        "seconds": round(seconds, 3),
+    }
+
+
+def _summary(report: Report, output: Path, seconds: float) -> str:
+    parts = [f"{report.described} photos described in {seconds:.1f} s"]
+    if report.described:
+        parts.append(f"{report.keypoints / report.described:.0f} keypoints each")
+    if report.unchanged:
+        parts.append(f"{report.unchanged} unchanged")
+    if report.skipped:
+        parts.append(f"{len(report.skipped)} skipped")
+    return f"{output}: {', '.join(parts)}"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
