@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.matching.residuals import Points
+from hardnet.matching.residuals import Points, sampson_error
 
 Kind = Literal["homography", "fundamental", "essential"]
 Estimator = Literal["magsac", "degensac"]
@@ -22,6 +22,8 @@ Cameras = tuple[ArrayLike, ArrayLike]
 
 _SAMPLES = 10_000
 _CONFIDENCE = 0.9999
+_FEW = 8  # matches that are worth a second fit
+_SHARE = 0.9  # of the inliers a second fit has to explain; some false ones it should not
 
 
 def estimate(
@@ -105,12 +107,27 @@ def _magsac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] 
 def _essential(
     a: Points, b: Points, threshold: float, cameras: tuple[Matrix, Matrix]
 ) -> NDArray[Any] | None:
+    """Fitted twice: among outliers OpenCV's last step leaves a pose that is degrees off."""
     focal = float(np.mean([camera[k, k] for camera in cameras for k in (0, 1)]))
     left, right = normalise(a, cameras[0]), normalise(b, cameras[1])
-    matrix, _ = cv2.findEssentialMat(
-        left, right, np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, threshold / focal, _SAMPLES
-    )
-    return matrix
+    pixels = threshold / focal
+
+    def fit(part: NDArray[np.bool_]) -> NDArray[Any] | None:
+        return cv2.findEssentialMat(
+            left[part], right[part], np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, pixels, _SAMPLES
+        )[0]
+
+    def agree(matrix: NDArray[Any] | None) -> NDArray[np.bool_]:
+        if matrix is None or matrix.shape != (3, 3):
+            return np.zeros(len(left), bool)
+        return sampson_error(np.asarray(matrix, np.float64), left, right) < pixels
+
+    first = fit(np.ones(len(left), bool))
+    inliers = agree(first)
+    if inliers.sum() < _FEW:
+        return first
+    second = fit(inliers)
+    return second if agree(second).sum() >= _SHARE * inliers.sum() else first
 
 
 def _degensac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] | None:

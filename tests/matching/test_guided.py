@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from hardnet.matching.geometry import Geometry, sampson_error, transfer_error
+from hardnet.matching.guided import guided_matches
+
+HOMOGRAPHY = np.array([[0.9, 0.2, 30], [-0.15, 1.1, 40], [1e-4, -5e-5, 1]])
+CAMERA = np.array([[500.0, 0, 100], [0, 500, 80], [0, 0, 1]])
+ESSENTIAL = np.array([[0.0, -0.2, 0.1], [0.2, 0, -1], [-0.1, 1, 0]])  # a sideways motion
+THRESHOLD = 3.0
+
+
+def geometry(kind: str) -> Geometry:
+    none = np.zeros(0, bool)
+    if kind == "homography":
+        return Geometry("homography", HOMOGRAPHY, none)
+    if kind == "essential":
+        return Geometry("essential", ESSENTIAL, none, (CAMERA, CAMERA))
+    inverse = np.linalg.inv(CAMERA)
+    return Geometry("fundamental", inverse.T @ ESSENTIAL @ inverse, none)
+
+
+def scene(kind: str, count: int = 60) -> tuple[np.ndarray, ...]:
+    """Descriptors and places of which some agree with the geometry, and several at one place."""
+    rng = np.random.default_rng(0)
+    xy_a = rng.uniform(0, 200, (count, 2))
+    xy_a[-10:] = xy_a[:10] + rng.normal(0, 0.5, (10, 2))
+    lifted = np.c_[xy_a, np.ones(count)] @ HOMOGRAPHY.T
+    shifted = xy_a + np.array([30.0, 0])
+    xy_b = lifted[:, :2] / lifted[:, 2:] if kind == "homography" else shifted
+    xy_b = (xy_b + rng.normal(0, 2, (count, 2)))[rng.permutation(count)][: count - 5]
+    a = rng.normal(size=(count, 5)).astype(np.float32)
+    b = rng.normal(size=(count - 5, 5)).astype(np.float32)
+    return a, b, xy_a, xy_b
+
+
+def slow(kind: str, ratio: float, limit: float) -> list[tuple[int, int, float]]:
+    a, b, xy_a, xy_b = scene(kind)
+    found = geometry(kind)
+    model = found.fundamental if kind != "homography" else found.model
+    error = transfer_error if kind == "homography" else sampson_error
+    distance = np.full((len(a), len(b)), np.inf)
+    for i in range(len(a)):
+        for j in range(len(b)):
+            if error(model, xy_a[i : i + 1], xy_b[j : j + 1])[0] < THRESHOLD:
+                distance[i, j] = math.dist(a[i].tolist(), b[j].tolist())
+    matches = []
+    for i in range(len(a)):
+        j = int(distance[i].argmin())
+        if distance[i, j] == np.inf or int(distance[:, j].argmin()) != i:
+            continue
+        others = [
+            distance[i, k] for k in range(len(b)) if math.dist(xy_b[j], xy_b[k]) > 2 * THRESHOLD
+        ]
+        if distance[i, j] < ratio * min(others, default=math.inf) and distance[i, j] <= limit:
+            matches.append((i, j, distance[i, j]))
+    return sorted(matches, key=lambda match: match[2])
+
+
+@pytest.mark.parametrize("kind", ["homography", "fundamental", "essential"])
+@pytest.mark.parametrize(("ratio", "limit"), [(0.95, np.inf), (0.7, np.inf), (0.95, 2.0)])
+@pytest.mark.parametrize("chunk", [1, 500, 10**6])
+def test_equals_explicit_loops(kind: str, ratio: float, limit: float, chunk: int) -> None:
+    expected = slow(kind, ratio, limit)
+    assert len(expected) > 3
+    indices, distances = guided_matches(
+        *scene(kind), geometry(kind), THRESHOLD, ratio, limit, chunk
+    )
+    assert indices.tolist() == [[i, j] for i, j, _ in expected]
+    np.testing.assert_allclose(distances, [d for _, _, d in expected], rtol=1e-5)
+
+
+def test_packed_bits() -> None:
+    bits = np.arange(20, dtype=np.uint8)[:, None]
+    xy = np.stack([np.arange(20) * 20.0, np.zeros(20)], 1)
+    same = Geometry("homography", np.eye(3), np.zeros(0, bool))
+    indices, distances = guided_matches(bits, bits, xy, xy, same, THRESHOLD)
+    assert sorted(indices.tolist()) == [[i, i] for i in range(20)]
+    assert (distances == 0).all()
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 2), (2, 0), (1, 1), (2, 1)])
+@pytest.mark.parametrize("kind", ["homography", "fundamental"])
+def test_few(n: int, m: int, kind: str) -> None:
+    a, b, xy_a, xy_b = scene(kind)
+    indices, distances = guided_matches(a[:n], b[:m], xy_a[:n], xy_b[:m], geometry(kind), THRESHOLD)
+    assert indices.shape == (len(distances), 2)
+
+
+def test_no_geometry_no_matches() -> None:
+    nothing = Geometry(None, None, np.zeros(0, bool))
+    assert len(guided_matches(*scene("homography"), nothing, THRESHOLD)[0]) == 0
+
+
+def test_what_lies_behind_the_camera_is_no_candidate() -> None:
+    behind = Geometry("homography", np.array([[1.0, 0, 0], [0, 1, 0], [-0.01, 0, 1]]), np.ones(0))
+    one = np.zeros((1, 4), np.float32)
+    # x = 200 lands on -200 by the formula, on the wrong side of the camera
+    place = np.array([[200.0, 0]])
+    assert len(guided_matches(one, one, place, -place, behind, THRESHOLD)[0]) == 0
+
+
+def test_memory_does_not_grow_with_the_product() -> None:
+    rng = np.random.default_rng(1)
+    count = 6000  # 36 million errors are 288 MB
+    a = rng.normal(size=(count, 8)).astype(np.float32)
+    xy = rng.uniform(0, 3000, (count, 2))
+    tracemalloc.start()
+    guided_matches(a, a, xy, xy, geometry("fundamental"), THRESHOLD)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6
