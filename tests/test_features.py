@@ -162,6 +162,14 @@ def test_frames_of_keypoints_carry_their_response(camera: np.ndarray) -> None:
     np.testing.assert_array_equal(found.scores, [np.float32(k.response) for k in keypoints])
 
 
+def test_frames_of_an_oxford_file(camera: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "ellipses.txt").write_text("1.0\n2\n100 50 0.01 0 0.01\n300 200 0.0025 0 0.0025\n")
+    found = extract(camera, descriptor=MeanGrey(), frames=tmp_path / "ellipses.txt")
+    np.testing.assert_allclose(found.xy, [[100, 50], [300, 200]])
+    sides = np.sqrt(np.linalg.det(found.frames[:, :, :2]))
+    assert sides[1] == pytest.approx(2 * sides[0])  # radii of 10 and 20 pixels
+
+
 def test_no_frames_give_no_features(camera: np.ndarray) -> None:
     for none in ([], (), np.zeros((0, 2, 3))):
         found = extract(camera, descriptor=MeanGrey(), frames=none)

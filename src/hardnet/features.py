@@ -8,10 +8,9 @@ their patches, :func:`describe` makes the features.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +18,13 @@ from numpy.typing import NDArray
 from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, centres, check_frames, from_opencv, rescale
+from hardnet.frames import Frames, centres, rescale
 from hardnet.images import Pixels, Source, read_image, shrink, to_grey
+from hardnet.own_frames import OwnFrames, own_frames
 from hardnet.patches import cut_patches
 
 if TYPE_CHECKING:
-    import cv2
-
     from hardnet.descriptors import Descriptor, Descriptors
-
-    GivenFrames = NDArray[Any] | Sequence[cv2.KeyPoint] | str | os.PathLike[str]
-    """(N, 2, 3) frames, OpenCV's keypoints, or the path of an Oxford ellipse file."""
 
 KEYPOINTS = 2048
 """How many keypoints are kept by default."""
@@ -130,7 +125,7 @@ def extract(
     max_size: int | None = MAX_SIZE,
     *,
     upright: bool = False,
-    frames: GivenFrames | None = None,
+    frames: OwnFrames | None = None,
 ) -> Features:
     """Detect and describe the keypoints of an image, or describe the frames you have.
 
@@ -149,12 +144,9 @@ def extract(
     Returns:
         Features; none at all (N = 0) for an image without structure.
     """
-    start = perf_counter()
     check_keypoints(keypoints)
     check_max_size(max_size)
-    detect = detectors.load(detector) if isinstance(detector, str) else detector
-    network = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
-    seconds = {"load": perf_counter() - start}
+    detect, network, seconds = load_both(detector, descriptor)
     found = find(prepare(image, max_size), detect, keypoints, upright, frames)
     features = describe(found, network)
     return replace(features, seconds=seconds | features.seconds)
@@ -182,7 +174,7 @@ def find(
     detector: Detector,
     keypoints: int = KEYPOINTS,
     upright: bool = False,
-    frames: GivenFrames | None = None,
+    frames: OwnFrames | None = None,
 ) -> Found:
     """Detect frames, or take those that are given, and cut their patches; see :func:`extract`."""
     check_keypoints(keypoints)
@@ -196,7 +188,7 @@ def find(
     else:
         if upright:
             raise HardnetError("frames are described as they are: leave upright out, or frames")
-        original, scores = _given(frames)
+        original, scores = own_frames(frames)
         shrunk = rescale(original, (fx, fy))
     detected = perf_counter()
     patches = cut_patches(prepared.grey, shrunk)
@@ -225,26 +217,14 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
     )
 
 
-def _given(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
-    """The frames a user brings, and their scores: the response of keypoints, else 0."""
-    if isinstance(frames, str | os.PathLike):
-        from hardnet.frames import read_oxford
-
-        array = read_oxford(frames)
-    elif not isinstance(frames, np.ndarray) and len(frames) and hasattr(frames[0], "response"):
-        response = np.array([keypoint.response for keypoint in frames], np.float32)
-        return _checked(from_opencv(frames)), response
-    else:
-        array = np.asarray(frames, np.float32).reshape(-1, 2, 3) if not len(frames) else frames
-    checked = _checked(array)
-    return checked, np.zeros(len(checked), np.float32)
-
-
-def _checked(frames: Any) -> Frames:
-    try:
-        return check_frames(frames)
-    except ValueError as error:
-        raise HardnetError(f"{error}: give (N, 2, 3) numbers, keypoints or a file") from error
+def load_both(
+    detector: str | Detector, descriptor: str | Descriptor
+) -> tuple[Detector, Descriptor, dict[str, float]]:
+    """Detector and descriptor, by name or as they are, and the time that took."""
+    start = perf_counter()
+    detect = detectors.load(detector) if isinstance(detector, str) else detector
+    network = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
+    return detect, network, {"load": perf_counter() - start}
 
 
 def check_keypoints(keypoints: int) -> None:

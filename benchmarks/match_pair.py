@@ -1,0 +1,246 @@
+"""From two image files to verified matches: ours, kornia's HardNet pipeline and OpenCV's SIFT.
+
+Everybody reads the same files, keeps as many keypoints, uses as many threads, and has its matches
+verified by the same function. Models are loaded before the clock starts. The contestants take
+turns, so that load on the machine hits all alike.
+
+Example: python benchmarks/match_pair.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from hardnet import detectors, provenance
+from hardnet.descriptors import WEIGHTS, load
+from hardnet.errors import HardnetError
+from hardnet.image_pair import extract_pair
+from hardnet.matching.geometry import transfer_error, verify
+from hardnet.matching.matches import match
+
+Points = NDArray[np.float32]
+Seconds = dict[str, float]
+Run = Callable[[Path, Path], tuple[Points, Points, Seconds]]
+"""Two files -> verified positions in a and in b, (M, 2) each, and the time per stage."""
+
+RATIO = 0.8  # of OpenCV's and kornia's ratio test, as their tutorials have it
+CORRECT_PIXELS = 3.0
+
+
+def main(
+    pair: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Two images [graf 1 and 3 of HARDNET_DATA, else a stereo pair]."),
+    ] = None,
+    keypoints: Annotated[int, typer.Option(help="Per image.")] = 2048,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/match_pair.json"),
+) -> None:
+    """Time per pair and per stage, and what is found; writes a JSON file."""
+    image_a, image_b, homography = _pair(pair)
+    cv2.setNumThreads(threads)
+    contestants = _contestants(keypoints, threads)
+    runs: dict[str, list[Seconds]] = {name: [] for name in contestants}
+    found: dict[str, dict[str, int]] = {}
+    for repetition in range(repetitions + 1):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            a, b, seconds = run(image_a, image_b)
+            total = time.perf_counter() - start
+            if repetition:  # the first one warms up
+                runs[name].append(seconds | {"total": total})
+            found[name] = _judge(a, b, homography)
+    medians = {name: _medians(rows) for name, rows in runs.items()}
+    for name, row in medians.items():
+        stages = ", ".join(f"{stage} {value:.3f}" for stage, value in row.items())
+        ratio = medians["kornia"]["total"] / row["total"]
+        to_sift = row["total"] / medians["opencv-sift"]["total"]
+        print(f"{name:24s} {ratio:5.2f}x kornia, {to_sift:5.2f} of SIFT's time | {stages}")
+        print(f"{'':24s} {found[name]}")
+    settings = {
+        "images": [
+            image_a.parent.name + "/" + image_a.name,
+            image_b.parent.name + "/" + image_b.name,
+        ],
+        "keypoints": keypoints,
+        "threads": threads,
+        "repetitions": repetitions,
+    }
+    results = {
+        "kind": "match_pair",
+        "seconds": medians,
+        "found": found,
+        "speed_of_kornia": _ratios(medians, "kornia"),
+        "speed_of_sift": _ratios(medians, "opencv-sift"),
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/match_pair.py', *sys.argv[1:]])}",
+            settings,
+            [image_a, image_b, WEIGHTS / "hardnet.onnx", WEIGHTS / "hardnet-int8.onnx"],
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float64] | None]:
+    """The images, and the true homography between them where it is known."""
+    if pair is not None:
+        return *pair, None
+    graf = Path(os.environ.get("HARDNET_DATA", "")) / "oxford-affine" / "graf"
+    if "HARDNET_DATA" in os.environ and graf.is_dir():
+        return graf / "1.png", graf / "3.png", np.loadtxt(graf / "H_1_3")
+    photos = Path(str(files("skimage") / "data"))
+    return photos / "motorcycle_left.png", photos / "motorcycle_right.png", None
+
+
+def _contestants(keypoints: int, threads: int) -> dict[str, Run]:
+    out: dict[str, Run] = {
+        "kornia": _kornia(keypoints, threads, doubled=True),
+        "kornia, not doubled": _kornia(keypoints, threads, doubled=False),
+        "opencv-sift": _sift(keypoints),
+    }
+    for detector in ("dog", "hessian-affine"):
+        if detector in detectors.names():
+            for descriptor in ("hardnet", "hardnet-int8"):
+                out[f"{detector} + {descriptor}"] = _ours(detector, descriptor, keypoints, threads)
+    return out
+
+
+def _ours(detector: str, descriptor: str, keypoints: int, threads: int) -> Run:
+    describe = load(descriptor, threads)
+
+    def run(image_a: Path, image_b: Path) -> tuple[Points, Points, Seconds]:
+        clock = _Clock()
+        a, b = extract_pair(image_a, image_b, detector, describe, keypoints)
+        clock("extract")
+        result = match(a, b)
+        # Reading and detecting overlap between the images; describing does not.
+        describing = a.seconds["describe"] + b.seconds["describe"]
+        seconds = {
+            "read, detect and cut": clock.seconds["extract"] - describing,
+            "describe": describing,
+            **result.seconds,
+        }
+        return result.xy_a[result.inliers], result.xy_b[result.inliers], seconds
+
+    return run
+
+
+def _sift(keypoints: int) -> Run:
+    sift = cv2.SIFT.create(nfeatures=keypoints)
+    matcher = cv2.BFMatcher(cv2.NORM_L2)
+
+    def run(image_a: Path, image_b: Path) -> tuple[Points, Points, Seconds]:
+        clock = _Clock()
+        images = [_read(image_a), _read(image_b)]
+        clock("read")
+        (ka, da), (kb, db) = (sift.detectAndCompute(image, None) for image in images)
+        clock("detect and describe")
+        pairs = matcher.knnMatch(da, db, k=2)
+        good = [m for m, n in pairs if m.distance < RATIO * n.distance]
+        a = np.array([ka[m.queryIdx].pt for m in good], np.float32).reshape(-1, 2)
+        b = np.array([kb[m.trainIdx].pt for m in good], np.float32).reshape(-1, 2)
+        clock("match")
+        inliers = verify(a, b).inliers
+        clock("verify")
+        return a[inliers], b[inliers], clock.seconds
+
+    return run
+
+
+def _kornia(keypoints: int, threads: int, doubled: bool) -> Run:
+    """Hessian blobs, dominant gradient orientation and HardNet with our weights, by kornia.
+
+    ``doubled``: the image is enlarged twice before detection, as in kornia's ready-made detectors,
+    in SIFT and in ours; small blobs are lost without it.
+    """
+    import kornia.feature as kf
+    import torch
+    from kornia.geometry import ScalePyramid
+    from safetensors.torch import load_file
+
+    torch.set_num_threads(threads)
+    net = kf.HardNet(False).eval()
+    net.load_state_dict(load_file(WEIGHTS / "hardnet.safetensors"))
+    detector = kf.ScaleSpaceDetector(
+        keypoints,
+        resp_module=kf.BlobHessian(),
+        scale_pyr_module=ScalePyramid(3, 1.6, 32, double_image=doubled),
+        ori_module=kf.LAFOrienter(19),
+        mr_size=6.0,
+    ).eval()
+    descriptor = kf.LAFDescriptor(net, patch_size=32, grayscale_descriptor=True).eval()
+
+    def run(image_a: Path, image_b: Path) -> tuple[Points, Points, Seconds]:
+        clock = _Clock()
+        images = [torch.from_numpy(_read(i)).float()[None, None] / 255 for i in (image_a, image_b)]
+        clock("read")
+        with torch.inference_mode():
+            frames = [detector(image, None)[0] for image in images]
+            clock("detect")
+            da, db = (descriptor(i, f)[0] for i, f in zip(images, frames, strict=True))
+            clock("cut and describe")
+            _, indices = kf.match_snn(da, db, RATIO)
+            a, b = (kf.get_laf_center(f)[0].numpy() for f in frames)
+            a, b = a[indices[:, 0].numpy()], b[indices[:, 1].numpy()]
+        clock("match")
+        inliers = verify(a, b).inliers
+        clock("verify")
+        return a[inliers], b[inliers], clock.seconds
+
+    return run
+
+
+class _Clock:
+    """Books the time since its last call under a stage's name."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = {}
+        self._last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage], self._last = now - self._last, now
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    image = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+    if image is None:
+        raise HardnetError(f"{path} cannot be read")
+    return np.asarray(image, np.uint8)
+
+
+def _judge(a: Points, b: Points, homography: NDArray[np.float64] | None) -> dict[str, int]:
+    """How many matches are verified, and how many of them true."""
+    found = {"inliers": len(a)}
+    if homography is not None:
+        error = transfer_error(homography, a.astype(np.float64), b.astype(np.float64))
+        found["correct"] = int((error < CORRECT_PIXELS).sum())
+    return found
+
+
+def _medians(rows: list[Seconds]) -> Seconds:
+    return {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
+
+
+def _ratios(medians: dict[str, Seconds], rival: str) -> dict[str, float]:
+    """How many times faster than the rival everybody is."""
+    return {name: medians[rival]["total"] / row["total"] for name, row in medians.items()}
+
+
+if __name__ == "__main__":
+    typer.run(main)
