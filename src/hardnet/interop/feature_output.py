@@ -2,8 +2,8 @@
 
 Every image becomes an ``.npz`` file of its own, which is whole or not there. A folder of these is
 an output. An HDF5 file is made of such a folder (``feats.h5.parts``) at the end: it is written
-beside the old one and takes its place at once. HDF5 itself writes in place and does not survive
-being killed, so no file that has its final name is ever open for writing. The price is room for
+inside it and takes the place of the old one at once. HDF5 itself writes in place and cannot be
+killed safely, so no file that has its final name is ever open for writing. The price is room for
 the features twice, at the end.
 
 The folder also has the settings, because features of different settings must not be mixed, and a
@@ -13,6 +13,7 @@ lock while somebody is writing.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ class FeatureOutput:
         """Whether the image was described when its file was in this state (``entry.state_of``)."""
         part = self._part(name)
         facts = self._old.get(name, {})
-        if part.exists():
+        if os.path.exists(part):  # unlike Path.exists, False for a name that is too long
             try:
                 facts = npz.read_entry(part, FACTS).facts
             except HardnetError:  # a power failure can do that
@@ -98,7 +99,9 @@ class FeatureOutput:
 
     def drop(self, name: str) -> None:
         """Forget an image, if it is there: it has changed, and cannot be read any more."""
-        self._part(name).unlink(missing_ok=True)
+        part = self._part(name)
+        if os.path.exists(part):
+            part.unlink()
         if self._old.pop(name, None) is not None:
             self._dropped = True
 
@@ -115,7 +118,8 @@ class FeatureOutput:
                     yield name, npz.read_entry(self._part(name))
                     progress(done, len(parts))
 
-            hdf5.write_file(self.path, entries(), json.dumps(self._settings), kept)
+            settings = json.dumps(self._settings)
+            hdf5.write_file(self.path, entries(), settings, kept, workplace=self.folder)
         # The state first: a folder without it is rubbish, even if this is interrupted.
         (self.folder / STATE).unlink(missing_ok=True)
         for name in parts:

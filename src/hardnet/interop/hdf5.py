@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,6 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.interop.entry import FACTS, Entry, Fact, from_entry, to_entry
-from hardnet.patchsets.cache import replacing
 
 SUFFIXES = (".h5", ".hdf5")
 SETTINGS = "settings"
@@ -94,28 +94,27 @@ def write_file(
     entries: Iterable[tuple[str, Entry]],
     settings: str | None = None,
     keep: Iterable[str] = (),
+    workplace: Path | None = None,
 ) -> None:
-    """Write a whole file beside ``path``, which then takes its place at once.
+    """Write a whole file under another name, which then takes the place of ``path`` at once.
 
     Args:
         path: of the file.
         entries: names and entries.
         settings: attribute of the file.
         keep: entries that are taken over from the file that is there.
+        workplace: a folder on the same disk to write in; that of ``path`` by default.
     """
-    with _writing(path), replacing(path) as part:
-        with h5py.File(part, "w") as file:
-            if settings is not None:
-                file.attrs[SETTINGS] = settings
-            keep = list(keep)
-            if keep:
-                with _open(path) as old:
-                    for name in keep:
-                        old.copy(name, file, name)
-            for name, entry in entries:
-                _write(file, name, entry)
-        with part.open("rb+") as stream:
-            os.fsync(stream.fileno())
+    part = (workplace or path.parent) / f"{path.name}.{os.getpid()}.part"
+    with _writing(path):
+        try:
+            with h5py.File(part, "w") as file:
+                _fill(file, path, entries, settings, list(keep))
+            with part.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def read_facts(path: Path) -> dict[str, Mapping[str, Fact]]:
@@ -154,9 +153,19 @@ def _writing(path: Path) -> Iterator[None]:
     except BlockingIOError as error:
         raise HardnetError(f"{path} cannot be written: {_BUSY}") from error
     except (OSError, RuntimeError) as error:
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error).partition("\n")[0]
-        raise HardnetError(f"{path} cannot be written: {reason}") from error
+        raise HardnetError(f"{path} cannot be written: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The system's word for what went wrong: a file that cannot be closed hides what was before."""
+    first: BaseException | None = error
+    while first is not None:
+        said = re.search(r"errno = (\d+)", str(first))
+        number = getattr(first, "errno", None) or (said and int(said[1]))
+        if number:
+            return os.strerror(number)
+        first = first.__context__
+    return str(error).partition("\n")[0]
 
 
 def _names(file: h5py.File) -> list[str]:
@@ -178,6 +187,23 @@ def _facts(group: h5py.Group) -> dict[str, Fact]:
 def _read(group: h5py.Group) -> Entry:
     arrays = {n: np.asarray(item) for n, item in group.items() if isinstance(item, h5py.Dataset)}
     return Entry(arrays, _facts(group))
+
+
+def _fill(
+    file: h5py.File,
+    path: Path,
+    entries: Iterable[tuple[str, Entry]],
+    settings: str | None,
+    keep: list[str],
+) -> None:
+    if settings is not None:
+        file.attrs[SETTINGS] = settings
+    if keep:
+        with _open(path) as old:
+            for name in keep:
+                old.copy(name, file, name)
+    for name, entry in entries:
+        _write(file, name, entry)
 
 
 def _write(file: h5py.File, name: str, entry: Entry) -> None:
