@@ -72,11 +72,13 @@ def model_numbers(folder: Path) -> ModelNumbers:
 def database_report(database: Path, photos: int, skipped: Mapping[str, str]) -> Report:
     """The numbers of a database."""
     with require_pycolmap().Database.open(database) as opened:
+        # COLMAP keeps a row for a pair that failed, too.
+        _, inliers = opened.read_two_view_geometry_num_inliers()
         return Report(
             photos=photos,
             skipped=skipped,
             keypoints=opened.num_keypoints(),
             pairs=opened.num_matched_image_pairs(),
-            verified_pairs=opened.num_verified_image_pairs(),
-            matches=opened.num_inlier_matches(),
+            verified_pairs=sum(count > 0 for count in inliers),
+            matches=sum(inliers),
         )
