@@ -89,3 +89,11 @@ def test_keypoints_repeat_on_a_real_pair(data: Path) -> None:
 def test_unknown_detector_lists_the_known() -> None:
     with pytest.raises(HardnetError, match="no detector 'surf': choose one of dog"):
         detectors.load("surf")
+
+
+@pytest.mark.parametrize("budget", [1, 50, 400])
+def test_a_budget_keeps_the_first_of_all(camera: np.ndarray, budget: int) -> None:
+    frames, scores = detect(camera, 1_000_000)
+    few, few_scores = detect(camera, budget)
+    np.testing.assert_array_equal(few, frames[:budget])
+    np.testing.assert_array_equal(few_scores, scores[:budget])

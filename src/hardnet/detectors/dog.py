@@ -34,7 +34,12 @@ def detect(
     """
     # Without precise upscaling OpenCV reports every keypoint a quarter of a pixel too far right
     # and down, because its doubled image is not centred.
-    sift = cv2.SIFT.create(nfeatures=0, contrastThreshold=CONTRAST, enable_precise_upscale=True)
+    # OpenCV keeps the budget and all that are as strong as its last one: tens of thousands of weak
+    # keypoints need not become Python objects. Orientations of one place are counted each.
+    budget = 0 if upright else keypoints
+    sift = cv2.SIFT.create(
+        nfeatures=budget, contrastThreshold=CONTRAST, enable_precise_upscale=True
+    )
     found = sift.detect(image, None)
     if not found:
         return empty_frames(), np.zeros(0, np.float32)
