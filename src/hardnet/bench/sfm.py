@@ -21,7 +21,7 @@ from hardnet.bench.alignment import align, rotation_angle
 from hardnet.bench.sfm_truth import Pose, Scene, read_poses
 from hardnet.images import list_images
 from hardnet.interop.colmap.cameras import CameraSettings
-from hardnet.interop.colmap.reconstruct import reconstruct
+from hardnet.interop.colmap.reconstruction import reconstruct
 from hardnet.interop.colmap.report import Report, database_report, model_numbers
 from hardnet.interop.colmap.settings import Settings
 from hardnet.sfm import sift

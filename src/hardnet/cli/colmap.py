@@ -92,7 +92,7 @@ def _colmap(
 ) -> None:
     from hardnet.interop.colmap.cameras import CameraSettings
     from hardnet.interop.colmap.pairs import PairSettings
-    from hardnet.interop.colmap.reconstruct import reconstruct
+    from hardnet.interop.colmap.reconstruction import reconstruct
     from hardnet.interop.colmap.settings import Settings
     from hardnet.matching.neighbours import RATIO
     from hardnet.matching.strategy import Strategy

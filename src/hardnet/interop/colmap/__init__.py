@@ -3,7 +3,7 @@
 from hardnet.interop.colmap.cameras import CameraSettings
 from hardnet.interop.colmap.database import write_database
 from hardnet.interop.colmap.pairs import PairSettings
-from hardnet.interop.colmap.reconstruct import reconstruct
+from hardnet.interop.colmap.reconstruction import reconstruct
 from hardnet.interop.colmap.settings import Settings
 
 __all__ = ["CameraSettings", "PairSettings", "Settings", "reconstruct", "write_database"]

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hardnet import descriptors
+from hardnet import descriptors, detectors
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.fingerprint import fingerprint
+from hardnet.detectors import Detector
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.folder_lock import FolderLock
@@ -68,7 +69,7 @@ def reconstruct(
     pycolmap = require_pycolmap()
     files = {p.relative_to(images).as_posix(): p for p in list_images(images)}
     check_cameras(settings.cameras)
-    describe = descriptors.load(settings.descriptor)
+    detect, describe = detectors.load(settings.detector), descriptors.load(settings.descriptor)
     inputs = {
         "settings": settings.to_json(),
         "descriptor": fingerprint(describe),
@@ -81,7 +82,7 @@ def reconstruct(
     try:
         with quiet(pycolmap):
             if not state.has("features"):
-                _extract(files, work, settings, describe, workers, progress)
+                _extract(files, work, settings, detect, describe, workers, progress)
                 state.add("features")
             if not state.has("database"):
                 _write_photos(images, files, work, settings, progress)
@@ -102,6 +103,7 @@ def _extract(
     files: Mapping[str, Path],
     work: Path,
     settings: Settings,
+    detect: Detector,
     describe: Descriptor,
     workers: int | None,
     progress: Progress,
@@ -112,7 +114,7 @@ def _extract(
     skipped: dict[str, str] = {}
     found = extract_many(
         list(left),
-        detector=settings.detector,
+        detector=detect,
         descriptor=describe,
         keypoints=settings.keypoints,
         max_size=settings.max_size,

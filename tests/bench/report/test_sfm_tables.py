@@ -1,0 +1,57 @@
+"""The tables of structure from motion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardnet.bench.report.sfm import tables
+
+ERRORS = {
+    "centre_mean": 0.004,
+    "centre_median": 0.003,
+    "centre_max": 0.009,
+    "centre_relative": 0.0005,
+    "rotation_mean": 0.02,
+    "rotation_max": 0.05,
+    "focal": 0.001,
+}
+
+
+def _row(method: str, **numbers: Any) -> dict[str, Any]:
+    row = {
+        "scene": "door",
+        "truth": "measured",
+        "method": method,
+        "photos": 12,
+        "keypoints": 6000,
+        "seconds": 31.4,
+        "registered": 12,
+        "points": 900,
+        "observations": 5000,
+        "track_length": 5.5,
+        "reprojection_error": 0.4,
+        "errors": ERRORS,
+    }
+    return row | numbers
+
+
+def test_sizes_then_errors() -> None:
+    better = _row("dog+hardnet", points=1000, errors=ERRORS | {"centre_mean": 0.002})
+    size, errors = tables({"rows": [_row("colmap-sift"), better]})
+    assert size.title == "Reconstruction of door, 12 photos"
+    assert size.rows[0][:3] == ["colmap-sift", "**12**", "900"]
+    assert size.rows[1][:3] == ["dog+hardnet", "**12**", "**1000**"]
+    assert errors.rows[0][1] == "0.00400"
+    assert errors.rows[1][1] == "**0.00200**"
+    assert errors.rows[0][4] == "**0.0500**"  # per cent
+    assert "truth: measured" in errors.note
+
+
+def test_a_scene_without_a_model_and_one_without_truth() -> None:
+    lost = _row("dog+pixels", registered=0, points=0, errors=None)
+    for field in ("observations", "track_length", "reprojection_error"):
+        del lost[field]
+    size, errors = tables({"rows": [_row("colmap-sift"), lost]})
+    assert size.rows[1][:4] == ["dog+pixels", "0", "0", "-"]
+    assert errors.rows[1][1:] == ["-"] * 6
+    assert len(tables({"rows": [_row("colmap-sift", errors=None)]})) == 1

@@ -1,0 +1,117 @@
+"""`hardnet colmap` and `hardnet bench sfm` from the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
+
+from hardnet.cli import bench_sfm, colmap  # noqa: E402
+from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.interop.colmap.pairs import PairSettings  # noqa: E402
+from hardnet.interop.colmap.report import ModelNumbers, Report  # noqa: E402
+from hardnet.interop.colmap.settings import Settings  # noqa: E402
+
+app = typer.Typer()
+colmap.register(app)
+bench_sfm.register(app)
+run = CliRunner()
+FAST = ["--descriptor", "rootsift", "--keypoints", "300", "--max-size", "300"]
+
+
+@pytest.fixture
+def album(photos: Path, tmp_path: Path) -> Path:
+    """Two views of a motorcycle, something else, and a broken file."""
+    folder = tmp_path / "photos [1]"
+    folder.mkdir()
+    for name in ("motorcycle_left.png", "motorcycle_right.png", "camera.png"):
+        shutil.copy(photos / name, folder)
+    (folder / "broken.jpg").write_bytes(b"no photo")
+    return folder
+
+
+def test_a_database_only(album: Path, tmp_path: Path) -> None:
+    command = ["colmap", str(album), "-o", str(tmp_path / "work"), "--no-mapping", *FAST]
+    done = run.invoke(app, [*command, "--json"])
+    assert done.exit_code == 0
+    report = json.loads(done.stdout)
+    assert report == json.loads((tmp_path / "work" / "report.json").read_text())
+    assert (report["pairs"], report["verified_pairs"]) == (3, 1)
+    assert list(report["skipped"]) == ["broken.jpg"]
+    shown = run.invoke(app, command)
+    assert "3 of 4" in shown.stdout
+    assert "1 of 3 verified" in shown.stdout
+    assert "skipped broken.jpg" in shown.stderr
+
+
+def test_no_model_is_exit_code_1_with_a_reason(album: Path, tmp_path: Path) -> None:
+    command = ["colmap", str(album), "-o", str(tmp_path / "work"), *FAST]
+    done = run.invoke(app, [*command, "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["models"] == {}
+    assert "no model: 1 pairs of photos match" in done.stderr
+
+
+def test_options_become_settings(
+    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Settings] = []
+    numbers = ModelNumbers(3, 1234, 5000, 4.05, 0.51)
+
+    def pretend(images: Path, work: Path, settings: Settings, **options: object) -> Report:
+        given.append(settings)
+        return Report(3, {}, 9, 3, 3, 99, {"sparse/0": numbers})
+
+    monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
+    monkeypatch.setattr("hardnet.interop.colmap.pairs.MANY_PHOTOS", 2)
+    command = ["colmap", str(album), "-o", str(tmp_path / "work")]
+    done = run.invoke(app, command)
+    assert given == [Settings()]
+    assert "4 photos have 6 pairs" in done.stderr
+    for part in ("1234", "4.05", "0.510 px"):
+        assert part in done.stdout
+    options = "--pairs sequential --overlap 5 --no-quadratic --loop 7 --max-size 0 --upright "
+    options += "--camera-model pinhole --single-camera --focal 900 --ratio 0.8 --min-images 4"
+    done = run.invoke(app, [*command, *options.split()])
+    assert "pairs;" not in done.stderr
+    assert given[1].pairs == PairSettings("sequential", 5, False, 7)
+    assert (given[1].max_size, given[1].upright, given[1].strategy.ratio) == (None, True, 0.8)
+    camera = given[1].cameras
+    assert (camera.model, camera.single, camera.focal) == ("PINHOLE", True, 900)
+    assert given[1].mapper.min_images == 4
+
+
+def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        ([str(tmp_path / "absent")], "is not a folder"),
+        ([str(album), "--camera-model", "round"], "no camera model 'ROUND'"),
+        ([str(album), "--detector", "absent"], "no detector 'absent'"),
+        ([str(album), "--pairs-file", str(tmp_path / "absent")], "list of pairs"),
+    ):
+        done = run.invoke(app, ["colmap", *arguments, "-o", str(tmp_path / "work"), *FAST])
+        assert isinstance(done.exception, HardnetError)
+        assert message in str(done.exception)
+        assert not (tmp_path / "work").exists()
+    assert run.invoke(app, ["colmap", str(album)]).exit_code == 2
+
+
+def test_help_has_an_example() -> None:
+    assert "hardnet colmap photos -o work" in run.invoke(app, ["colmap", "--help"]).stdout
+    assert "hardnet bench sfm" in run.invoke(app, ["sfm", "--help"]).stdout
+
+
+def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
+    for arguments, message in (
+        ([str(tmp_path / "absent")], "not a folder of photos"),
+        ([str(album), "--detectors", "dog,absent"], "no detector 'absent'"),
+        ([str(album), "-o", str(tmp_path)], "is a folder"),
+    ):
+        done = run.invoke(app, ["sfm", *arguments])
+        assert isinstance(done.exception, HardnetError)
+        assert message in str(done.exception)
