@@ -21,6 +21,7 @@ from hardnet.bench.report import (
     hpatches,
     hpatches_scale,
     pairs,
+    sfm,
     stereo,
     train_step,
     w1bs,
@@ -57,6 +58,7 @@ def _has_distractors(results: Results, name: str) -> bool:
 
 
 KINDS: Mapping[str, Kind] = {
+    "sfm": Kind(sfm.tables),
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
     "train_step": Kind(train_step.tables),
