@@ -93,7 +93,7 @@ def test_unknown_detector_lists_the_known() -> None:
 
 @pytest.mark.parametrize("budget", [1, 50, 400])
 def test_a_budget_keeps_the_first_of_all(camera: np.ndarray, budget: int) -> None:
-    frames, scores = detect(camera, 1_000_000)
-    few, few_scores = detect(camera, budget)
+    frames, scores = dog.detect(camera, 1_000_000)
+    few, few_scores = dog.detect(camera, budget)
     np.testing.assert_array_equal(few, frames[:budget])
     np.testing.assert_array_equal(few_scores, scores[:budget])

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import dog, hessian, hessian_affine
+from hardnet.detectors import affnet, dog, hessian, hessian_affine, mser
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 
@@ -29,17 +29,27 @@ _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
     "hessian": hessian.detect,
     "hessian-affine": hessian_affine.detect,
+    "mser": mser.detect,
 }
 
 
 def names() -> list[str]:
-    """The detectors that :func:`load` knows."""
+    """The detectors that :func:`load` knows and that need no further file."""
     return sorted(_DETECTORS)
 
 
 def load(name: str) -> Detector:
-    """The detector called ``name``."""
+    """The detector called ``name``.
+
+    Args:
+        name: one of :func:`names`; or, with PyTorch, ``affnet:AffNet.pth`` or
+            ``affnet:AffNet.pth,OriNet.pth``: Hessian keypoints with the shape (and orientation)
+            that the networks in these published weights files give.
+    """
+    if name.startswith(affnet.PREFIX):
+        return affnet.load(name)
     try:
         return _DETECTORS[name]
     except KeyError:
-        raise HardnetError(f"no detector '{name}': choose one of {', '.join(names())}") from None
+        known = f"{', '.join(names())}, or {affnet.PREFIX}AffNet.pth[,OriNet.pth]"
+        raise HardnetError(f"no detector '{name}': choose one of {known}") from None

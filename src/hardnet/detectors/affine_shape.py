@@ -72,7 +72,7 @@ def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[n
     window = frames.copy()
     window[:, :, :2] *= np.float32(side / _SIDE)
     # The image's own blur would hide gradients along the short axis, and round the shape off.
-    short = _axes(window[:, :, :2])[0]
+    short = axes(window[:, :, :2])[0]
     patches = cut_from_pyramid(images, window, short, side).astype(np.float32)
     dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
     dy = (patches[:, 2:, 1:-1] - patches[:, :-2, 1:-1]).reshape(len(frames), -1)
@@ -90,7 +90,7 @@ def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDA
     for _ in range(ITERATIONS):
         step, ratio = _reshaping(second_moments(images, out[active]))
         shape = out[active, :, :2] @ step
-        short, long = _axes(shape)
+        short, long = axes(shape)
         alive = (ratio > 0) & (long < MAX_STRETCH * short) & (short > _SMALLEST)
         out[active[alive], :, :2] = shape[alive]
         done = ratio > 1 - ISOTROPIC
@@ -119,7 +119,7 @@ def _reshaping(moments: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArr
     return step.astype(np.float32), ratio
 
 
-def _axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(N,) short and (N,) long half-axis of each (N, 2, 2) shape."""
     a, b, c, d = shape.reshape(-1, 4).astype(np.float64).T
     # Sum and difference of the singular values.

@@ -73,18 +73,20 @@ def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np
 
     Bin b holds the directions around 2 pi b / 36, measured in the patch, clockwise on screen.
     """
+    if not len(frames):
+        return np.zeros((0, BINS))
     part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
     window = frames.copy()
     window[:, :, :2] *= np.float32(part)
-    patches = cut_patches(image, window, _SIDE).reshape(len(frames), -1)
+    patches = cut_patches(image, window, _SIDE).reshape(len(frames), _SIDE * _SIDE)
     voters, weight = _voters(part)
     # Central differences: the neighbours of a voter are one column and one row away.
     right, left, below, above = (
         patches[:, voters + step].astype(np.float32) for step in (1, -1, _SIDE, -_SIDE)
     )
     magnitude, angle = cv2.cartToPolar(right - left, below - above)
-    magnitude = magnitude.reshape(len(frames), -1) * weight
-    position = angle.reshape(len(frames), -1) * np.float32(BINS / (2 * np.pi))
+    magnitude = magnitude.reshape(right.shape) * weight
+    position = angle.reshape(right.shape) * np.float32(BINS / (2 * np.pi))
     lower = position.astype(np.intp)  # 0 to 36: a full turn may be rounded up to
     upper_part = (position - lower) * magnitude
     row = BINS + 2

@@ -1,0 +1,89 @@
+"""Maximally stable extremal regions (Matas et al. 2002), by OpenCV, as elliptic frames."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors.affine_shape import MAX_STRETCH, axes
+from hardnet.detectors.orientation import orient
+from hardnet.frames import WINDOW_SIGMAS, Frames, empty_frames
+
+MIN_AREA = 30
+"""Pixels of the smallest region."""
+
+MAX_AREA = 0.05
+"""Largest region, as a part of the image."""
+
+MARGIN = 8
+"""Grey levels over which a region must stay nearly the same."""
+
+MAX_VARIATION = 1.0
+"""Largest change of a region's area over the margin, relative to its area.
+
+OpenCV's default of 0.25 leaves a fifth of the regions, and not the better ones: on graf 1-3, 42 of
+161 regions repeat, against 346 of 759."""
+
+_MIN_SIDE = 8  # no region with a neighbourhood fits into less
+
+
+def detect(
+    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
+) -> tuple[Frames, NDArray[np.float32]]:
+    """Find dark and bright regions that stay the same over many thresholds.
+
+    The frame has the region's centre and the shape of its covariance. The standard deviations take
+    the place of a keypoint's sigma, so the window's half-size is six of them, which is three times
+    the ellipse that has the same moments as the region. A region at the border is left out: its
+    shape depends on where the image ends.
+
+    Args:
+        image: (H, W) uint8.
+        keypoints: the budget; the largest regions are kept, as OpenCV does not tell how stable a
+            region is.
+        upright: the rotation-free form of the shape instead of the dominant gradient.
+
+    Returns:
+        (N, 2, 3) frames and (N,) scores (square root of the area), best first; N <= keypoints.
+    """
+    height, width = image.shape
+    if min(image.shape) < _MIN_SIDE:
+        return empty_frames(), np.zeros(0, np.float32)
+    largest = max(int(MAX_AREA * image.size), MIN_AREA + 1)
+    finder = cv2.MSER.create(
+        delta=MARGIN, min_area=MIN_AREA, max_area=largest, max_variation=MAX_VARIATION
+    )
+    regions, boxes = finder.detectRegions(image)
+    if not len(regions):
+        return empty_frames(), np.zeros(0, np.float32)
+    x, y, w, h = np.asarray(boxes).T
+    inner = (x > 0) & (y > 0) & (x + w < width) & (y + h < height)
+    area, centre, covariance = _moments(
+        [np.asarray(regions[i], np.int32) for i in np.flatnonzero(inner).tolist()]
+    )
+    shape = np.linalg.cholesky(covariance) * (WINDOW_SIGMAS / 2)
+    short, long = axes(shape)
+    order = np.lexsort((centre[:, 0], centre[:, 1], -area))
+    chosen = order[(long < MAX_STRETCH * short)[order]][:keypoints]
+    frames = np.concatenate([shape, centre[:, :, None]], 2)[chosen].astype(np.float32)
+    scores = np.sqrt(area[chosen]).astype(np.float32)
+    return frames if upright else orient(image, frames), scores
+
+
+def _moments(
+    regions: list[NDArray[np.int32]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Area (N,), centre (N, 2) and covariance (N, 2, 2) of regions, lists of pixels (n, 2)."""
+    area = np.array([len(region) for region in regions], np.float64)
+    if not len(area):
+        return area, np.zeros((0, 2)), np.zeros((0, 2, 2))
+    points = np.concatenate(regions).astype(np.float64)
+    first = np.concatenate([[0], np.cumsum(area)[:-1]]).astype(np.intp)
+    centre = np.add.reduceat(points, first) / area[:, None]
+    points -= np.repeat(centre, area.astype(np.intp), 0)
+    products = np.column_stack([points[:, 0] ** 2, points[:, 0] * points[:, 1], points[:, 1] ** 2])
+    xx, xy, yy = (np.add.reduceat(products, first) / area[:, None]).T
+    # A pixel is a square, not a point: it has a variance of its own.
+    xx, yy = xx + 1 / 12, yy + 1 / 12
+    return area, centre, np.stack([xx, xy, xy, yy], 1).reshape(-1, 2, 2)
