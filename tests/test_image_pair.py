@@ -8,6 +8,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.features import extract
 from hardnet.image_pair import extract_pair
+from hardnet.matching.matches import match
 
 
 def test_a_pair_is_two_images(photos: Path, camera: np.ndarray) -> None:
@@ -24,3 +25,12 @@ def test_a_pair_is_two_images(photos: Path, camera: np.ndarray) -> None:
 def test_a_pair_with_a_bad_image(camera: np.ndarray) -> None:
     with pytest.raises(HardnetError, match=r"none\.jpg"):
         extract_pair(camera, "none.jpg", descriptor="rootsift")
+
+
+def test_matching_two_files_is_matching_their_features(photos: Path) -> None:
+    paths = photos / "motorcycle_left.png", photos / "motorcycle_right.png"
+    at_once = match(*paths)
+    one_by_one = match(*map(extract, paths))
+    np.testing.assert_array_equal(at_once.indices, one_by_one.indices)
+    np.testing.assert_array_equal(at_once.inliers, one_by_one.inliers)
+    np.testing.assert_array_equal(at_once.geometry.model, one_by_one.geometry.model)

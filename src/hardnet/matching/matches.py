@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features, extract
+from hardnet.image_pair import extract_pair
 from hardnet.images import Source, write_image
 from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
@@ -114,6 +115,8 @@ def match(
         raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
     if model == "essential" and cameras is None:
         raise HardnetError(NO_CAMERAS)
+    if not isinstance(a, Features) and not isinstance(b, Features):
+        a, b = extract_pair(a, b)
     a = a if isinstance(a, Features) else extract(a)
     b = b if isinstance(b, Features) else extract(b)
     if a.descriptor != b.descriptor:
