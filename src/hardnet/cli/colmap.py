@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _HELP = """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
 Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
-features (a file per photo) and report.json. Run it again after it was stopped and it goes on where
-it was.
+features.h5 and report.json. Run it again after it was stopped and it goes on where it was.
 
 Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 

@@ -86,7 +86,7 @@ def test_only_photos_of_the_same_thing_are_verified(whole: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "done", "again"),
     # Of the first two photos one is broken, and tried once more.
-    [("features", 2, 1), ("database", 0, 0), ("matches", 3, 3)],
+    [("describing", 2, 1), ("database", 0, 0), ("matches", 3, 3)],
 )
 def test_a_killed_run_goes_on(
     album: Path, whole: Path, tmp_path: Path, stage: str, done: int, again: int

@@ -9,27 +9,23 @@ from functools import partial
 from pathlib import Path
 
 from hardnet import descriptors, detectors
-from hardnet.descriptors import Descriptor
 from hardnet.descriptors.fingerprint import fingerprint
-from hardnet.detectors import Detector
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.folder_lock import FolderLock
 from hardnet.images import list_images
-from hardnet.interop import npz
+from hardnet.interop import extraction, hdf5
 from hardnet.interop.colmap.cameras import check_cameras
 from hardnet.interop.colmap.database import write_photos
 from hardnet.interop.colmap.pair_matching import match_pairs
 from hardnet.interop.colmap.pairs import Pair, choose_pairs, read_pairs
 from hardnet.interop.colmap.report import Report, database_report, model_numbers
 from hardnet.interop.colmap.settings import Settings
-from hardnet.pipeline import extract_many
 from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
 from hardnet.sfm.mapping import build_models, usable_models
 from hardnet.sfm.work_folder import WorkFolder, photo_facts
 
-FEATURES = "features"
-"""Folder with one file per photo: each is whole or absent, also after the process was killed."""
+FEATURES = "features.h5"
 SKIPPED = "skipped.json"
 REPORT = "report.json"
 
@@ -48,7 +44,7 @@ def reconstruct(
 ) -> Report:
     """Make a COLMAP database of a folder of photos, and models of it.
 
-    Everything is kept in the work folder: ``features``, ``database.db``, ``sparse/0`` and so on,
+    Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
     and ``report.json``. Called again after it was stopped, it goes on where it was.
 
     Args:
@@ -69,7 +65,8 @@ def reconstruct(
     pycolmap = require_pycolmap()
     files = {p.relative_to(images).as_posix(): p for p in list_images(images)}
     check_cameras(settings.cameras)
-    detect, describe = detectors.load(settings.detector), descriptors.load(settings.descriptor)
+    detectors.load(settings.detector)  # a wrong name shows before anything is written
+    describe = descriptors.load(settings.descriptor)
     inputs = {
         "settings": settings.to_json(),
         "descriptor": fingerprint(describe),
@@ -82,7 +79,7 @@ def reconstruct(
     try:
         with quiet(pycolmap):
             if not state.has("features"):
-                _extract(files, work, settings, detect, describe, workers, progress)
+                _extract(files, work, settings, workers, progress)
                 state.add("features")
             if not state.has("database"):
                 _write_photos(images, files, work, settings, progress)
@@ -103,33 +100,20 @@ def _extract(
     files: Mapping[str, Path],
     work: Path,
     settings: Settings,
-    detect: Detector,
-    describe: Descriptor,
     workers: int | None,
     progress: Progress,
 ) -> None:
     """Features of the photos that have none yet."""
-    left = {file: name for name, file in files.items() if not _features_file(work, name).exists()}
-    done = len(files) - len(left)
-    skipped: dict[str, str] = {}
-    found = extract_many(
-        list(left),
-        detector=detect,
-        descriptor=describe,
-        keypoints=settings.keypoints,
-        max_size=settings.max_size,
-        upright=settings.upright,
-        workers=workers,
+    how = extraction.Settings(
+        settings.detector,
+        settings.descriptor,
+        settings.keypoints,
+        settings.max_size,
+        settings.upright,
     )
-    progress("features", done, len(files))
-    for number, (file, features) in enumerate(found, done + 1):
-        if isinstance(features, HardnetError):
-            skipped[left[file]] = str(features)
-        else:
-            npz.write_features(_features_file(work, left[file]), features)
-        progress("features", number, len(files))
-    _check_enough(len(files), skipped)
-    _write_skipped(work, skipped)
+    report = extraction.extract_to(work / FEATURES, files, how, workers=workers, progress=progress)
+    _check_enough(len(files), report.skipped)
+    _write_skipped(work, report.skipped)
 
 
 def _write_photos(
@@ -139,7 +123,7 @@ def _write_photos(
     skipped = _skipped(work)
     progress("database", 0, 1)
     features = {
-        name: _without_descriptors(_read_features(work, name))
+        name: _without_descriptors(hdf5.read_features(work / FEATURES, name))
         for name in names
         if name not in skipped
     }
@@ -159,7 +143,7 @@ def _match(
     skipped = _skipped(work)
     match_pairs(
         work / DATABASE,
-        partial(_read_features, work),
+        partial(hdf5.read_features, work / FEATURES),
         _pairs([name for name in names if name not in skipped], skipped, settings),
         settings.strategy,
         settings.mapper.seed,
@@ -197,14 +181,6 @@ def _build(
     models = usable_models(sparse, settings.mapper.min_images)
     numbers = {model.relative_to(work).as_posix(): model_numbers(model) for model in models}
     return replace(report, models=numbers)
-
-
-def _features_file(work: Path, name: str) -> Path:
-    return work / FEATURES / f"{name}.npz"
-
-
-def _read_features(work: Path, name: str) -> Features:
-    return npz.read_features(_features_file(work, name))
 
 
 def _without_descriptors(features: Features) -> Features:
