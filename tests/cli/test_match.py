@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from hardnet import detectors
 from hardnet.images import read_image, write_image
 
 
@@ -169,3 +170,74 @@ def test_max_size_reports_original_pixels(pair: tuple[Path, Path]) -> None:
     assert found["images"][0]["size"] == [741, 500]
     assert matches[:, 0].max() > 600
     assert np.median(np.abs(matches[:, 1] - matches[:, 3])) < 1
+
+
+def test_detectors_are_named() -> None:
+    help_text = hardnet("--help").stdout
+    for name in detectors.names():
+        assert name in help_text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--guided", "--fginn", "10", "--symmetric"],
+        ["--no-mutual", "--duplicates", "2", "--neighbours", "flann"],
+        ["--strategy", "mods", "--frame-check", "--threshold", "2"],
+        ["--upright", "--detector", "hessian-affine"],
+    ],
+)
+def test_ways_to_match(pair: tuple[Path, Path], options: list[str]) -> None:
+    run = rootsift(*pair, "--json", "--keypoints", 1000, *options)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert set(found) == {"images", "geometry", "matches", "inliers", "seconds"}
+    inliers = np.array(found["matches"])[found["inliers"]]
+    assert len(inliers) > 100
+    assert np.median(np.abs(inliers[:, 1] - inliers[:, 3])) < 1
+
+
+def test_options_override_those_of_the_strategy(pair: tuple[Path, Path]) -> None:
+    def count(*options: str) -> int:
+        run = rootsift(*pair, "--json", "--keypoints", 500, "--strategy", "mods", *options)
+        return len(json.loads(run.stdout)["matches"])
+
+    assert count("--mutual") < count() < count("--ratio", "1")
+
+
+def test_essential_matrix(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    by_focal = rootsift(*pair, "--json", "--model", "essential", "--focal", 1000)
+    assert by_focal.returncode == 0, by_focal.stderr
+    found = json.loads(by_focal.stdout)["geometry"]
+    assert found["kind"] == "essential"
+    # A rectified pair: the camera moved sideways and did not turn.
+    essential = np.array(found["model"]) / np.abs(found["model"]).max()
+    np.testing.assert_allclose(np.abs(essential[1:, 1:]), [[0, 1], [1, 0]], atol=0.05)
+    file = tmp_path / "camera.txt"
+    file.write_text("1000, 0, 370\n0 1000 249.5\n0 0 1\n")  # the middle of 741 x 500
+    by_file = rootsift(*pair, "--json", "--model", "essential", "--camera", file, "--camera", file)
+    assert json.loads(by_file.stdout)["geometry"] == found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "essential"], "needs --camera FILE or --focal"),
+        (["--model", "essential", "--focal", "9", "--camera", "x"], "exclude each other"),
+        (["--camera", "missing.txt"], "cannot read --camera missing.txt"),
+        (["--camera", __file__], "nine numbers"),
+        (["--focal", "-5"], "a camera is"),
+        (["--fginn", "0"], "fginn is 0.0"),
+        (["--threshold", "-1"], "threshold is -1.0"),
+        (["--camera", "a", "--camera", "b", "--camera", "c"], "3 times"),
+    ],
+)
+def test_wrong_options_are_one_line_and_code_one(
+    pair: tuple[Path, Path], options: list[str], message: str
+) -> None:
+    run = rootsift(*pair, "--keypoints", 50, *options)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert run.stderr.startswith("error:")
+    assert message in run.stderr

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from hardnet.cli.match_cameras import cameras
+from hardnet.cli.match_output import to_json, to_table, why_not
 from hardnet.descriptors import names
+from hardnet.errors import HardnetError
 
-if TYPE_CHECKING:
-    from hardnet.matching.matches import Matches
-
-_HELP = """Match two photos and verify the matches by a homography or a fundamental matrix.
+_HELP = """Match two photos and verify the matches by the geometry between them.
 
 Exit code 0: verified. 1: nothing could be verified, or an image cannot be read.
 
-[dim]Example:[/]  hardnet match left.jpg right.jpg -o matches.png
+[dim]Examples:[/]  hardnet match left.jpg right.jpg -o matches.png
+
+           hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
 """
+
+_FIND, _VERIFY = "How matches are found", "How matches are verified"
 
 
 class Model(StrEnum):
@@ -31,6 +34,29 @@ class Model(StrEnum):
     auto = "auto"
     homography = "homography"
     fundamental = "fundamental"
+    essential = "essential"
+
+
+class Preset(StrEnum):
+    """Where the options that are not given come from."""
+
+    default = "default"
+    mods = "mods"
+
+
+class Neighbours(StrEnum):
+    """How nearest descriptors are searched."""
+
+    exact = "exact"
+    flann = "flann"
+    faiss = "faiss"
+
+
+class Estimator(StrEnum):
+    """Which robust estimator fits the geometry."""
+
+    magsac = "magsac"
+    degensac = "degensac"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,90 +74,146 @@ def _match(
     descriptor: Annotated[
         str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
     ] = "hardnet",
-    detector: Annotated[str, typer.Option(help="dog.")] = "dog",
+    detector: Annotated[
+        str,
+        typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
+    ] = "dog",
     keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 2048,
     max_size: Annotated[
         int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
     ] = 1600,
-    model: Annotated[Model, typer.Option(help="Geometry of the scene.")] = Model.auto,
+    upright: Annotated[
+        bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
+    ] = False,
+    strategy: Annotated[
+        Preset,
+        typer.Option(
+            help="What is not given below: our default, or the matcher of MODS.",
+            rich_help_panel=_FIND,
+        ),
+    ] = Preset.default,
     ratio: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
+        float | None,
+        typer.Option(
+            min=0.01, max=1, help="Ratio test: smaller is stricter.", rich_help_panel=_FIND
+        ),
+    ] = None,
+    mutual: Annotated[
+        bool | None,
+        typer.Option(
+            "--mutual/--no-mutual", help="Nearest in both directions.", rich_help_panel=_FIND
+        ),
+    ] = None,
+    symmetric: Annotated[
+        bool | None,
+        typer.Option("--symmetric", help="Ratio test in both directions.", rich_help_panel=_FIND),
+    ] = None,
+    fginn: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="The ratio test's second neighbour is farther than this from the first; 10 is "
+            "usual.",
+            rich_help_panel=_FIND,
+        ),
+    ] = None,
+    duplicates: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Of matches that agree to this in both photos, keep the best.",
+            rich_help_panel=_FIND,
+        ),
+    ] = None,
+    neighbours: Annotated[
+        Neighbours | None,
+        typer.Option(help="exact; the others miss some.", rich_help_panel=_FIND),
+    ] = None,
+    model: Annotated[
+        Model, typer.Option(help="Geometry of the scene.", rich_help_panel=_VERIFY)
+    ] = Model.auto,
+    camera: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="For essential: nine numbers, fx 0 cx 0 fy cy 0 0 1; one file, or one per photo.",
+            rich_help_panel=_VERIFY,
+        ),
+    ] = None,
+    focal: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="For essential: focal length of both, in pixels of the originals.",
+            rich_help_panel=_VERIFY,
+        ),
+    ] = None,
+    estimator: Annotated[
+        Estimator | None, typer.Option(help="Robust estimator.", rich_help_panel=_VERIFY)
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="How far an inlier may be off, after --max-size.",
+            rich_help_panel=_VERIFY,
+        ),
+    ] = None,
+    frame_check: Annotated[
+        bool | None,
+        typer.Option(
+            "--frame-check",
+            help="Size and orientation of keypoints must agree, too.",
+            rich_help_panel=_VERIFY,
+        ),
+    ] = None,
+    guided: Annotated[
+        bool | None,
+        typer.Option(
+            "--guided", help="Look again along the geometry found.", rich_help_panel=_VERIFY
+        ),
     ] = None,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.descriptors import load
     from hardnet.features import extract
     from hardnet.matching.matches import match
-    from hardnet.matching.neighbours import RATIO
+    from hardnet.matching.strategy import MODS, Strategy
 
+    given: dict[str, Any] = {
+        "ratio": ratio,
+        "mutual": mutual,
+        "symmetric": symmetric,
+        "fginn": fginn,
+        "duplicates": duplicates,
+        "neighbours": neighbours and neighbours.value,
+        "estimator": estimator and estimator.value,
+        "threshold": threshold,
+        "frame_check": frame_check,
+        "guided": guided,
+    }
+    base = MODS if strategy is Preset.mods else Strategy()
+    chosen = replace(base, **{name: value for name, value in given.items() if value is not None})
+    if model is Model.essential and not camera and focal is None:
+        raise HardnetError("--model essential needs --camera FILE or --focal PIXELS")
     describe = load(descriptor)
     with Console(stderr=True).status("Matching..."):
         a, b = (
-            extract(path, detector, describe, keypoints, max_size or None)
+            extract(path, detector, describe, keypoints, max_size or None, upright=upright)
             for path in (image_a, image_b)
         )
-        result = match(a, b, model.value, RATIO if ratio is None else ratio)
+        known = cameras(a, b, camera or [], focal)
+        result = match(a, b, model.value, strategy=chosen, cameras=known)
         verified = result.geometry.kind is not None
         if output is not None and verified:
             result.draw(output)
     if as_json:
-        print(json.dumps(_to_json(result)))
+        print(json.dumps(to_json(result)))
     else:
-        Console().print(_to_table(result))
+        Console().print(to_table(result))
     if not verified:
-        line = f"no match: {_why_not(result)}"
+        line = f"no match: {why_not(result)}"
         Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1)
     if output is not None and not as_json:
         Console().print(f"picture: {output}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _seconds(result: Matches) -> dict[str, float]:
-    """Time per stage; what is done to both images is added up."""
-    stages = result.a.seconds | {k: result.a.seconds[k] + v for k, v in result.b.seconds.items()}
-    return {name: round(value, 4) for name, value in (stages | result.seconds).items()}
-
-
-def _to_json(result: Matches) -> dict[str, Any]:
-    """The object that --json prints; positions in pixels of the upright original images."""
-    matrix = result.geometry.model
-    rows = zip(result.xy_a.tolist(), result.xy_b.tolist(), strict=True)
-    return {
-        "images": [
-            {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
-            for f in (result.a, result.b)
-        ],
-        "geometry": {
-            "kind": result.geometry.kind,
-            "model": None if matrix is None else matrix.tolist(),
-        },
-        "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
-        "inliers": result.inliers.tolist(),
-        "seconds": _seconds(result),
-    }
-
-
-def _to_table(result: Matches) -> Table:
-    """The same for people, without the coordinates."""
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for features in (result.a, result.b):
-        width, height = features.image_size
-        name = escape(Path(features.path or "").name)
-        table.add_row(name, f"{width} x {height}, {len(features)} keypoints")
-    table.add_row("descriptor", result.a.descriptor)
-    table.add_row("matches", str(len(result)))
-    table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
-    table.add_row("model", result.geometry.kind or "none")
-    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in _seconds(result).items()))
-    return table
-
-
-def _why_not(result: Matches) -> str:
-    """What a user can do about a pair that does not match."""
-    empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
-    if empty:
-        return f"no keypoints in {' and '.join(empty)}; is there anything but a flat surface?"
-    return (
-        f"{len(result)} tentative matches between {result.a.path} and {result.b.path}, but no "
-        "geometry agrees; try more --keypoints or a larger --max-size"
-    )
