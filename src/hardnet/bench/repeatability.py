@@ -119,18 +119,23 @@ def _similar_areas(first: Frames, second: Frames) -> NDArray[np.bool_]:
 
 def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.float64]:
     """Area common to the unit circle and ellipses (N, 2, 2) at (N, 2), summed over chords."""
-    # Chords at cos(t): evenly spread angles crowd them where the circle's edge is steep.
     t = (np.arange(_CHORDS) + 0.5) * (np.pi / _CHORDS)
-    x, width = np.cos(t), np.sin(t) * (np.pi / _CHORDS)
     spread = shape @ shape.swapaxes(1, 2)
     xx, xy = spread[:, 0, 0, None], spread[:, 0, 1, None]
     det = np.linalg.det(spread)[:, None]
-    u = x[None] - centre[:, :1]
+    # Chords are looked at where both are, and crowd at the ends, where their edges are steep.
+    left = np.maximum(centre[:, :1] - np.sqrt(xx), -1)
+    right = np.minimum(centre[:, :1] + np.sqrt(xx), 1)
+    reach = np.maximum(right - left, 0) / 2
+    x = (left + right) / 2 + reach * np.cos(t)
+    width = reach * np.sin(t) * (np.pi / _CHORDS)
+    edge = np.sqrt(np.maximum(1 - x * x, 0))
+    u = x - centre[:, :1]
     # The ellipse above u: v = v0 +- h, from p^T spread^-1 p = 1.
     middle = centre[:, 1:] + xy / xx * u
     half = np.sqrt(np.maximum(det * (xx - u * u), 0)) / xx
-    top = np.minimum(middle + half, np.sin(t))
-    bottom = np.maximum(middle - half, -np.sin(t))
+    top = np.minimum(middle + half, edge)
+    bottom = np.maximum(middle - half, -edge)
     return np.asarray((np.maximum(top - bottom, 0) * width).sum(1))
 
 
