@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet import descriptors, detectors
+from hardnet.descriptors.fingerprint import file_digest
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.interop.entry import state_of
@@ -82,7 +83,7 @@ def extract_to(
     describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
     kept: dict[str, Any] = asdict(settings) | {
         "weights": getattr(describe, "identity", None),
-        "detector_weights": getattr(detect, "identity", None),
+        "detector_weights": _digests(settings.detector),
     }
     report = Report()
     with open_output(output, kept, overwrite) as store:
@@ -111,6 +112,12 @@ def extract_to(
         except HardnetError as error:
             raise _kept(store, str(error)) from error
     return report
+
+
+def _digests(detector: str) -> list[str]:
+    """Of the weights files that a detector's name names, as in "affnet:AffNet.pth,OriNet.pth"."""
+    files = detector.partition(":")[2].split(",")
+    return [file_digest(file) for file in files if Path(file).is_file()]
 
 
 def _todo(

@@ -1,0 +1,198 @@
+"""A folder of photos: one after the other, overlapped, and each stage alone, in one run.
+
+No pipeline can be faster than its slowest stage, nor than the work of all stages shared evenly by
+all cores; where every stage already uses all cores, the second limit is the one that counts.
+
+Example: python benchmarks/extract_folder.py --images photos
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from hardnet import descriptors, detectors, provenance
+from hardnet.errors import HardnetError
+from hardnet.features import Features, describe, extract, find, prepare
+from hardnet.images import list_images
+from hardnet.interop.extraction import Settings, extract_to
+from hardnet.pipeline import extract_many
+
+MIN_SIDE = 400
+"""Smaller pictures of scikit-image are icons and test patterns, not photographs."""
+
+
+def main(
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folders of photos [scikit-image's, and those in HARDNET_DATA]."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="So many of them, spread evenly.")] = 20,
+    descriptor: Annotated[list[str] | None, typer.Option(help="[hardnet, hardnet-int8]")] = None,
+    detector: Annotated[str, typer.Option()] = "dog",
+    keypoints: Annotated[int, typer.Option()] = 2048,
+    workers: Annotated[int | None, typer.Option(help="[one per core]")] = None,
+    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 1,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/extract_folder.json"),
+) -> None:
+    """Seconds, processor seconds and memory; writes a JSON file."""
+    paths = _choose(images or _default_folders(), count)
+    rows = []
+    for name in descriptor or ["hardnet", "hardnet-int8"]:
+        settings = Settings(detector, name, keypoints)
+        row = {"descriptor": name} | _measure(paths, settings, workers, repetitions)
+        row["memory_mb"] = {
+            how: _peak_memory(how, paths, settings, workers) for how in ("sequential", "overlapped")
+        }
+        rows.append(row)
+        print(json.dumps(row))
+    chosen = {
+        "images": len(paths),
+        "megapixels": round(float(np.mean([_megapixels(path) for path in paths])), 2),
+        "detector": detector,
+        "keypoints": keypoints,
+        "workers": workers,
+        "repetitions": repetitions,
+    }
+    words = [provenance.without_folders(word) for word in sys.argv[1:]]
+    results = {
+        "kind": "extract_folder",
+        "rows": rows,
+        "provenance": provenance.collect(
+            f"python benchmarks/extract_folder.py {shlex.join(words)}".rstrip(),
+            chosen,
+            paths,
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _default_folders() -> list[Path]:
+    found = [Path(str(files("skimage") / "data"))]
+    if data := os.environ.get("HARDNET_DATA"):
+        found += [Path(data) / part for part in ("sfm", "ukbench", "oxford-affine")]
+    return [folder for folder in found if folder.is_dir()]
+
+
+def _choose(folders: list[Path], count: int) -> list[Path]:
+    """Photos from all folders alike, in an order that mixes them."""
+    groups = []
+    for folder in folders:
+        good = []
+        for path in list_images(folder):
+            try:
+                if min(prepare(path).grey.shape) >= MIN_SIDE:
+                    good.append(path)
+            except HardnetError:
+                continue
+            if len(good) >= count:
+                break
+        groups.append(good)
+    mixed = [path for k in range(count) for group in groups for path in group[k : k + 1]]
+    return mixed[:count]
+
+
+def _measure(
+    paths: list[Path], settings: Settings, workers: int | None, repetitions: int
+) -> dict[str, Any]:
+    """Medians; what is compared takes turns, so that load hits all alike."""
+    detect, network = detectors.load(settings.detector), descriptors.load(settings.descriptor)
+    options = {"detector": detect, "descriptor": network, "keypoints": settings.keypoints}
+
+    def one_by_one() -> list[Features]:
+        return [extract(path, **options) for path in paths]  # type: ignore[arg-type]
+
+    def overlapped() -> list[Any]:
+        return [f for _, f in extract_many(paths, workers=workers, **options)]  # type: ignore[arg-type]
+
+    def to_file() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            named = {f"{k}.jpg": path for k, path in enumerate(paths)}
+            extract_to(Path(folder) / "feats.h5", named, settings, workers=workers)
+
+    one_by_one()  # fills the caches of the system, and starts all threads
+    taken: dict[str, list[tuple[float, float]]] = {}
+    same = True
+    for _ in range(repetitions):
+        a = _timed(taken, "sequential", one_by_one)
+        b = _timed(taken, "overlapped", overlapped)
+        same &= all(
+            np.array_equal(x.descriptors, y.descriptors) and np.array_equal(x.frames, y.frames)
+            for x, y in zip(a, b, strict=True)
+        )
+        _timed(taken, "hdf5", to_file)
+        read = _timed(taken, "decode", lambda: list(map(prepare, paths)))
+        found = _timed(taken, "detect", list, (find(p, detect, settings.keypoints) for p in read))
+        _timed(taken, "describe", list, (describe(each, network) for each in found))
+    seconds = {name: float(np.median([t for t, _ in times])) for name, times in taken.items()}
+    processor = {name: float(np.median([c for _, c in times])) for name, times in taken.items()}
+    slowest = max(("decode", "detect", "describe"), key=seconds.__getitem__)
+    work = sum(processor[stage] for stage in ("decode", "detect", "describe"))
+    cores = provenance.machine()["cores"]
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "slowest_stage": slowest,
+        "ratio_to_slowest_stage": seconds["overlapped"] / seconds[slowest],
+        "ratio_to_all_cores_busy": seconds["overlapped"] / (work / cores),
+        "speedup": seconds["sequential"] / seconds["overlapped"],
+        "same_bits": bool(same),
+    }
+
+
+def _timed(
+    taken: dict[str, list[tuple[float, float]]], name: str, work: Callable[..., Any], *of: Any
+) -> Any:
+    start, processor = time.perf_counter(), time.process_time()
+    result = work(*of)
+    times = time.perf_counter() - start, time.process_time() - processor
+    taken.setdefault(name, []).append(times)
+    return result
+
+
+def _megapixels(path: Path) -> float:
+    width, height = prepare(path).image_size
+    return width * height / 1e6
+
+
+_MEMORY = """
+import json, sys
+from pathlib import Path
+from hardnet.features import extract
+from hardnet.pipeline import extract_many
+how, paths, settings, workers = json.loads(sys.argv[1])
+options = {k: settings[k] for k in ("detector", "descriptor", "keypoints", "max_size")}
+if how == "sequential":
+    found = (extract(path, **options) for path in paths)
+else:
+    found = extract_many([Path(path) for path in paths], workers=workers, **options)
+for _ in found:
+    pass
+lines = Path("/proc/self/status").read_text().splitlines()
+print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024)
+"""
+
+
+def _peak_memory(how: str, paths: list[Path], settings: Settings, workers: int | None) -> float:
+    """Peak memory in MB of a process that describes the first photos and keeps nothing."""
+    words = json.dumps([how, [str(path) for path in paths[:8]], asdict(settings), workers])
+    command = [sys.executable, "-c", _MEMORY, words]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+if __name__ == "__main__":
+    typer.run(main)
