@@ -12,7 +12,13 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.bench.alignment import align  # noqa: E402
 from hardnet.bench.sfm import COLMAP, compare, pose_errors  # noqa: E402
-from hardnet.bench.sfm_truth import Pose, read_camera, read_poses, read_scene  # noqa: E402
+from hardnet.bench.sfm_truth import (  # noqa: E402
+    Pose,
+    pinhole,
+    read_camera,
+    read_poses,
+    read_scene,
+)
 from hardnet.errors import HardnetError  # noqa: E402
 
 CAMERA = """2759.48 0 1520.69
@@ -35,6 +41,9 @@ def test_a_camera_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pose.rotation @ (0, 1, 0), (1, 0, 0))
     np.testing.assert_array_equal(pose.centre, (-7, -8, 0.5))
     assert pose.focal == 2759.48 / 3072
+    # Half the size: 0 becomes 0.25 between the corners, which COLMAP has at 0.
+    half = pinhole(np.array([[100.0, 0, 0], [0, 110, 50], [0, 0, 1]]), np.array([200, 160]), 100)
+    assert half == (50, 55, 0.25, 25.25)
     for text in (CAMERA[:60], CAMERA.replace("0 -1 0", "0 -2 0"), "no numbers"):
         path.write_text(text)
         with pytest.raises(HardnetError, match="is not a camera file"):
@@ -46,6 +55,9 @@ def test_scenes(data: Path, tmp_path: Path) -> None:
     assert (door.name, len(door.truth)) == ("lund-door", 12)
     fountain = read_scene(data / "sfm" / "fountain-P11")
     assert list(fountain.truth)[:2] == ["0000.jpg", "0001.jpg"]
+    assert fountain.cameras.model == "PINHOLE"
+    assert fountain.cameras.params == (1379.74, 1382.08, 760.595, 503.655)
+    assert door.cameras.params is None
     assert all((fountain.images / name).is_file() for name in fountain.truth)
     chair = read_scene(data / "multiview" / "chair")
     assert (chair.truth, chair.images) == ({}, data / "multiview" / "chair")

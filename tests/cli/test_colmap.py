@@ -91,6 +91,8 @@ def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([str(tmp_path / "absent")], "is not a folder"),
         ([str(album), "--camera-model", "round"], "no camera model 'ROUND'"),
+        ([str(album), "--camera-params", "1,x"], "give numbers"),
+        ([str(album), "--camera-params", "1,2"], "got 2 numbers"),
         ([str(album), "--detector", "absent"], "no detector 'absent'"),
         ([str(album), "--pairs-file", str(tmp_path / "absent")], "list of pairs"),
     ):

@@ -20,7 +20,6 @@ import numpy as np
 from hardnet.bench.alignment import align, rotation_angle
 from hardnet.bench.sfm_truth import Pose, Scene, read_poses
 from hardnet.images import list_images
-from hardnet.interop.colmap.cameras import CameraSettings
 from hardnet.interop.colmap.reconstruction import reconstruct
 from hardnet.interop.colmap.report import Report, database_report, model_numbers
 from hardnet.interop.colmap.settings import Settings
@@ -34,7 +33,10 @@ Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""
 
 RULES = {
-    "cameras": "one camera per scene, focal length and distortion estimated, as COLMAP does it",
+    "cameras": (
+        "one camera per scene; its calibration is kept where the truth has one, otherwise focal "
+        "length and distortion are estimated as COLMAP does it"
+    ),
     "keypoints": (
         "ours may keep as many per photo as COLMAP's SIFT kept on average; its own limit counts "
         "places, of which some have two orientations"
@@ -115,7 +117,7 @@ def compare(
                 descriptor=descriptor,
                 keypoints=budget,
                 max_size=max_size,
-                cameras=CameraSettings(single=True),
+                cameras=scene.cameras,
                 mapper=mapper,
             )
             start = perf_counter()
@@ -162,11 +164,12 @@ def _colmap_sift(
     database, sparse = place / DATABASE, place / SPARSE
     names = [p.relative_to(scene.images).as_posix() for p in list_images(scene.images)]
     with quiet(require_pycolmap()):
-        sift.extract(
-            database, scene.images, names, max_size, keypoints, mapper.seed, single_camera=True
-        )
+        sift.extract(database, scene.images, names, max_size, keypoints, mapper.seed, scene.cameras)
         sift.match(database, mapper.seed)
-        models = build_models(database, scene.images, sparse, mapper)
+        refine = scene.cameras.params is None
+        models = build_models(
+            database, scene.images, sparse, replace(mapper, refine_cameras=refine)
+        )
         report = database_report(database, len(names), {})
     numbers = {model.relative_to(place).as_posix(): model_numbers(model) for model in models}
     return replace(report, models=numbers)
@@ -176,6 +179,7 @@ def _row(scene: Scene, method: str, report: Report, place: Path, seconds: float)
     row: dict[str, Any] = {
         "scene": scene.name,
         "truth": scene.origin,
+        "calibrated": scene.cameras.params is not None,
         "method": method,
         "photos": report.photos,
         "keypoints": round(report.keypoints / report.photos),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.images import read_image
+from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.colmap import is_model, require_pycolmap
 
 Floats = NDArray[np.float64]
@@ -42,12 +44,14 @@ class Scene:
         images: folder of the photos.
         truth: name of a photo -> its true pose; empty if it is not known.
         origin: where the truth comes from, in words.
+        cameras: what is known about the camera, which is one for all photos.
     """
 
     name: str
     images: Path
     truth: Mapping[str, Pose]
     origin: str
+    cameras: CameraSettings = field(default_factory=lambda: CameraSettings(single=True))
 
 
 def read_scene(folder: Path) -> Scene:
@@ -63,29 +67,56 @@ def read_scene(folder: Path) -> Scene:
     if (folder / CAMERAS).is_dir():
         files = sorted((folder / CAMERAS).glob(f"*{CAMERA_SUFFIX}"))
         truth = {file.name.removesuffix(CAMERA_SUFFIX): read_camera(file) for file in files}
-        return Scene(name, images, truth, "measured by laser scan")
+        return Scene(name, images, truth, "measured by laser scan", _known_camera(files, images))
     if is_model(folder / MODEL):
         return Scene(name, images, read_poses(folder / MODEL), "COLMAP model of its own SIFT")
     return Scene(name, images, {}, "none")
 
 
 def read_camera(path: Path) -> Pose:
-    """A ``.camera`` file: three rows of K, one of distortion, three of R, the centre, the size.
+    """The pose of a ``.camera`` file; R turns from the camera into the world there."""
+    k, rotation, centre, size = _parse_camera(path)
+    return Pose(rotation.T, centre, float(k[0, 0] / size[0]))
 
-    R turns from the camera into the world there. K is of the full-size photo; only fx / width is
-    kept, which no shrinking changes. (A principal point does change: photos shrink with their
-    corners in place, so c + 0.5 is halved, not c, if the centre of the first pixel is 0.)
+
+def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, float]:
+    """COLMAP's parameters (fx, fy, cx, cy) of a pinhole camera for photos that were shrunk.
+
+    Shrinking keeps the corners of the photo in place. K has its origin in the centre of the first
+    pixel and COLMAP in its corner: cx = (K's cx + 0.5) * factor, in COLMAP's pixels.
+
+    Args:
+        k: (3, 3) of the full size.
+        size: (width, height) of the full size.
+        width: of the photos.
     """
+    factor = width / float(size[0])
+    fx, fy, cx, cy = k[0, 0], k[1, 1], k[0, 2] + 0.5, k[1, 2] + 0.5
+    return float(fx * factor), float(fy * factor), float(cx * factor), float(cy * factor)
+
+
+def _known_camera(files: Sequence[Path], images: Path) -> CameraSettings:
+    """The calibration of the files, if it is one for all."""
+    found = set()
+    for file in files:
+        k, _, _, size = _parse_camera(file)
+        width = read_image(images / file.name.removesuffix(CAMERA_SUFFIX)).shape[1]
+        found.add(pinhole(k, size, width))
+    if len(found) != 1:
+        return CameraSettings(single=True)
+    return CameraSettings("PINHOLE", single=True, params=found.pop())
+
+
+def _parse_camera(path: Path) -> tuple[Floats, Floats, Floats, Floats]:
+    """Three rows of K, one of distortion, three of R, the centre, the size: K, R, C and size."""
     try:
         numbers = np.array(path.read_text().split(), np.float64)
-        k, rest = numbers[:9].reshape(3, 3), numbers[12:]
-        rotation, centre = rest[:9].reshape(3, 3), rest[9:12]
-        width = float(rest[12])
-    except (OSError, ValueError, IndexError) as error:
+        k, rotation = numbers[:9].reshape(3, 3), numbers[12:21].reshape(3, 3)
+    except (OSError, ValueError) as error:
         raise HardnetError(f"{path} is not a camera file: {error}") from error
-    if not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3):
-        raise HardnetError(f"{path} is not a camera file: rows 5 to 7 are not a rotation")
-    return Pose(rotation.T, centre, float(k[0, 0]) / width)
+    if len(numbers) < 26 or not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3):
+        raise HardnetError(f"{path} is not a camera file: rows 5 to 7 must be a rotation")
+    return k, rotation, numbers[21:24], numbers[24:26]
 
 
 def read_poses(model: Path) -> dict[str, Pose]:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hardnet.cli.stage import Stage
 from hardnet.descriptors import names
+from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
     from hardnet.interop.colmap.report import Report
@@ -81,6 +82,10 @@ def _colmap(
     focal: Annotated[
         float | None, typer.Option(help="Focal length in pixels [from EXIF, else a guess].")
     ] = None,
+    camera_params: Annotated[
+        str | None,
+        typer.Option(help="Parameters of a calibrated camera, separated by commas; kept as given."),
+    ] = None,
     min_images: Annotated[int, typer.Option(min=2, help="Drop models of fewer photos.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of COLMAP's random samples.")] = 0,
     mapping: Annotated[
@@ -89,12 +94,12 @@ def _colmap(
     workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    from hardnet.interop.colmap.cameras import CameraSettings
     from hardnet.interop.colmap.pairs import PairSettings
     from hardnet.interop.colmap.reconstruction import reconstruct
     from hardnet.interop.colmap.settings import Settings
     from hardnet.matching.neighbours import RATIO
     from hardnet.matching.strategy import Strategy
+    from hardnet.sfm.cameras import CameraSettings
     from hardnet.sfm.mapping import MapperSettings
 
     settings = Settings(
@@ -105,7 +110,7 @@ def _colmap(
         upright=upright,
         pairs=pairs_file or PairSettings(pairs.value, overlap, quadratic, loop),
         strategy=Strategy(ratio=RATIO if ratio is None else ratio),
-        cameras=CameraSettings(camera_model.upper(), single_camera, focal),
+        cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )
     _warn_of_many(images, settings)
@@ -120,6 +125,15 @@ def _colmap(
     if mapping and not report.models:
         _say(f"no model: {_why_not(report, min_images)}")
         raise typer.Exit(1)
+
+
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise HardnetError(f"--camera-params {text}: give numbers, separated by commas") from None
 
 
 def _warn_of_many(images: Path, settings: Settings) -> None:

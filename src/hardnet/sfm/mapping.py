@@ -22,12 +22,14 @@ class MapperSettings:
             (16) finds no pair to start from, as when the camera moves straight ahead.
         relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
         seed: of the random samples; the result still depends on the version of pycolmap.
+        refine_cameras: estimate focal length and distortion; False: they are known.
     """
 
     min_images: int = 3
     relaxed_angle: float = 2.0
     relaxed_inliers: int = 50
     seed: int = 0
+    refine_cameras: bool = True
 
 
 def build_models(
@@ -89,6 +91,10 @@ def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
     options.min_model_size = settings.min_images
     options.random_seed = settings.seed
     options.num_threads = 1  # more of them add in another order each time: another model
+    if not settings.refine_cameras:
+        options.ba_refine_focal_length = options.ba_refine_extra_params = False
+        options.mapper.abs_pose_refine_focal_length = False
+        options.mapper.abs_pose_refine_extra_params = False
     if relaxed:
         options.mapper.init_min_tri_angle = settings.relaxed_angle
         options.mapper.init_max_forward_motion = 1.0

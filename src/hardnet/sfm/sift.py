@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hardnet.sfm.cameras import CameraSettings, import_images
 from hardnet.sfm.colmap import require_pycolmap
 
 
@@ -15,8 +16,7 @@ def extract(
     max_size: int,
     keypoints: int | None = None,
     seed: int = 0,
-    *,
-    single_camera: bool = False,
+    cameras: CameraSettings | None = None,
 ) -> None:
     """Write cameras, images, keypoints and descriptors of the photos; an old file is replaced.
 
@@ -28,7 +28,7 @@ def extract(
         keypoints: most places per photo, None for COLMAP's default; a place may have two
             orientations, which count as one here.
         seed: of COLMAP's random numbers.
-        single_camera: one camera took all photos; by default those whose EXIF says so share one.
+        cameras: what is known about them.
     """
     pycolmap = require_pycolmap()
     database.unlink(missing_ok=True)  # half-written
@@ -39,8 +39,7 @@ def extract(
     pycolmap.set_random_seed(seed)
     # Registered first: the threads of the extraction would number the photos as they finish.
     pycolmap.Database.open(database).close()
-    mode = pycolmap.CameraMode.SINGLE if single_camera else pycolmap.CameraMode.AUTO
-    pycolmap.import_images(database, images, mode, names)
+    import_images(database, images, names, cameras or CameraSettings())
     pycolmap.extract_features(database, images, names, extraction_options=options)
 
 

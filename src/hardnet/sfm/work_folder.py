@@ -22,7 +22,8 @@ class WorkFolder:
 
     def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
         self._path = folder / STATE
-        self._content: dict[str, Any] = {**inputs, "done": []}
+        # As a file gives them back: a tuple is a list there.
+        self._content: dict[str, Any] = json.loads(json.dumps({**inputs, "done": []}))
         if self._path.is_file():
             found = json.loads(self._path.read_text())
             if {**found, "done": []} != self._content:

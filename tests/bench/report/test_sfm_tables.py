@@ -21,6 +21,7 @@ def _row(method: str, **numbers: Any) -> dict[str, Any]:
     row = {
         "scene": "door",
         "truth": "measured",
+        "calibrated": False,
         "method": method,
         "photos": 12,
         "keypoints": 6000,
@@ -55,3 +56,5 @@ def test_a_scene_without_a_model_and_one_without_truth() -> None:
     assert size.rows[1][:4] == ["dog+pixels", "0", "0", "-"]
     assert errors.rows[1][1:] == ["-"] * 6
     assert len(tables({"rows": [_row("colmap-sift", errors=None)]})) == 1
+    _, known = tables({"rows": [_row("colmap-sift", calibrated=True)]})
+    assert "focal length (%)" not in known.columns

@@ -112,6 +112,18 @@ def test_the_mapper_finds_the_cameras(known_scene: KnownScene, known_model: Path
     assert rotation_angle(rotations, truth).max() < 0.02
 
 
+def test_a_calibration_is_kept(known_scene: KnownScene, tmp_path: Path) -> None:
+    path = tmp_path / "database.db"
+    params = (known_scene.focal * 1.01, known_scene.focal * 0.99, 160.0, 120.0)
+    cameras = CameraSettings("PINHOLE", single=True, params=params)
+    write_database(path, known_scene.images, known_scene.features, known_scene.matches, cameras)
+    for refine in (True, False):
+        settings = MapperSettings(refine_cameras=refine)
+        (model,) = build_models(path, known_scene.images, tmp_path / "sparse", settings)
+        (camera,) = pycolmap.Reconstruction(str(model)).cameras.values()
+        assert (camera.params.tolist() == list(params)) != refine
+
+
 @pytest.mark.slow
 def test_stock_colmap_opens_the_database(
     known_scene: KnownScene, known_model: Path, tmp_path: Path
@@ -177,6 +189,8 @@ def test_cameras_that_cannot_be(tmp_path: Path) -> None:
     for cameras, message in (
         (CameraSettings("FISHBOWL"), "no camera model 'FISHBOWL': choose SIMPLE_PINHOLE"),
         (CameraSettings(focal=0), "focal is 0"),
+        (CameraSettings(params=(1, 2)), "parameters f, cx, cy, k, got 2 numbers"),
+        (CameraSettings(focal=9, params=(1, 2, 3, 4)), "exclude each other"),
         (CameraSettings(single=True), "a.jpg has 64x48 pixels, b.jpg 48x64"),
     ):
         with pytest.raises(HardnetError, match=message):

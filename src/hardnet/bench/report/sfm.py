@@ -47,9 +47,13 @@ def _errors(scene: str, rows: list[Row]) -> Table:
         "largest": _column(rows, of("centre_max"), "{:.5f}", smaller=True),
         "mean / extent (%)": _column(rows, of("centre_relative", 100), "{:.4f}", smaller=True),
         "rotation mean (deg)": _column(rows, of("rotation_mean"), "{:.4f}", smaller=True),
-        "focal length (%)": _column(rows, of("focal", 100), "{:.3f}", smaller=True),
     }
-    note = f"Centre errors in units of the truth, after a similarity; truth: {rows[0]['truth']}."
+    if not rows[0]["calibrated"]:
+        columns["focal length (%)"] = _column(rows, of("focal", 100), "{:.3f}", smaller=True)
+    note = (
+        f"Centre errors in units of the truth, after a similarity; truth: {rows[0]['truth']}; "
+        f"calibration {'known' if rows[0]['calibrated'] else 'estimated'}."
+    )
     return _table(f"Errors of the cameras of {scene}", rows, columns, note)
 
 

@@ -1,4 +1,4 @@
-"""Cameras and images of a COLMAP database."""
+"""Photos as a COLMAP database knows them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,8 @@ from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.interop.colmap.orientation import UPRIGHT, stored_size
+from hardnet.sfm.cameras import CameraSettings, check_cameras, import_images
 from hardnet.sfm.colmap import require_pycolmap
-
-
-@dataclass(frozen=True)
-class CameraSettings:
-    """What is known about the cameras.
-
-    Attributes:
-        model: COLMAP's name of the camera model.
-        single: all photos are from one camera with one zoom. Otherwise photos share a camera
-            where their EXIF entries name the same one, and have each their own where there are
-            none.
-        focal: focal length in pixels of the photos as they are stored; None: from EXIF, and where
-            there is none, 1.2 times the longer side as a first guess.
-    """
-
-    model: str = "SIMPLE_RADIAL"
-    single: bool = False
-    focal: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,15 +26,6 @@ class Registered:
     orientation: int
 
 
-def check_cameras(settings: CameraSettings) -> None:
-    """Raise a HardnetError that names the option if the settings make no sense."""
-    known = [name for name in require_pycolmap().CameraModelId.__members__ if name != "INVALID"]
-    if settings.model not in known:
-        raise HardnetError(f"no camera model '{settings.model}': choose {', '.join(known)}")
-    if settings.focal is not None and not 0 < settings.focal < float("inf"):
-        raise HardnetError(f"focal is {settings.focal}: give the focal length in pixels")
-
-
 def register_images(
     database: Path,
     images: Path,
@@ -64,7 +38,7 @@ def register_images(
         database: file to write; what was there is deleted.
         images: folder of the photos.
         sizes: name, relative to the folder -> (width, height) of the upright photo.
-        settings: see :class:`CameraSettings`.
+        settings: see :class:`~hardnet.sfm.cameras.CameraSettings`.
 
     Returns:
         The photos by name, and those that COLMAP cannot use: name -> why.
@@ -82,15 +56,9 @@ def register_images(
             refused[name] = found
     if settings.single:
         _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
-    options = pycolmap.ImageReaderOptions()
-    options.camera_model = settings.model
-    mode = pycolmap.CameraMode.SINGLE if settings.single else pycolmap.CameraMode.AUTO
     pycolmap.Database.open(database).close()
-    if turns:  # without names COLMAP would take all files of the folder
-        pycolmap.import_images(database, images, mode, list(turns), options)
+    import_images(database, images, list(turns), settings)
     with pycolmap.Database.open(database) as opened:
-        if settings.focal is not None:
-            _set_focal(opened, settings.focal)
         registered = {
             image.name: Registered(image.image_id, turns[image.name])
             for image in opened.read_all_images()
@@ -129,12 +97,3 @@ def _check_one_size(stored: Mapping[str, tuple[int, int]]) -> None:
                 f"a single camera has photos of one size: {first} has {size[0]}x{size[1]} pixels, "
                 f"{name} {other[0]}x{other[1]}; leave --single-camera out"
             )
-
-
-def _set_focal(database: Any, focal: float) -> None:
-    for camera in database.read_all_cameras():
-        params = camera.params
-        params[list(camera.focal_length_idxs())] = focal
-        camera.params = params
-        camera.has_prior_focal_length = True
-        database.update_camera(camera)

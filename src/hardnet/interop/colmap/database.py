@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from hardnet.features import Features
 from hardnet.frames import to_colmap
-from hardnet.interop.colmap.cameras import CameraSettings, register_images
+from hardnet.interop.colmap.cameras import register_images
 from hardnet.interop.colmap.orientation import turn_frames
 from hardnet.interop.colmap.pairs import Pair
 from hardnet.interop.colmap.two_view import Photo, verify_pair
 from hardnet.matching.matches import Matches
+from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.colmap import quiet, require_pycolmap
 
 

@@ -15,12 +15,12 @@ from hardnet.features import Features
 from hardnet.folder_lock import FolderLock
 from hardnet.images import list_images
 from hardnet.interop import extraction, hdf5
-from hardnet.interop.colmap.cameras import check_cameras
 from hardnet.interop.colmap.database import write_photos
 from hardnet.interop.colmap.pair_matching import match_pairs
 from hardnet.interop.colmap.pairs import Pair, choose_pairs, read_pairs
 from hardnet.interop.colmap.report import Report, database_report, model_numbers
 from hardnet.interop.colmap.settings import Settings
+from hardnet.sfm.cameras import check_cameras
 from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
 from hardnet.sfm.mapping import build_models, usable_models
 from hardnet.sfm.work_folder import WorkFolder, photo_facts
@@ -174,7 +174,7 @@ def _build(
             work / DATABASE,
             images,
             sparse,
-            settings.mapper,
+            replace(settings.mapper, refine_cameras=settings.cameras.params is None),
             lambda done: progress("models", done, report.photos),
         )
         state.add("models")

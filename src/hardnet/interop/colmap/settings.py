@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.features import MAX_SIZE
-from hardnet.interop.colmap.cameras import CameraSettings
 from hardnet.interop.colmap.pairs import PairSettings, read_text
 from hardnet.matching.strategy import Strategy
+from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.mapping import MapperSettings
 
 KEYPOINTS = 4096
