@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet import pipeline
+from hardnet import detectors, pipeline
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.pipeline import extract_many
@@ -71,6 +71,14 @@ def test_bits_and_order_are_those_of_extract(images: list[Path], workers: int | 
 def test_bits_of_the_network_are_those_of_extract(images: list[Path]) -> None:
     settings = {"keypoints": 70, "max_size": 250, "upright": True}
     for path, features in extract_many(images[:2], workers=2, **settings):
+        assert isinstance(features, Features)
+        same(features, hardnet.extract(path, **settings))
+
+
+@pytest.mark.parametrize("detector", [name for name in detectors.names() if name != "dog"])
+def test_every_detector_stands_several_threads(images: list[Path], detector: str) -> None:
+    settings = SETTINGS | {"detector": detector, "max_size": 200}
+    for path, features in extract_many(images[:3], workers=3, **settings):
         assert isinstance(features, Features)
         same(features, hardnet.extract(path, **settings))
 

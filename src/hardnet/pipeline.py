@@ -59,7 +59,8 @@ def extract_many(
 
     Args:
         images: the files.
-        detector: as for :func:`hardnet.extract`, like all the following.
+        detector: as for :func:`hardnet.extract`, like all the following; a Detector of your own is
+            called by several threads at once.
         descriptor: see there.
         keypoints: see there.
         max_size: see there.

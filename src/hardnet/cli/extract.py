@@ -41,7 +41,10 @@ def _extract(
         Path,
         typer.Option("--output", "-o", help="A .h5 file, or a folder for one .npz per photo."),
     ],
-    detector: Annotated[str, typer.Option(help="Name of a detector.")] = "dog",
+    detector: Annotated[
+        str,
+        typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
+    ] = "dog",
     descriptor: Annotated[
         str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
     ] = "hardnet",
