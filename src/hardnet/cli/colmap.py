@@ -12,8 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hardnet.cli.feature_options import (
+    DescriptorName,
+    DetectorName,
+    Keypoints,
+    MaxSize,
+    Upright,
+)
 from hardnet.cli.stage import Stage
-from hardnet.descriptors import names
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -48,20 +54,16 @@ def _colmap(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="WORK", help="Folder to write.")
     ],
-    detector: Annotated[str, typer.Option(help="Detector of keypoints.")] = "dog",
-    descriptor: Annotated[
-        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
-    ] = "hardnet",
-    keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 4096,
-    max_size: Annotated[
-        int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
-    ] = 1600,
-    upright: Annotated[bool, typer.Option(help="The photos are the right way up.")] = False,
+    detector: DetectorName = "dog",
+    descriptor: DescriptorName = "hardnet",
+    keypoints: Keypoints = 4096,
+    max_size: MaxSize = 1600,
+    upright: Upright = False,
     pairs: Annotated[
         Pairs, typer.Option(help="All pairs, or photos taken one after the other.")
     ] = Pairs.exhaustive,
     pairs_file: Annotated[
-        Path | None, typer.Option(help="Match these pairs: two names of photos per line.")
+        Path | None, typer.Option(help="Instead: match these pairs, two names of photos per line.")
     ] = None,
     overlap: Annotated[
         int, typer.Option(min=1, help="Sequential: with so many of the following photos.")
@@ -80,7 +82,7 @@ def _colmap(
         bool, typer.Option("--single-camera", help="One camera and one zoom took all photos.")
     ] = False,
     focal: Annotated[
-        float | None, typer.Option(help="Focal length in pixels [from EXIF, else a guess].")
+        float | None, typer.Option(help="Focal length in pixels, if EXIF does not know it.")
     ] = None,
     camera_params: Annotated[
         str | None,
