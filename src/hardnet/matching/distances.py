@@ -23,6 +23,7 @@ CHUNK = 4_000_000
 """Distances held at once: 16 MB, whatever the number of descriptors."""
 
 _COLUMNS = 16_384  # rows of b per block: unpacked, 512 bits are 2 KB
+_TILE = 256, 4096  # rows and columns of a block that is searched: read several times, so in cache
 _PAIRS = 65_536  # pairs whose difference is held at once
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
 _ONES = _BITS.sum(1).astype(np.uint8)
@@ -109,12 +110,14 @@ def _search(
     best = np.full((len(a), 2), np.inf, np.float32)
     back = np.zeros(len(b), np.intp)
     back_best = np.full(len(b), np.inf, np.float32)
-    for rows, columns, squared in squared_blocks(*centred(a, b), chunk):
+    tile = _TILE[0] * min(len(b), _TILE[1])
+    for rows, columns, squared in squared_blocks(*centred(a, b), min(chunk, tile), _TILE[1]):
         if both:
-            nearest = squared.argmin(0)
-            value = squared[nearest, np.arange(squared.shape[1])]
-            closer = value < back_best[columns]  # strictly: of equal ones the earlier block wins
-            back[columns][closer] = nearest[closer] + rows.start
+            value = squared.min(0)
+            # Strictly: of equal ones the earlier block wins. Where is asked only for the columns
+            # that got better, fewer with every block: argmin over columns is slow, min is not.
+            closer = np.flatnonzero(value < back_best[columns])
+            back[columns][closer] = squared[:, closer].argmin(0) + rows.start
             back_best[columns][closer] = value[closer]
         two, values = _two_smallest(squared)
         # The earlier columns come first and the sort is stable: the lowest index wins.
@@ -146,7 +149,7 @@ def _two_smallest(squared: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArr
 
 
 def squared_blocks(
-    a: Rows, b: Rows, chunk: int = CHUNK
+    a: Rows, b: Rows, chunk: int = CHUNK, columns: int = _COLUMNS
 ) -> Iterator[tuple[slice, slice, NDArray[np.float32]]]:
     """The matrix of squared Euclidean (or Hamming) distances, block by block.
 
@@ -157,16 +160,16 @@ def squared_blocks(
     """
     if not len(a) or not len(b):
         return
-    width = min(len(b), _COLUMNS, chunk)
+    width = min(len(b), columns, chunk)
     height = max(chunk // width, 1)
     for first in range(0, len(b), width):
-        columns = slice(first, min(first + width, len(b)))
-        right = _vectors(b[columns])
+        across = slice(first, min(first + width, len(b)))
+        right = _vectors(b[across])
         right_squares = _finite_squares(right)
         for top in range(0, len(a), height):
             rows = slice(top, min(top + height, len(a)))
             left = _vectors(a[rows])
-            yield rows, columns, _squared(left, right, _finite_squares(left), right_squares)
+            yield rows, across, _squared(left, right, _finite_squares(left), right_squares)
 
 
 def centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
