@@ -1,0 +1,201 @@
+"""Nearest two neighbours with ratio test: ours, OpenCV's BFMatcher and faiss flat, in one run.
+
+Example: python benchmarks/match_descriptors.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from hardnet import provenance
+from hardnet.matching.approximate import nearest
+from hardnet.matching.distances import two_nearest, two_nearest_and_back
+from hardnet.matching.neighbours import RATIO, FarSecond, match_descriptors
+
+Rows = NDArray[np.float32]
+Pairs = set[tuple[int, int]]
+
+REPETITIONS = {2_000: 5, 10_000: 3}  # larger sets once
+BF_LIMIT = 10_000  # OpenCV would take minutes for more: it is given a part of the queries
+DIM = 128
+
+
+def main(
+    sizes: Annotated[
+        list[int] | None, typer.Option("--size", help="Descriptors per side [2000 10000 50000].")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path(
+        "results/match_descriptors.json"
+    ),
+) -> None:
+    """Seconds, agreement and memory of exact matching, and recall of approximate search."""
+    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
+        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
+    cv2.setNumThreads(threads)
+    sizes = sizes or [2_000, 10_000, 50_000]
+    rows = {size: _measure(size) for size in sizes}
+    for size, row in rows.items():
+        for name, seconds in row["seconds"].items():
+            ratio = row["times_faster_than_opencv"][name]
+            same = row["same_matches"][name]
+            print(f"{size:6d}  {name:22s} {seconds:8.3f} s {ratio:7.2f}x OpenCV  same {same:.4f}")
+    memory = {name: {n: _memory(name, n) for n in sizes} for name in ("hardnet", "hardnet fginn")}
+    recall = _recall(max(sizes))
+    for name, per_size in memory.items():
+        print(f"{name}: memory besides descriptors, MB: {per_size}")
+    print(f"recall: {recall}")
+    results = {
+        "kind": "match_descriptors",
+        "sizes": rows,
+        "extra_memory_mb": memory,
+        "recall": recall,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/match_descriptors.py', *sys.argv[1:]])}",
+            {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO},
+            [],
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def descriptors(count: int) -> tuple[Rows, Rows]:
+    """Two sets of unit vectors; half of the second is a disturbed half of the first.
+
+    Exact search does the same work whatever the vectors; about half of the rows find a match.
+    """
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(count, DIM)).astype(np.float32)
+    b = rng.normal(size=(count, DIM)).astype(np.float32)
+    half = count // 2
+    b[:half] = a[rng.permutation(count)[:half]] + 0.8 * b[:half]
+    for rows in (a, b):
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return a, b
+
+
+def _measure(size: int) -> dict[str, dict[str, float]]:
+    a, b = descriptors(size)
+    contestants = _contestants(a, b)
+    seconds: dict[str, list[float]] = {}
+    found: dict[str, Pairs] = {}
+    for _ in range(REPETITIONS.get(size, 1)):
+        for name, run in contestants.items():  # they take turns: load hits all alike
+            start = time.perf_counter()
+            found[name] = run()
+            seconds.setdefault(name, []).append(time.perf_counter() - start)
+    median = {name: float(np.median(times)) for name, times in seconds.items()}
+    if size > BF_LIMIT:
+        median["opencv"] *= size / BF_LIMIT
+    part = {(i, j) for i, j in found["hardnet"] if i < BF_LIMIT}
+    return {
+        "seconds": median,
+        "times_faster_than_opencv": {n: median["opencv"] / s for n, s in median.items()},
+        "same_matches": {
+            name: _overlap(pairs, part if name == "opencv" else found["hardnet"])
+            for name, pairs in found.items()
+        },
+    }
+
+
+def _contestants(a: Rows, b: Rows) -> dict[str, Callable[[], Pairs]]:
+    """Each finds the matches that pass the ratio test; "mutual" ones those of both directions."""
+    import faiss
+
+    def opencv() -> Pairs:
+        pairs = cv2.BFMatcher(cv2.NORM_L2).knnMatch(a[:BF_LIMIT], b, 2)
+        return {(m.queryIdx, m.trainIdx) for m, n in pairs if m.distance < RATIO * n.distance}
+
+    def faiss_flat() -> Pairs:
+        index = faiss.IndexFlatL2(DIM)
+        index.add(b)
+        squared, near = index.search(a, 2)
+        keep = np.flatnonzero(squared[:, 0] < RATIO**2 * squared[:, 1])
+        return set(zip(keep.tolist(), near[keep, 0].tolist(), strict=True))
+
+    def ours() -> Pairs:
+        return _pairs(match_descriptors(a, b, RATIO, mutual=False)[0])
+
+    def mutual() -> Pairs:
+        return _pairs(match_descriptors(a, b, RATIO)[0])
+
+    return {"opencv": opencv, "faiss flat": faiss_flat, "hardnet": ours, "hardnet mutual": mutual}
+
+
+def _pairs(indices: NDArray[np.intp]) -> Pairs:
+    return set(map(tuple, indices.tolist()))
+
+
+def _overlap(one: Pairs, other: Pairs) -> float:
+    """Intersection over union."""
+    return len(one & other) / max(len(one | other), 1)
+
+
+def _recall(size: int) -> dict[str, dict[str, float]]:
+    """Share of the true nearest neighbours that approximate search finds, and its time."""
+    a, b = descriptors(size)
+    a = a[:2000]
+    start = time.perf_counter()
+    index, distance = two_nearest(a, b)
+    exact = time.perf_counter() - start
+    clear = distance[:, 0] < RATIO * distance[:, 1]
+    rows = {"exact": {"all": 1.0, "matches": 1.0, "seconds": exact}}
+    for method in ("flann", "faiss"):
+        start = time.perf_counter()
+        found = nearest(a, b, 2, method)[0][:, 0] == index[:, 0]
+        seconds = time.perf_counter() - start
+        rows[method] = {
+            "all": float(found.mean()),
+            "matches": float(found[clear].mean()),
+            "seconds": seconds,
+        }
+    return rows
+
+
+def measure_memory(name: str, size: int) -> float:
+    """Peak memory in MB of one call, without its input and output."""
+
+    def status(key: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+
+    a, b = descriptors(size)
+    xy = np.random.default_rng(1).uniform(0, 4000, (size, 2))
+    two_nearest_and_back(a[:300], b[:300])  # BLAS takes its buffers once
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    fginn = FarSecond(xy, xy, 10.0) if name.endswith("fginn") else None
+    match_descriptors(a, b, RATIO, fginn=fginn)
+    return status("VmHWM") - before
+
+
+def _memory(name: str, size: int) -> float:
+    """The same, in a fresh process."""
+    code = f"from match_descriptors import *; print(measure_memory({name!r}, {size}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    return round(float(done.stdout), 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
