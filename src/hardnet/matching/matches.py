@@ -39,7 +39,8 @@ class Matches:
 
     Attributes:
         indices: (M, 2) indices into the features of a and of b.
-        scores: (M,) one minus the ratio of nearest to second nearest distance.
+        scores: (M,) one minus the ratio of nearest to second nearest distance; 0 for matches that
+            only the geometry could tell (guided).
         geometry: what the inliers agree on; its kind is None if nothing could be verified.
         a: features of the first image.
         b: features of the second image.
