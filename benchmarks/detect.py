@@ -1,0 +1,237 @@
+"""Repeatability and speed of our detectors and kornia's, on the same images and threads.
+
+Example: HARDNET_DATA=data python benchmarks/detect.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from hardnet import detectors, provenance
+from hardnet.bench.repeatability import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
+from hardnet.frames import Frames
+from hardnet.images import read_image, to_grey
+from hardnet.patchsets.sequences import find_sequences
+
+Image = NDArray[np.uint8]
+Find = Callable[[Image], Frames]
+
+OURS = ("hessian-affine", "hessian", "dog", "mser")
+TIMED = "graf"
+RULES = {
+    "overlap": (
+        f"frames of the common part whose ellipses, scaled to a radius of {RADIUS:g} px, overlap"
+        f" with an error below {MAX_OVERLAP_ERROR:.0%}, one to one, over the smaller number"
+    ),
+    "distance": f"the same, for centres less than {MAX_DISTANCE:g} px apart",
+    "time": (
+        "median over turns of detecting all images of one sequence, with affine shape (where the"
+        " detector has one) and one dominant orientation (dog: all)"
+    ),
+}
+
+
+def main(
+    data: Annotated[
+        Path, typer.Option(help="Folder of sequences with H_1_k files.", envvar="HARDNET_DATA")
+    ],
+    keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
+    megapixels: Annotated[float, typer.Option(help="Size of the large image.")] = 20.0,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/detect.json"),
+) -> None:
+    """Repeatability, speed and memory of detection; writes a JSON file."""
+    cv2.setNumThreads(threads)
+    folder = data / "oxford-affine"
+    sequences = find_sequences([folder if folder.is_dir() else data])
+    contestants = {"kornia": _kornia(keypoints, threads)}
+    contestants |= {name: _ours(name, keypoints) for name in OURS}
+
+    rows = []
+    for sequence in sequences:
+        images = [to_grey(read_image(path)) for path in sequence.files]
+        sizes = [(image.shape[1], image.shape[0]) for image in images]
+        for name, find in contestants.items():
+            found = [find(image) for image in images]
+            for k, target in enumerate(sequence.targets, 1):
+                score = repeatability(found[0], found[k], target.homography, sizes[0], sizes[k])
+                where = {"sequence": sequence.name, "target": target.name, "detector": name}
+                rows.append(
+                    where
+                    | asdict(score)
+                    | {"overlap": score.overlap, "distance": score.distance}
+                    | {"frames": [len(found[0]), len(found[k])]}
+                )
+        print(f"{sequence.name}: " + ", ".join(_mean(rows, sequence.name, n) for n in contestants))
+
+    timed = next((s for s in sequences if s.name == TIMED), sequences[0])
+    seconds = _seconds(
+        [to_grey(read_image(path)) for path in timed.files],
+        {"kornia": _kornia(keypoints, threads, oriented=True)}
+        | {name: _ours(name, keypoints, upright=False) for name in OURS}
+        | {"OpenCV SIFT detector": _opencv(keypoints)},
+        repetitions,
+    )
+    for name, value in seconds.items():
+        ratio = seconds["kornia"] / value
+        print(f"{name:21s} {value:6.3f} s per image  {ratio:5.1f}x kornia's speed")
+    large = {
+        name: _large(timed.files[0], name, keypoints, megapixels, threads)
+        for name in ("hessian-affine", "hessian", "dog")
+    }
+    for name, row in large.items():
+        print(f"{name}: {megapixels:g} Mpixel in {row['seconds']:.1f} s, {row['extra_mb']:.0f} MB")
+
+    settings = {
+        "keypoints": keypoints,
+        "threads": threads,
+        "repetitions": repetitions,
+        "megapixels": megapixels,
+        "timed": timed.name,
+    }
+    results = {
+        "kind": "detect",
+        "rules": RULES,
+        "repeatability": rows,
+        "mean": {
+            name: {
+                key: float(np.mean([row[key] for row in rows if row["detector"] == name]))
+                for key in ("overlap", "distance")
+            }
+            for name in contestants
+        },
+        "seconds_per_image": seconds,
+        "speed_ratio_to_kornia": {n: seconds["kornia"] / s for n, s in seconds.items()},
+        "large_image": large,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/detect.py', *sys.argv[1:]])}",
+            settings,
+            [path for sequence in sequences for path in sequence.files],
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _mean(rows: list[dict[str, Any]], sequence: str, name: str) -> str:
+    part = [
+        row["overlap"] for row in rows if (row["sequence"], row["detector"]) == (sequence, name)
+    ]
+    return f"{name} {np.mean(part):.3f}"
+
+
+def _ours(name: str, keypoints: int, upright: bool = True) -> Find:
+    detect = detectors.load(name)
+    return lambda image: detect(image, keypoints, upright=upright)[0]
+
+
+def _opencv(keypoints: int) -> Find:
+    sift = cv2.SIFT.create(nfeatures=keypoints)
+
+    def find(image: Image) -> Frames:
+        return np.zeros((len(sift.detect(image, None)), 2, 3), np.float32)
+
+    return find
+
+
+def _kornia(keypoints: int, threads: int, oriented: bool = False) -> Find:
+    """Its Hessian, its second-moment shape and, if wanted, its dominant gradient."""
+    import torch
+    from kornia import feature
+    from kornia.geometry import ScalePyramid
+
+    torch.set_num_threads(threads)
+    detector = feature.ScaleSpaceDetector(
+        keypoints,
+        mr_size=6.0,
+        resp_module=feature.BlobHessian(),
+        scale_pyr_module=ScalePyramid(3, 1.6, 32, double_image=False),
+        aff_module=feature.LAFAffineShapeEstimator(32),
+        ori_module=feature.LAFOrienter(32) if oriented else None,
+    ).eval()
+
+    def find(image: Image) -> Frames:
+        with torch.inference_mode():
+            frames, response = detector(torch.from_numpy(image)[None, None].float() / 255)
+        return np.asarray(frames[0][response[0] > 0].numpy())
+
+    return find
+
+
+def _seconds(
+    images: list[Image], contestants: dict[str, Find], repetitions: int
+) -> dict[str, float]:
+    """Median seconds per image; the contestants take turns, so that load hits all alike."""
+    spent: dict[str, list[float]] = {name: [] for name in contestants}
+    for find in contestants.values():
+        find(images[0])
+    for _ in range(repetitions):
+        for name, find in contestants.items():
+            start = time.perf_counter()
+            for image in images:
+                find(image)
+            spent[name].append((time.perf_counter() - start) / len(images))
+    return {name: float(np.median(values)) for name, values in spent.items()}
+
+
+_LARGE = """
+import json, sys, time
+from pathlib import Path
+import cv2, numpy as np
+from hardnet import detectors
+from hardnet.images import read_image, to_grey
+def status(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+file, name, keypoints, pixels, threads = sys.argv[1:]
+cv2.setNumThreads(int(threads))
+small = to_grey(read_image(file))
+factor = (float(pixels) * 1e6 / small.size) ** 0.5
+times = int(np.ceil(factor))
+# A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
+image = np.tile(small, (times, times))
+image = np.ascontiguousarray(image[: int(small.shape[0] * factor), : int(small.shape[1] * factor)])
+detect = detectors.load(name)
+detect(small, int(keypoints))
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+start = time.perf_counter()
+frames, _ = detect(image, int(keypoints))
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "extra_mb": status("VmHWM") - before, "frames": len(frames),
+                  "size": image.shape[::-1]}))
+"""
+
+
+def _large(
+    file: Path, name: str, keypoints: int, megapixels: float, threads: int
+) -> dict[str, Any]:
+    """Time and peak memory, besides the image, of one call in a fresh process."""
+    command = [sys.executable, "-c", _LARGE, str(file), name]
+    done = subprocess.run(
+        [*command, str(keypoints), str(megapixels), str(threads)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+    )
+    return dict(json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    typer.run(main)
