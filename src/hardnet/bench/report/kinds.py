@@ -10,6 +10,7 @@ from typing import Any
 from hardnet.bench.report import (
     brown,
     describe,
+    detect,
     experiment,
     extract_folder,
     figure_bars,
@@ -65,6 +66,7 @@ KINDS: Mapping[str, Kind] = {
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
     "match_descriptors": Kind(match_descriptors.tables),
+    "detect": Kind(detect.tables),
     "match_pair": Kind(match_pair.tables),
     "extract_folder": Kind(extract_folder.tables),
     "train_step": Kind(train_step.tables),
