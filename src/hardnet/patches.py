@@ -109,9 +109,9 @@ def _sample(image: NDArray[np.uint8], frames: Frames, size: int) -> NDArray[np.u
     # An affine grid is a sum of two vectors, one per column and one per row of the patch.
     columns = frames[:, :, 0, None] * ticks
     rows = frames[:, :, 1, None] * ticks + frames[:, :, 2, None]
-    x, y = (
-        np.clip(columns[:, i, None, :] + rows[:, i, :, None], _OUTSIDE, _MAX_SIDE).reshape(-1, size)
-        for i in (0, 1)
-    )
+    x, y = ((columns[:, i, None, :] + rows[:, i, :, None]).reshape(-1, size) for i in (0, 1))
+    for grid in (x, y):
+        np.maximum(grid, _OUTSIDE, out=grid)
+        np.minimum(grid, _MAX_SIDE, out=grid)
     out = cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(out, np.uint8).reshape(len(frames), size, size)

@@ -58,7 +58,8 @@ def detect(
     if not len(regions):
         return empty_frames(), np.zeros(0, np.float32)
     x, y, w, h = np.asarray(boxes).T
-    inner = (x > 0) & (y > 0) & (x + w < width) & (y + h < height)
+    # OpenCV 4 never counts the outermost pixels to a region.
+    inner = (x > 1) & (y > 1) & (x + w < width - 1) & (y + h < height - 1)
     area, centre, covariance = _moments(
         [np.asarray(regions[i], np.int32) for i in np.flatnonzero(inner).tolist()]
     )

@@ -7,13 +7,12 @@ strips, and the strips keep all cores busy.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors.quadratic import neighbourhood, refine
+from hardnet.detectors.threads import map_threads
 
 SIGMA = 1.6
 """Smoothing of the finest level."""
@@ -33,7 +32,7 @@ Level = NDArray[np.uint8] | NDArray[np.float32]
 _CAMERA_SIGMA = 0.5  # the blur a photograph is taken to have
 _STEP = 2 ** (1 / SCALES)
 _SIGMAS = tuple(SIGMA * _STEP**k for k in range(SCALES + 2))
-_ROWS = 256  # of a strip: few enough for the cache, many enough to make the margins cheap
+_ROWS = 400  # of a strip at most: few enough for the cache, many enough for cheap margins
 _MIN_SIDE = 2 * BORDER + 3
 _REACH = 8  # rows beyond a strip that the search for its extrema may look at
 _BEFORE = np.arange(27) < 13  # neighbours that come before the centre in memory
@@ -63,7 +62,9 @@ def search_octaves(image: NDArray[np.uint8], floor: float) -> NDArray[np.float64
     return np.concatenate(found)
 
 
-def respond(smooth: NDArray[np.float32], sigma: float) -> NDArray[np.float32]:
+def respond(
+    smooth: NDArray[np.float32], sigma: float, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
     """(H, W) determinant of the Hessian of an image smoothed by ``sigma``, times sigma^4."""
     xx, yy, xy = (
         np.asarray(cv2.Sobel(smooth, cv2.CV_32F, *order, ksize=1, scale=scale), np.float32)
@@ -71,8 +72,7 @@ def respond(smooth: NDArray[np.float32], sigma: float) -> NDArray[np.float32]:
     )
     xx *= yy
     xy *= xy
-    xx -= xy
-    return xx
+    return np.subtract(xx, xy, out=out)
 
 
 def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -80,15 +80,13 @@ def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], ND
     height, width = source.shape
     half = np.empty(((height + 1) // 2, (width + 1) // 2), np.float32)
 
-    def search(start: int) -> NDArray[np.float64]:
-        return _search_strip(source, start, min(start + _ROWS, height), floor, half)
+    # Strips of equal height, and even, as every second row goes to the next octave.
+    rows = 2 * int(np.ceil(height / np.ceil(height / _ROWS) / 2))
 
-    starts = range(0, height, _ROWS)
-    workers = min(cv2.getNumThreads(), len(starts))
-    if workers < 2:
-        return np.concatenate([search(start) for start in starts]), half
-    with ThreadPoolExecutor(workers) as pool:
-        return np.concatenate(list(pool.map(search, starts))), half
+    def search(start: int) -> NDArray[np.float64]:
+        return _search_strip(source, start, min(start + rows, height), floor, half)
+
+    return np.concatenate(map_threads(search, range(0, height, rows))), half
 
 
 def _search_strip(
@@ -99,15 +97,14 @@ def _search_strip(
     margin = _REACH + sum(_radius(sigma) for sigma in steps)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
-    levels = []
+    responses = np.empty((len(_SIGMAS), *smooth.shape), np.float32)
     for k, (step, sigma) in enumerate(zip(steps, _SIGMAS, strict=True)):
         if step:
             side = 2 * _radius(step) + 1
             smooth = np.asarray(cv2.GaussianBlur(smooth, (side, side), step), np.float32)
         if k == SCALES:
             half[start // 2 : (stop + 1) // 2] = smooth[start - top : stop - top : 2, ::2]
-        levels.append(respond(smooth, sigma))
-    responses = np.stack(levels)
+        respond(smooth, sigma, responses[k])
     rows = max(start, BORDER) - top, min(stop, len(source) - BORDER) - top
     peaks = refine(responses, _extrema(responses, floor, *rows), EDGE_RATIO)
     peaks = peaks[np.abs(peaks[:, 3]) >= floor]

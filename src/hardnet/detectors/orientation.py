@@ -6,8 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.detectors.threads import map_threads
 from hardnet.frames import WINDOW_SIGMAS, Frames, rotation
-from hardnet.patches import cut_patches, patch_ticks
+from hardnet.patches import cut_from_pyramid, patch_ticks, pyramid
 
 BINS = 36
 """Of the histogram of directions."""
@@ -18,6 +19,7 @@ SECOND_PEAK = 0.8
 _SIDE = 19  # samples per side of the looked-at window, two of them for the central differences
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
+_CHUNK = 256  # frames that one thread works on, and keeps in its cache
 _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 
 
@@ -75,41 +77,45 @@ def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np
     """
     if not len(frames):
         return np.zeros((0, BINS))
+    images = pyramid(image, 32)
+    pieces = [frames[i : i + _CHUNK] for i in range(0, len(frames), _CHUNK)]
+    return np.concatenate(map_threads(lambda piece: _histograms(images, piece), pieces))
+
+
+def _histograms(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
+    """:func:`direction_histograms` of some frames, from the pyramid of the image."""
     part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
     window = frames.copy()
     window[:, :, :2] *= np.float32(part)
-    patches = cut_patches(image, window, _SIDE).reshape(len(frames), _SIDE * _SIDE)
-    voters, weight = _voters(part)
-    # Central differences: the neighbours of a voter are one column and one row away.
-    right, left, below, above = (
-        patches[:, voters + step].astype(np.float32) for step in (1, -1, _SIDE, -_SIDE)
-    )
-    magnitude, angle = cv2.cartToPolar(right - left, below - above)
-    magnitude = magnitude.reshape(right.shape) * weight
-    position = angle.reshape(right.shape) * np.float32(BINS / (2 * np.pi))
+    half = np.sqrt(np.abs(np.linalg.det(window[:, :, :2].astype(np.float64))))
+    patches = cut_from_pyramid(images, window, half, _SIDE).astype(np.float32)
+    dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
+    dy = (patches[:, 2:, 1:-1] - patches[:, :-2, 1:-1]).reshape(len(frames), -1)
+    magnitude, angle = cv2.cartToPolar(dx, dy)
+    magnitude = magnitude.reshape(dx.shape) * _weights(part)
+    position = angle.reshape(dx.shape) * np.float32(BINS / (2 * np.pi))
     lower = position.astype(np.intp)  # 0 to 36: a full turn may be rounded up to
     upper_part = (position - lower) * magnitude
     row = BINS + 2
     lower += np.arange(len(frames))[:, None] * row
-    count = len(frames) * row
     votes = np.zeros((len(frames), row))
-    for shift, part_of in ((0, magnitude - upper_part), (1, upper_part)):
-        counts = np.bincount(lower.ravel() + shift, part_of.ravel(), count)
+    for shift, share in ((0, magnitude - upper_part), (1, upper_part)):
+        counts = np.bincount(lower.ravel() + shift, share.ravel(), votes.size)
         votes += counts.reshape(votes.shape)
     votes[:, :2] += votes[:, BINS:]
     return _smooth(votes[:, :BINS])
 
 
-def _voters(part: float) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Indices into a flat patch of the samples near its centre, and their weights.
+def _weights(part: float) -> NDArray[np.float32]:
+    """Weights of the gradients of a patch, flat; 0 outside a circle.
 
     Args:
         part: the window that is cut, in units of the frame's window.
     """
-    ticks = patch_ticks(_SIDE).astype(np.float64) * part * WINDOW_SIGMAS / 2
+    ticks = patch_ticks(_SIDE)[1:-1].astype(np.float64) * part * WINDOW_SIGMAS / 2
     squared = (ticks[:, None] ** 2 + ticks**2).reshape(-1)
-    voters = np.flatnonzero(squared <= _RADIUS_SIGMAS**2)
-    return voters, np.exp(-squared[voters] / (2 * _WEIGHT_SIGMAS**2)).astype(np.float32)
+    bell = np.exp(-squared / (2 * _WEIGHT_SIGMAS**2)) * (squared <= _RADIUS_SIGMAS**2)
+    return bell.astype(np.float32)
 
 
 def dominant_angles(histograms: NDArray[np.float64]) -> NDArray[np.float64]:

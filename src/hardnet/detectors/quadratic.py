@@ -9,6 +9,9 @@ _ROUNDS = 5
 _MOVE = 0.6  # an extremum this far from its sample belongs to the next one
 _FARTHEST = 1.0  # beyond its neighbours the quadratic says nothing
 
+_STRIDES = (9, 3, 1)  # of k, y and x in a flat cube of 27 samples
+_PLANES = ((9, 3), (9, 1), (3, 1))
+
 
 def refine(
     values: NDArray[np.float32], cells: NDArray[np.intp], edge_ratio: float
@@ -38,11 +41,12 @@ def refine(
         moving = moving[moved]
         if not len(moving):
             break
-    cells = np.unique(cells, axis=0)
+    order = np.unique(np.ravel_multi_index(tuple(cells.T), values.shape))
+    cells = np.column_stack(np.unravel_index(order, values.shape))
     cube = neighbourhood(values, cells)
     offset, slope, hessian = _fit(cube)
     peak = cube[:, 1, 1, 1] + 0.5 * (slope * offset).sum(1)
-    xx, yy, xy = hessian[:, 2, 2], hessian[:, 1, 1], hessian[:, 1, 2]
+    yy, xx, xy = hessian[:, 1], hessian[:, 2], hessian[:, 5]
     det = xx * yy - xy * xy
     good = (det > 0) & ((xx + yy) ** 2 * edge_ratio < (edge_ratio + 1) ** 2 * det)
     good &= (np.abs(offset) <= _FARTHEST).all(1)
@@ -62,28 +66,33 @@ def neighbourhood(values: NDArray[np.float32], cells: NDArray[np.intp]) -> NDArr
 def _fit(
     cube: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Extremum (N, 3), slope (N, 3) and Hessian (N, 3, 3) in the order k, y, x."""
-    centre = cube[:, 1, 1, 1]
+    """Extremum (N, 3), slope (N, 3) and Hessian (N, 6) of cubes, in the order k, y, x.
+
+    The Hessian's columns are kk, yy, xx, ky, kx, yx.
+    """
+    flat = cube.reshape(len(cube), 27)
+    centre = flat[:, 13]
     slope = np.empty((len(cube), 3))
-    hessian = np.empty((len(cube), 3, 3))
-    for i in range(3):
-        # The samples along one axis, then those in the plane of two.
-        line = cube.swapaxes(i + 1, 3)[:, 1, 1]
-        slope[:, i] = (line[:, 2] - line[:, 0]) / 2
-        hessian[:, i, i] = line[:, 2] + line[:, 0] - 2 * centre
-        for j in range(i + 1, 3):
-            plane = np.moveaxis(cube, (i + 1, j + 1), (2, 3))[:, 1]
-            mixed = plane[:, 2, 2] + plane[:, 0, 0] - plane[:, 0, 2] - plane[:, 2, 0]
-            hessian[:, i, j] = hessian[:, j, i] = mixed / 4
+    hessian = np.empty((len(cube), 6))
+    for i, step in enumerate(_STRIDES):
+        before, after = flat[:, 13 - step], flat[:, 13 + step]
+        slope[:, i] = (after - before) / 2
+        hessian[:, i] = after + before - 2 * centre
+    for i, (one, other) in enumerate(_PLANES, 3):
+        along, across = one + other, one - other
+        diagonal = flat[:, 13 + along] + flat[:, 13 - along]
+        hessian[:, i] = (diagonal - flat[:, 13 + across] - flat[:, 13 - across]) / 4
     return _solve(hessian, -slope), slope, hessian
 
 
-def _solve(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solutions (N, 3) of symmetric systems, infinite where there is none."""
-    a, b, c = matrix[:, 0], matrix[:, 1], matrix[:, 2]
-    cofactors = np.stack([np.cross(b, c), np.cross(c, a), np.cross(a, b)], 1)
-    det = (a * cofactors[:, 0]).sum(1)
-    numerator = np.einsum("nij,nj->ni", cofactors, right)
+def _solve(hessian: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solutions (N, 3) of symmetric systems by cofactors, infinite where there is none."""
+    kk, yy, xx, ky, kx, yx = hessian.T
+    p, q, r = yy * xx - yx * yx, kx * yx - ky * xx, ky * yx - kx * yy
+    s, t, u = kk * xx - kx * kx, kx * ky - kk * yx, kk * yy - ky * ky
+    a, b, c = right.T
+    numerator = np.stack([p * a + q * b + r * c, q * a + s * b + t * c, r * a + t * b + u * c], 1)
+    det = kk * p + ky * q + kx * r
     out = np.full_like(right, np.inf)
     np.divide(numerator, det[:, None], out=out, where=det[:, None] != 0)
     return out
