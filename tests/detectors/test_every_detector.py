@@ -26,13 +26,13 @@ def test_strongest_first_within_budget_and_always_the_same(
 ) -> None:
     image = to_grey(read_image(photos / "brick.png"))[:300, :400]
     detect = detectors.load(name)
-    frames, scores = detect(image, 45, upright=upright)
+    frames, scores = detect(image, 40, upright=upright)
     assert frames.dtype == scores.dtype == np.float32
-    assert frames.shape == (45, 2, 3)
+    assert frames.shape == (40, 2, 3)
     assert np.isfinite(frames).all()
     assert (np.linalg.det(frames[:, :, :2]) > 0).all()
     assert (np.diff(scores) <= 0).all()
-    again = detect(image.copy(), 45, upright=upright)
+    again = detect(image.copy(), 40, upright=upright)
     np.testing.assert_array_equal(frames, again[0])
     np.testing.assert_array_equal(scores, again[1])
     fewer = detect(image, 20, upright=upright)
