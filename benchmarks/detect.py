@@ -32,6 +32,8 @@ Find = Callable[[Image], Frames]
 
 OURS = ("hessian-affine", "hessian", "dog", "mser")
 TIMED = "graf"
+SETS = "oxford-affine", "hpatches-sequences"
+CHOSEN_ON = "graf", "wall", "trees", "ubc"  # pairs of these decided the settings of affine shape
 RULES = {
     "overlap": (
         f"frames of the common part whose ellipses, scaled to a radius of {RADIUS:g} px, overlap"
@@ -57,8 +59,8 @@ def main(
 ) -> None:
     """Repeatability, speed and memory of detection; writes a JSON file."""
     cv2.setNumThreads(threads)
-    folder = data / "oxford-affine"
-    sequences = find_sequences([folder if folder.is_dir() else data])
+    folders = [data / name for name in SETS if (data / name).is_dir()]
+    sequences = find_sequences(folders or [data])
     contestants = {"kornia": _kornia(keypoints, threads)}
     contestants |= {name: _ours(name, keypoints) for name in OURS}
 
@@ -103,6 +105,7 @@ def main(
         "repetitions": repetitions,
         "megapixels": megapixels,
         "timed": timed.name,
+        "chosen_on": [s.name for s in sequences if s.name in CHOSEN_ON],
     }
     results = {
         "kind": "detect",
