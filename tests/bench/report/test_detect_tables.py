@@ -30,7 +30,13 @@ RESULTS = {
     "speed_ratio_to_kornia": {"kornia": 1.0, "hessian": 6.0},
     "large_image": {"hessian": {"seconds": 6.84, "extra_mb": 204.4, "frames": 2048}},
     "provenance": {
-        "settings": {"keypoints": 2048, "threads": 2, "timed": "graf", "megapixels": 20.0}
+        "settings": {
+            "keypoints": 2048,
+            "threads": 2,
+            "timed": "graf",
+            "megapixels": 20.0,
+            "chosen_on": ["graf"],
+        }
     },
 }
 
@@ -38,6 +44,7 @@ RESULTS = {
 def test_tables_hold_the_numbers() -> None:
     repeat, speed, large = detect.tables(RESULTS)
     assert repeat.columns == ["detector", "graf", "mean", "mean by distance"]
+    assert "graf decided the settings" in repeat.note
     assert repeat.rows == [
         ["kornia", "0.400", "0.400", "0.500"],
         ["hessian", "0.600", "**0.600**", "0.500"],
