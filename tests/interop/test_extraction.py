@@ -231,7 +231,7 @@ def test_an_interrupted_overwrite_goes_on_and_keeps_the_old_file(
 def test_two_writers_at_once_are_refused(folder: Path, output: Path) -> None:
     parts = Path(f"{output}.parts") if output.suffix == ".h5" else output
     parts.mkdir()
-    lock = FolderLock(parts, "lock")
+    lock = FolderLock(parts, "extract.lock")
     assert lock.take()
     try:
         with pytest.raises(HardnetError, match=f"another process is writing .*{output.name}"):
@@ -239,7 +239,7 @@ def test_two_writers_at_once_are_refused(folder: Path, output: Path) -> None:
     finally:
         lock.release()
     assert run(output, folder).described == 3
-    assert not (parts / "lock").exists()
+    assert not (parts / "extract.lock").exists()
 
 
 def test_a_lock_whose_file_is_deleted_is_taken_anew(tmp_path: Path) -> None:
@@ -371,3 +371,26 @@ def test_odd_names(photos: Path, tmp_path: Path, output: Path) -> None:
     for name in good:
         assert len(read(output, name)) == 60
     json.dumps(report.skipped).encode()
+
+
+@pytest.mark.parametrize("name", ["lock", "church.npz", "church.part", "settings"])
+def test_photos_in_folders_with_names_of_our_files(photos: Path, output: Path, name: str) -> None:
+    folder = output.parent / "photos"
+    (folder / name).mkdir(parents=True)
+    shutil.copy(photos / "camera.png", folder / name)
+    for described in (1, 0):
+        report = run(output, folder)
+        assert (report.described, report.skipped) == (described, {})
+    assert len(read(output, f"{name}/camera.png")) == 60
+
+
+def test_a_photo_whose_place_in_the_output_is_taken_is_skipped(
+    folder: Path, photos: Path, output: Path
+) -> None:
+    (folder / "extract.json").mkdir()
+    shutil.copy(photos / "camera.png", folder / "extract.json")
+    report = run(output, folder)
+    assert report.described == 3
+    assert list(report.skipped) == ["extract.json/camera.png"]
+    assert "rename it, or its folder" in report.skipped["extract.json/camera.png"]
+    assert [len(read(output, name)) for name in NAMES] == [60, 60, 60]

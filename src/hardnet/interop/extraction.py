@@ -17,6 +17,8 @@ from hardnet.interop.entry import state_of
 from hardnet.interop.feature_output import FeatureOutput, open_output
 from hardnet.pipeline import extract_many
 
+_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
+
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many are done, how many there are."""
 
@@ -156,6 +158,12 @@ def _add(
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             report.skipped[name] = f"{features.path} has too long a name: rename the file"
+            return
+        if error.errno in _TAKEN:
+            report.skipped[name] = (
+                f"{features.path} cannot be called {name} in {store.folder}, which has something "
+                "else there: rename it, or its folder"
+            )
             return
         raise _kept(store, f"{store.folder} cannot be written: {error.strerror}") from error
     report.described += 1

@@ -28,7 +28,7 @@ from hardnet.interop.entry import FACTS, Entry, Fact, to_entry
 from hardnet.patchsets.cache import replacing
 
 STATE = "extract.json"
-LOCK = "lock"
+LOCK = "extract.lock"  # no name that a folder of photos is likely to have
 
 Settings = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ class FeatureOutput:
         self._old: dict[str, Mapping[str, Fact]] = {}
         self._dropped = False
         self._begin(overwrite)
-        for left in folder.rglob("*.part"):  # by a process that was killed
+        for left in _files(folder, ".part"):  # by a process that was killed
             left.unlink(missing_ok=True)
 
     def has(self, name: str, state: Mapping[str, int]) -> bool:
@@ -180,5 +180,10 @@ class FeatureOutput:
 
 def _entries(folder: Path) -> Iterator[str]:
     """Names of the images that have a file in a folder."""
-    for path in folder.rglob(f"*{npz.SUFFIX}"):
+    for path in _files(folder, npz.SUFFIX):
         yield path.relative_to(folder).as_posix().removesuffix(npz.SUFFIX)
+
+
+def _files(folder: Path, suffix: str) -> Iterator[Path]:
+    """Files only: a folder of photos may be called "church.part" or "church.npz"."""
+    return (path for path in folder.rglob(f"*{suffix}") if path.is_file())
