@@ -77,7 +77,8 @@ def test_options_become_settings(
     for part in ("1234", "4.05", "0.510 px"):
         assert part in done.stdout
     options = "--pairs sequential --overlap 5 --no-quadratic --loop 7 --max-size 0 --upright "
-    options += "--camera-model pinhole --single-camera --focal 900 --ratio 0.8 --min-images 4"
+    options += "--camera-model pinhole --single-camera --focal 900 --ratio 0.8 --min-images 4 "
+    options += "--guided --verification hardnet"
     done = run.invoke(app, [*command, *options.split()])
     assert "pairs;" not in done.stderr
     assert given[1].pairs == PairSettings("sequential", 5, False, 7)
@@ -85,6 +86,7 @@ def test_options_become_settings(
     camera = given[1].cameras
     assert (camera.model, camera.single, camera.focal) == ("PINHOLE", True, 900)
     assert given[1].mapper.min_images == 4
+    assert (given[1].strategy.guided, given[1].verification) == (True, "hardnet")
 
 
 def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
@@ -93,6 +95,8 @@ def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
         ([str(album), "--camera-model", "round"], "no camera model 'ROUND'"),
         ([str(album), "--camera-params", "1,x"], "give numbers"),
         ([str(album), "--camera-params", "1,2"], "got 2 numbers"),
+        ([str(album), "--camera-params", "900,nan,9,0"], "must be numbers"),
+        ([str(album), "--camera-params", "-900,9,9,0"], "focal length above 0"),
         ([str(album), "--detector", "absent"], "no detector 'absent'"),
         ([str(album), "--pairs-file", str(tmp_path / "absent")], "list of pairs"),
     ):

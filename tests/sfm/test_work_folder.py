@@ -12,21 +12,46 @@ from hardnet.sfm.work_folder import WorkFolder, photo_facts
 
 def test_stages_are_remembered(tmp_path: Path) -> None:
     inputs = {"settings": {"params": (1.5, 2.0)}, "photos": []}
-    state = WorkFolder(tmp_path / "work", inputs)
-    assert not state.has("features")
-    state.add("features")
-    again = WorkFolder(tmp_path / "work", inputs)
-    assert again.has("features")
-    assert not again.has("matches")
-    with pytest.raises(HardnetError, match="other photos or settings"):
-        WorkFolder(tmp_path / "work", inputs | {"settings": {"params": (1.5, 2.1)}})
+    with WorkFolder(tmp_path / "work", inputs) as state:
+        assert not state.has("features")
+        state.add("features")
+    with WorkFolder(tmp_path / "work", inputs) as again:
+        assert again.has("features")
+        assert not again.has("matches")
+    other = WorkFolder(tmp_path / "work", inputs | {"settings": {"params": (1.5, 2.1)}})
+    with pytest.raises(HardnetError, match=r"other photos or settings \(settings\)"), other:
+        pass
+    with WorkFolder(tmp_path / "work", inputs) as again:  # the refused one let the folder go
+        again.forget("features", "models")
+    with WorkFolder(tmp_path / "work", inputs) as again:
+        assert not again.has("features")
+
+
+def test_one_process_at_a_time_and_the_other_one_changes_nothing(tmp_path: Path) -> None:
+    with WorkFolder(tmp_path, {}) as state:
+        late = WorkFolder(tmp_path, {})
+        with pytest.raises(HardnetError, match="another process works in"), late:
+            pass
+        state.add("features")
+    with late:  # knows what was done while it waited
+        assert late.has("features")
+
+
+def test_a_run_killed_before_its_first_word(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    with WorkFolder(tmp_path, {}):
+        pass
+    (tmp_path / "state.json").write_text('{"done": [')
+    with pytest.raises(HardnetError, match=r"state\.json is damaged"), WorkFolder(tmp_path, {}):
+        pass
 
 
 def test_a_folder_or_a_file_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("not yours")
     for place in (tmp_path, tmp_path / "letter.txt"):
-        with pytest.raises(HardnetError, match="holds other files"):
-            WorkFolder(place, {})
+        with pytest.raises(HardnetError, match="holds other files"), WorkFolder(place, {}):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_a_photo_that_changes_is_another(tmp_path: Path) -> None:

@@ -37,6 +37,13 @@ Exit code 0: there is a model. 1: the photos do not fit together, or something c
 """
 
 
+class VerifiedBy(StrEnum):
+    """Who verifies the matches of a pair."""
+
+    colmap = "colmap"
+    hardnet = "hardnet"
+
+
 class Pairs(StrEnum):
     """Which photos are matched."""
 
@@ -77,6 +84,13 @@ def _colmap(
     ratio: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
     ] = None,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Look for more matches along the geometry of a pair.")
+    ] = False,
+    verification: Annotated[
+        VerifiedBy,
+        typer.Option(help="Who verifies matches: COLMAP, by its cameras, or hardnet as in match."),
+    ] = VerifiedBy.colmap,
     camera_model: Annotated[str, typer.Option(help="COLMAP's camera model.")] = "SIMPLE_RADIAL",
     single_camera: Annotated[
         bool, typer.Option("--single-camera", help="One camera and one zoom took all photos.")
@@ -111,7 +125,8 @@ def _colmap(
         max_size=max_size or None,
         upright=upright,
         pairs=pairs_file or PairSettings(pairs.value, overlap, quadratic, loop),
-        strategy=Strategy(ratio=RATIO if ratio is None else ratio),
+        strategy=Strategy(ratio=RATIO if ratio is None else ratio, guided=guided),
+        verification=verification.value,
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hardnet.errors import HardnetError
 from hardnet.sfm.colmap import require_pycolmap
 
@@ -49,6 +51,12 @@ def check_cameras(settings: CameraSettings) -> None:
         raise HardnetError(
             f"{settings.model} has the parameters {camera.params_info}, got {len(settings.params)} "
             "numbers"
+        )
+    values = np.array(settings.params)
+    if not np.isfinite(values).all() or (values[list(camera.focal_length_idxs())] <= 0).any():
+        raise HardnetError(
+            f"params are {', '.join(map(str, settings.params))}: {camera.params_info} must be "
+            "numbers, the focal length above 0"
         )
 
 

@@ -35,6 +35,15 @@ def quiet(pycolmap: Any) -> Iterator[None]:
         pycolmap.logging.minloglevel = before
 
 
+def remove_database(path: Path) -> None:
+    """Delete a database and what SQLite keeps beside it.
+
+    SQLite would take the journal that a killed process left for one of the new file.
+    """
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
 def find_models(folder: Path) -> list[Path]:
     """``folder`` itself if it is a model, else the models directly inside (sparse/0, sparse/1)."""
     if is_model(folder):

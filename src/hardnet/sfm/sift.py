@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hardnet.sfm.cameras import CameraSettings, import_images
-from hardnet.sfm.colmap import require_pycolmap
+from hardnet.sfm.colmap import remove_database, require_pycolmap
 
 
 def extract(
@@ -31,7 +31,7 @@ def extract(
         cameras: what is known about them.
     """
     pycolmap = require_pycolmap()
-    database.unlink(missing_ok=True)  # half-written
+    remove_database(database)  # half-written
     options = pycolmap.FeatureExtractionOptions()
     options.max_image_size, options.use_gpu = max_size, False
     if keypoints is not None:

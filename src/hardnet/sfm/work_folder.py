@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hardnet.errors import HardnetError
+from hardnet.folder_lock import FolderLock
 
 STATE = "state.json"
+LOCK = "lock"
 
 
 class WorkFolder:
     """Remembers finished stages in ``state.json``, and refuses other photos or settings.
+
+    Use it in a ``with`` statement: the folder belongs to one process at a time.
 
     Args:
         folder: made if it is absent; else a work folder of the same inputs, or empty.
@@ -21,21 +25,49 @@ class WorkFolder:
     """
 
     def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
+        self._folder = folder
         self._path = folder / STATE
+        self._lock = FolderLock(folder, LOCK)
         # As a file gives them back: a tuple is a list there.
         self._content: dict[str, Any] = json.loads(json.dumps({**inputs, "done": []}))
-        if self._path.is_file():
-            found = json.loads(self._path.read_text())
-            if {**found, "done": []} != self._content:
-                raise HardnetError(
-                    f"{folder} was made from other photos or settings; delete it or name another "
-                    "work folder"
-                )
-            self._content = found
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+
+    def __enter__(self) -> Self:
+        folder = self._folder
+        if not self._path.is_file() and _holds_files(folder):
             raise HardnetError(f"{folder} holds other files; name another work folder")
         folder.mkdir(parents=True, exist_ok=True)
-        self._write()
+        if not self._lock.take():
+            raise HardnetError(
+                f"another process works in {folder}: wait for it, or name another folder"
+            )
+        try:  # only now: whoever had the folder before may have written until it let go
+            self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _begin(self) -> None:
+        if not self._path.is_file():
+            self._write()
+            return
+        try:
+            found = json.loads(self._path.read_text())
+            found["done"]
+        except (ValueError, KeyError, TypeError):
+            raise HardnetError(f"{self._path} is damaged: delete {self._folder}") from None
+        if others := [key for key in self._content if key != "done" and self._differs(found, key)]:
+            raise HardnetError(
+                f"{self._folder} was made from other photos or settings ({', '.join(others)}); "
+                "delete it or name another work folder"
+            )
+        self._content = found
+
+    def _differs(self, found: dict[str, Any], key: str) -> bool:
+        return bool(found.get(key) != self._content[key])
 
     def has(self, stage: str) -> bool:
         """Whether the stage was finished."""
@@ -46,10 +78,28 @@ class WorkFolder:
         self._content["done"].append(stage)
         self._write()
 
+    def forget(self, *stages: str) -> None:
+        """These stages must be done again."""
+        done = [stage for stage in self._content["done"] if stage not in stages]
+        if done != self._content["done"]:
+            self._content["done"] = done
+            self._write()
+
     def _write(self) -> None:
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(self._content, indent=1) + "\n")
-        part.replace(self._path)
+        write_json(self._path, self._content)
+
+
+def _holds_files(folder: Path) -> bool:
+    if not folder.is_dir():
+        return folder.exists()
+    return any(path.name != LOCK for path in folder.iterdir())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is complete or as it was, whenever the process is killed."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.replace(path)
 
 
 def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import cv2
@@ -16,8 +17,11 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
+from hardnet import match  # noqa: E402
 from hardnet.errors import HardnetError, MissingExtraError  # noqa: E402
+from hardnet.interop import hdf5  # noqa: E402
 from hardnet.interop.colmap import CameraSettings, Settings, reconstruct  # noqa: E402
+from hardnet.matching.strategy import Strategy  # noqa: E402
 
 SMALL = Settings(descriptor="rootsift", keypoints=200, max_size=300)
 
@@ -135,12 +139,27 @@ def test_photos_that_do_not_fit_together(album: Path, whole: Path, tmp_path: Pat
     assert report.verified_pairs == 1
 
 
+def test_deleted_results_are_made_again(album: Path, whole: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(whole, work)
+    (work / "features.h5").unlink()  # not needed any more
+    steps: list[str] = []
+    note = lambda what, done, total: steps.append(what)  # noqa: E731
+    reconstruct(album, work, SMALL, mapping=False, progress=note)
+    assert not steps
+    (work / "database.db").unlink()
+    reconstruct(album, work, SMALL, mapping=False, progress=note)
+    assert dict.fromkeys(steps) == dict.fromkeys(["describing", "writing", "database", "matches"])
+    assert _pairs(work / "database.db") == _pairs(whole / "database.db")
+
+
 def test_too_few_photos(photos: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     one.mkdir()
     shutil.copy(photos / "camera.png", one)
     with pytest.raises(HardnetError, match="1 of 1 photos can be used, 2 are needed"):
         reconstruct(one, tmp_path / "a", SMALL)
+    assert not (tmp_path / "a").exists()  # or it would refuse the photos that are added now
     (one / "broken.png").write_bytes(b"")
     with pytest.raises(HardnetError, match=r"1 of 2 photos .*broken\.png is empty"):
         reconstruct(one, tmp_path / "b", SMALL)
@@ -168,6 +187,27 @@ def test_pairs_of_a_file_and_a_photo_without_keypoints(album: Path, tmp_path: Pa
     found = _pairs(tmp_path / "work" / "database.db")
     assert list(found) == [("moto é/left 1.png", "moto é/right 1.png")]
     assert (report.pairs, report.verified_pairs) == (2, 1)
+
+
+def test_our_own_verification_and_guided_matches(album: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "pairs.txt"
+    names = ("moto é/left 1.png", "moto é/right 1.png")
+    listed.write_text("camera.png moto é/left 1.png\n" + " ".join(names), "utf-8")
+    counts = {}
+    for verification, guided in product(("colmap", "hardnet"), (False, True)):
+        strategy = Strategy(guided=guided, threshold=1.0)
+        settings = replace(SMALL, pairs=listed, verification=verification, strategy=strategy)
+        work = tmp_path / f"{verification}-{guided}"
+        reconstruct(album, work, settings, mapping=False)
+        matches, verified = _pairs(work / "database.db")[names]
+        counts[verification, guided] = len(verified)
+        features = [hdf5.read_features(work / "features.h5", name) for name in names]
+        found = match(*features, strategy=strategy)
+        assert matches == found.indices.tolist()
+        if verification == "hardnet":
+            assert verified == found.indices[found.inliers].tolist()
+    assert counts["colmap", True] > counts["colmap", False]
+    assert counts["hardnet", True] > counts["hardnet", False]
 
 
 def test_without_pycolmap(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hardnet.errors import HardnetError
 from hardnet.interop.colmap.orientation import UPRIGHT, stored_size
 from hardnet.sfm.cameras import CameraSettings, check_cameras, import_images
-from hardnet.sfm.colmap import require_pycolmap
+from hardnet.sfm.colmap import remove_database, require_pycolmap
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,6 @@ def register_images(
         }
     refused |= {name: "COLMAP cannot read this file" for name in turns if name not in registered}
     return registered, refused
-
-
-def remove_database(path: Path) -> None:
-    """Delete a database and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:

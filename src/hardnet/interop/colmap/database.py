@@ -19,8 +19,9 @@ from hardnet.features import Features
 from hardnet.frames import to_colmap
 from hardnet.interop.colmap.cameras import register_images
 from hardnet.interop.colmap.orientation import turn_frames
+from hardnet.interop.colmap.own_geometry import own_geometry
 from hardnet.interop.colmap.pairs import Pair
-from hardnet.interop.colmap.two_view import Photo, verify_pair
+from hardnet.interop.colmap.two_view import Photo, Verification, verify_pair
 from hardnet.matching.matches import Matches
 from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.colmap import quiet, require_pycolmap
@@ -33,10 +34,11 @@ def write_database(
     matches: Mapping[Pair, Matches],
     cameras: CameraSettings | None = None,
     seed: int = 0,
+    verification: Verification = "colmap",
 ) -> dict[str, str]:
     """Write features and matches as a COLMAP database; an old file is replaced.
 
-    All matches are written, and what COLMAP's own verification, by the cameras, believes of them.
+    All matches are written, and as two-view geometry those that are verified.
 
     Args:
         path: file to write, e.g. ``database.db``.
@@ -45,6 +47,8 @@ def write_database(
         matches: pair of names -> what :func:`hardnet.match` found.
         cameras: what is known about the cameras.
         seed: of COLMAP's RANSAC.
+        verification: "colmap": the matches that COLMAP verifies, by the cameras; "hardnet": the
+            inliers of the matches and their geometry, as they are.
 
     Returns:
         Photos that COLMAP cannot use, name -> why; they and their matches are left out.
@@ -56,7 +60,10 @@ def write_database(
             photos = read_photos(database)
             for (a, b), found in matches.items():
                 if a in photos and b in photos:
-                    geometry = verify_pair(photos[a], photos[b], found.indices, seed)
+                    if verification == "colmap":
+                        geometry = verify_pair(photos[a], photos[b], found.indices, seed)
+                    else:
+                        geometry = own_geometry(photos[a], photos[b], found)
                     write_pair(database, photos[a], photos[b], found.indices, geometry)
     return refused
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from hardnet.descriptors.hardnet_onnx import usable_cores
 from hardnet.features import Features
 from hardnet.interop.colmap.database import read_photos, write_pair
+from hardnet.interop.colmap.own_geometry import own_geometry
 from hardnet.interop.colmap.pairs import Pair
-from hardnet.interop.colmap.two_view import verify_pair
-from hardnet.matching.matches import find_matches
+from hardnet.interop.colmap.two_view import Verification, verify_pair
+from hardnet.matching.matches import find_matches, match
 from hardnet.matching.strategy import Strategy
 from hardnet.sfm.colmap import require_pycolmap
 
@@ -35,6 +36,7 @@ def match_pairs(
     strategy: Strategy,
     seed: int,
     workers: int | None = None,
+    verification: Verification = "colmap",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Find and verify the matches of pairs of photos; pairs that are done are not repeated.
@@ -43,9 +45,10 @@ def match_pairs(
         path: the database, with keypoints.
         features: the features of a photo, by name; called by several threads.
         pairs: of names.
-        strategy: how matches are found; they are verified by COLMAP.
+        strategy: how matches are found.
         seed: of COLMAP's random samples.
         workers: threads; by default one per usable core.
+        verification: by COLMAP, or by the strategy.
         progress: called with (pairs done, pairs in all).
     """
     pycolmap = require_pycolmap()
@@ -58,9 +61,16 @@ def match_pairs(
             return bool(database.exists_matches(first, second))
 
         def work(pair: Pair) -> tuple[Pair, NDArray[np.intp], Any]:
-            a, b = pair
-            indices, _ = find_matches(load(a), load(b), strategy)
-            return pair, indices, verify_pair(photos[a], photos[b], indices, seed)
+            a, b = (photos[name] for name in pair)
+            first, second = map(load, pair)
+            if verification == "hardnet":
+                found = match(first, second, strategy=strategy)
+                return pair, found.indices, own_geometry(a, b, found)
+            if strategy.guided:  # along our geometry; COLMAP verifies all of them
+                indices = match(first, second, strategy=strategy).indices
+            else:
+                indices, _ = find_matches(first, second, strategy)
+            return pair, indices, verify_pair(a, b, indices, seed)
 
         left = [pair for pair in pairs if not is_done(pair)]
         done = len(pairs) - len(left)

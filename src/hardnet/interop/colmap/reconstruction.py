@@ -12,7 +12,6 @@ from hardnet import descriptors, detectors
 from hardnet.descriptors.fingerprint import fingerprint
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.folder_lock import FolderLock
 from hardnet.images import list_images
 from hardnet.interop import extraction, hdf5
 from hardnet.interop.colmap.database import write_photos
@@ -23,7 +22,7 @@ from hardnet.interop.colmap.settings import Settings
 from hardnet.sfm.cameras import check_cameras
 from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
 from hardnet.sfm.mapping import build_models, usable_models
-from hardnet.sfm.work_folder import WorkFolder, photo_facts
+from hardnet.sfm.work_folder import WorkFolder, photo_facts, write_json
 
 FEATURES = "features.h5"
 SKIPPED = "skipped.json"
@@ -72,28 +71,33 @@ def reconstruct(
         "descriptor": fingerprint(describe),
         "photos": photo_facts(images, list(files.values())),
     }
-    state = WorkFolder(work, inputs)
-    lock = FolderLock(work)
-    if not lock.take():
-        raise HardnetError(f"another process works in {work}: wait for it, or name another folder")
-    try:
-        with quiet(pycolmap):
-            if not state.has("features"):
-                _extract(files, work, settings, workers, progress)
-                state.add("features")
-            if not state.has("database"):
-                _write_photos(images, files, work, settings, progress)
-                state.add("database")
-            if not state.has("matches"):
-                _match(files, work, settings, workers, progress)
-                state.add("matches")
-            report = database_report(work / DATABASE, len(files), _skipped(work))
-            if mapping:
-                report = _build(images, work, settings, state, report, progress)
-            (work / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
-            return report
-    finally:
-        lock.release()
+    _check_enough(len(files), {})
+    with WorkFolder(work, inputs) as state, quiet(pycolmap):
+        _forget_lost(work, state)
+        if not state.has("features"):
+            _extract(files, work, settings, workers, progress)
+            state.add("features")
+        if not state.has("database"):
+            _write_photos(images, files, work, settings, progress)
+            state.add("database")
+        if not state.has("matches"):
+            _match(files, work, settings, workers, progress)
+            state.add("matches")
+        report = database_report(work / DATABASE, len(files), _skipped(work))
+        if mapping:
+            report = _build(images, work, settings, state, report, progress)
+        write_json(work / REPORT, report.to_json())
+        return report
+
+
+def _forget_lost(work: Path, state: WorkFolder) -> None:
+    """Stages whose files somebody deleted are done again."""
+    if not (work / SPARSE).is_dir():
+        state.forget("models")
+    if not (work / DATABASE).is_file():
+        state.forget("database", "matches", "models")
+    if not state.has("matches") and not (work / FEATURES).is_file():
+        state.forget("features")
 
 
 def _extract(
@@ -148,6 +152,7 @@ def _match(
         settings.strategy,
         settings.mapper.seed,
         workers,
+        settings.verification,
         lambda done, total: progress("matches", done, total),
     )
 
@@ -202,4 +207,4 @@ def _skipped(work: Path) -> dict[str, str]:
 
 
 def _write_skipped(work: Path, skipped: Mapping[str, str]) -> None:
-    (work / SKIPPED).write_text(json.dumps(skipped, indent=1) + "\n")
+    write_json(work / SKIPPED, dict(skipped))

@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hardnet.errors import HardnetError
 from hardnet.features import MAX_SIZE
 from hardnet.interop.colmap.pairs import PairSettings, read_text
+from hardnet.interop.colmap.two_view import Verification
 from hardnet.matching.strategy import Strategy
 from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.mapping import MapperSettings
@@ -27,8 +29,9 @@ class Settings:
         max_size: longer side to which photos are shrunk before detection; None: never.
         upright: the photos are the right way up.
         pairs: which photos to match: how to choose them, or a file that lists them.
-        strategy: how matches are found; COLMAP verifies them, so the estimator, its threshold and
-            what follows it do not matter here.
+        strategy: how matches are found. If it is guided, more are looked for along our geometry.
+        verification: "colmap": COLMAP verifies the matches by what it knows of the cameras;
+            "hardnet": by the strategy's estimator, threshold and check of frames.
         cameras: what is known about the cameras.
         mapper: how models are built.
     """
@@ -40,8 +43,13 @@ class Settings:
     upright: bool = False
     pairs: PairSettings | Path = field(default_factory=PairSettings)
     strategy: Strategy = field(default_factory=Strategy)
+    verification: Verification = "colmap"
     cameras: CameraSettings = field(default_factory=CameraSettings)
     mapper: MapperSettings = field(default_factory=MapperSettings)
+
+    def __post_init__(self) -> None:
+        if self.verification not in ("colmap", "hardnet"):
+            raise HardnetError(f"no verification '{self.verification}': choose colmap or hardnet")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; of a file of pairs its content, which is what the result depends on."""

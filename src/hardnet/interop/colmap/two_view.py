@@ -1,4 +1,4 @@
-"""The two-view geometry of a pair of photos, by COLMAP's own verification.
+"""The two-view geometry of a pair of photos, by COLMAP's own verification: the default.
 
 It knows the cameras and tells planes from depth by itself, and gives larger models than the inliers
 of our MAGSAC++ would: 4651 points against 4168 of a chair (21 photos), 6238 against 6225 of a door
@@ -8,12 +8,15 @@ of our MAGSAC++ would: 4651 points against 4168 of a chair (21 photos), 6238 aga
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.sfm.colmap import require_pycolmap
+
+Verification = Literal["colmap", "hardnet"]
+"""Who decides which matches of a pair agree with a geometry."""
 
 MIN_INLIERS = 15
 """COLMAP's own smallest number of matches of a pair it believes."""

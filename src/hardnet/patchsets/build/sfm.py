@@ -101,18 +101,18 @@ def _reconstruct_scene(
     """Models of one scene, largest first; stages that are done already are not repeated."""
     images, names = files[0].parent, [p.name for p in files]
     inputs = {"settings": asdict(settings), "photos": photo_facts(images, files)}
-    state = WorkFolder(work, inputs)
     database, sparse = work / DATABASE, work / SPARSE
-    advance("features")
-    if not state.has("features"):
-        sift.extract(database, images, names, settings.max_size, seed=settings.seed)
-        state.add("features")
-    advance("matches")
-    if not state.has("matches"):
-        sift.match(database, settings.seed)
-        state.add("matches")
-    advance("models")
-    if not state.has("models"):
-        build_models(database, images, sparse, settings)
-        state.add("models")
+    with WorkFolder(work, inputs) as state:
+        advance("features")
+        if not state.has("features"):
+            sift.extract(database, images, names, settings.max_size, seed=settings.seed)
+            state.add("features")
+        advance("matches")
+        if not state.has("matches"):
+            sift.match(database, settings.seed)
+            state.add("matches")
+        advance("models")
+        if not state.has("models"):
+            build_models(database, images, sparse, settings)
+            state.add("models")
     return usable_models(sparse, settings.min_images)
