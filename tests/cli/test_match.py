@@ -2,25 +2,45 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 import sys
 import zlib
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import cv2
 import numpy as np
 import pytest
 
 from hardnet import detectors
+from hardnet.cli.app import main
 from hardnet.images import read_image, write_image
 
 
-def hardnet(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hardnet.cli.app", "match", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+@dataclass
+class Run:
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def rootsift(*arguments: object) -> subprocess.CompletedProcess[str]:
+def hardnet(*arguments: object) -> Run:
+    """Run the command in this process, which saves the time of starting another."""
+    out, err = StringIO(), StringIO()
+    command = ["hardnet", "match", *map(str, arguments)]
+    with (
+        patch.object(sys, "argv", command),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    return Run(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def rootsift(*arguments: object) -> Run:
     return hardnet(*arguments, "--descriptor", "rootsift")
 
 
@@ -224,12 +244,16 @@ def test_essential_matrix(pair: tuple[Path, Path], tmp_path: Path) -> None:
     [
         (["--model", "essential"], "needs --camera FILE or --focal"),
         (["--model", "essential", "--focal", "9", "--camera", "x"], "exclude each other"),
-        (["--camera", "missing.txt"], "cannot read --camera missing.txt"),
-        (["--camera", __file__], "nine numbers"),
-        (["--focal", "-5"], "a camera is"),
+        (["--model", "essential", "--camera", "missing.txt"], "cannot read --camera missing.txt"),
+        (["--model", "essential", "--camera", __file__], "nine numbers"),
+        (["--model", "essential", "--focal", "-5"], "--focal is -5.0"),
+        (["--model", "essential", "--focal", "nan"], "--focal is nan"),
+        (["--model", "essential", "--focal", "9", "--estimator", "degensac"], "use the estimator"),
+        (["--focal", "900"], "for --model essential: add it"),
+        (["--camera", "x"], "for --model essential: add it"),
         (["--fginn", "0"], "fginn is 0.0"),
         (["--threshold", "-1"], "threshold is -1.0"),
-        (["--camera", "a", "--camera", "b", "--camera", "c"], "3 times"),
+        (["--model", "essential", *3 * ["--camera", "a"]], "3 times"),
     ],
 )
 def test_wrong_options_are_one_line_and_code_one(

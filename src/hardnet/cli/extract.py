@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from hardnet.cli.feature_options import (
+    DescriptorName,
+    DetectorName,
+    Keypoints,
+    MaxSize,
+    Upright,
+)
 from hardnet.cli.stage import Stage
-from hardnet.descriptors import names
 
 if TYPE_CHECKING:
     from hardnet.interop.extraction import Report
@@ -41,20 +47,11 @@ def _extract(
         Path,
         typer.Option("--output", "-o", help="A .h5 file, or a folder for one .npz per photo."),
     ],
-    detector: Annotated[
-        str,
-        typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
-    ] = "dog",
-    descriptor: Annotated[
-        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
-    ] = "hardnet",
-    keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 2048,
-    max_size: Annotated[
-        int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
-    ] = 1600,
-    upright: Annotated[
-        bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
-    ] = False,
+    detector: DetectorName = "dog",
+    descriptor: DescriptorName = "hardnet",
+    keypoints: Keypoints = 2048,
+    max_size: MaxSize = 1600,
+    upright: Upright = False,
     half: Annotated[
         bool, typer.Option("--half", help="Descriptors as float16: half the size, three digits.")
     ] = False,

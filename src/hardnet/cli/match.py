@@ -11,10 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hardnet.cli.match_cameras import cameras
+from hardnet.cli.feature_options import (
+    DescriptorName,
+    DetectorName,
+    Keypoints,
+    MaxSize,
+    Upright,
+)
+from hardnet.cli.match_cameras import cameras, given_cameras
 from hardnet.cli.match_output import to_json, to_table, why_not
-from hardnet.descriptors import names
-from hardnet.errors import HardnetError
 
 _HELP = """Match two photos and verify the matches by the geometry between them.
 
@@ -71,20 +76,11 @@ def _match(
         Path | None, typer.Option("--output", "-o", help="Write a picture of the matches here.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    descriptor: Annotated[
-        str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
-    ] = "hardnet",
-    detector: Annotated[
-        str,
-        typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
-    ] = "dog",
-    keypoints: Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")] = 2048,
-    max_size: Annotated[
-        int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
-    ] = 1600,
-    upright: Annotated[
-        bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
-    ] = False,
+    descriptor: DescriptorName = "hardnet",
+    detector: DetectorName = "dog",
+    keypoints: Keypoints = 2048,
+    max_size: MaxSize = 1600,
+    upright: Upright = False,
     strategy: Annotated[
         Preset,
         typer.Option(
@@ -175,8 +171,7 @@ def _match(
     ] = None,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.descriptors import load
-    from hardnet.features import extract
+    from hardnet.image_pair import extract_pair
     from hardnet.matching.matches import match
     from hardnet.matching.strategy import MODS, Strategy
 
@@ -194,15 +189,13 @@ def _match(
     }
     base = MODS if strategy is Preset.mods else Strategy()
     chosen = replace(base, **{name: value for name, value in given.items() if value is not None})
-    if model is Model.essential and not camera and focal is None:
-        raise HardnetError("--model essential needs --camera FILE or --focal PIXELS")
-    describe = load(descriptor)
+    essential = model is Model.essential
+    intrinsics = given_cameras(essential, camera or [], focal)
     with Console(stderr=True).status("Matching..."):
-        a, b = (
-            extract(path, detector, describe, keypoints, max_size or None, upright=upright)
-            for path in (image_a, image_b)
+        a, b = extract_pair(
+            image_a, image_b, detector, descriptor, keypoints, max_size or None, upright=upright
         )
-        known = cameras(a, b, camera or [], focal)
+        known = cameras(a, b, intrinsics, focal) if essential else None
         result = match(a, b, model.value, strategy=chosen, cameras=known)
         verified = result.geometry.kind is not None
         if output is not None and verified:

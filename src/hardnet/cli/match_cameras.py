@@ -13,43 +13,60 @@ if TYPE_CHECKING:
 
     from hardnet.features import Features
 
-    Cameras = tuple[NDArray[np.float64], NDArray[np.float64]]
+    Intrinsics = NDArray[np.float64]
+    Cameras = tuple[Intrinsics, Intrinsics]
 
 
-def cameras(a: Features, b: Features, files: list[Path], focal: float | None) -> Cameras | None:
-    """The intrinsics of both photos, or None if nothing was given.
+def given_cameras(essential: bool, files: list[Path], focal: float | None) -> list[Intrinsics]:
+    """What --camera gives; nothing for --focal, which needs the photos to know their middle.
 
     Args:
-        a: features of the first photo.
-        b: features of the second photo.
+        essential: an essential matrix is asked for.
         files: one file for both photos, or one for each.
-        focal: focal length in pixels of the original; the axis goes through the middle.
+        focal: focal length in pixels of the original.
+
+    Raises:
+        HardnetError: these options do not go together, or are no cameras.
     """
     if files and focal is not None:
         raise HardnetError("--camera and --focal exclude each other: give one of them")
+    if essential and not files and focal is None:
+        raise HardnetError("--model essential needs --camera FILE or --focal PIXELS")
+    if not essential and (files or focal is not None):
+        raise HardnetError("--camera and --focal are for --model essential: add it, or leave them")
+    if focal is not None and not 0 < focal < float("inf"):
+        raise HardnetError(f"--focal is {focal}: give the focal length in pixels, above 0")
     if len(files) > 2:
         raise HardnetError(f"--camera is given {len(files)} times: give one file, or one per photo")
-    if files:
-        return read_camera(files[0]), read_camera(files[-1])
-    return None if focal is None else (_middle(a, focal), _middle(b, focal))
+    return [read_camera(path) for path in files]
 
 
-def read_camera(path: Path) -> NDArray[np.float64]:
+def cameras(a: Features, b: Features, given: list[Intrinsics], focal: float | None) -> Cameras:
+    """The intrinsics of both photos: those given, or by a focal length and the middle."""
+    if focal is not None:
+        return _middle(a, focal), _middle(b, focal)
+    return given[0], given[-1]
+
+
+def read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas are spaces."""
     import numpy as np
 
+    from hardnet.matching.estimators import check_cameras
+
     try:
         words = path.read_text().replace(",", " ").split()
-        return np.array([float(word) for word in words]).reshape(3, 3)
+        camera = np.array([float(word) for word in words]).reshape(3, 3)
+        return check_cameras((camera, camera))[0]
     except OSError as error:
         raise HardnetError(f"cannot read --camera {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, HardnetError):
         raise HardnetError(
             f"--camera {path} is no camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"
         ) from None
 
 
-def _middle(features: Features, focal: float) -> NDArray[np.float64]:
+def _middle(features: Features, focal: float) -> Intrinsics:
     import numpy as np
 
     width, height = features.image_size

@@ -65,6 +65,7 @@ def estimate(
 
 
 NO_CAMERAS = "an essential matrix needs cameras: give the (3, 3) intrinsics of both images"
+NO_DEGENSAC = "degensac has no essential matrix: use the estimator magsac"
 
 
 def check_cameras(cameras: Cameras) -> tuple[Matrix, Matrix]:
@@ -132,7 +133,7 @@ def _essential(
 
 def _degensac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] | None:
     if kind == "essential":
-        raise HardnetError("degensac has no essential matrix: use the estimator magsac")
+        raise HardnetError(NO_DEGENSAC)
     try:
         import pydegensac
     except ImportError:

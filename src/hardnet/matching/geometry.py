@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import hypot, lgamma, log, pi
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.matching.estimators import (
     NO_CAMERAS,
+    NO_DEGENSAC,
     Cameras,
     Estimator,
     Kind,
@@ -111,9 +112,7 @@ def verify(
         cameras: (3, 3) intrinsics of both images; an essential matrix needs them.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
-    if model == "essential" and cameras is None:
-        raise HardnetError(NO_CAMERAS)
-    intrinsics = check_cameras(cameras) if model == "essential" and cameras else None
+    intrinsics = check_model(model, estimator, cameras)
     best = Geometry(None, None, np.zeros(len(a), bool))
     wanted: tuple[Kind, ...] = ("fundamental", "homography") if model == "auto" else (model,)
     for kind in wanted:
@@ -121,6 +120,21 @@ def verify(
         if found is not None and found.inliers.sum() >= HOMOGRAPHY_SHARE * best.inliers.sum():
             best = found
     return best
+
+
+def check_model(
+    model: Model, estimator: Estimator, cameras: Cameras | None
+) -> tuple[Matrix, Matrix] | None:
+    """The intrinsics that the model needs, if any; a HardnetError if it cannot be fitted."""
+    if model not in get_args(Model):
+        raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
+    if model != "essential":
+        return None
+    if cameras is None:
+        raise HardnetError(NO_CAMERAS)
+    if estimator == "degensac":
+        raise HardnetError(NO_DEGENSAC)
+    return check_cameras(cameras)
 
 
 def refit(

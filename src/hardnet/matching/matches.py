@@ -16,12 +16,13 @@ from hardnet.images import Source, write_image
 from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
 from hardnet.matching.duplicates import without_duplicates
-from hardnet.matching.estimators import NO_CAMERAS, Matrix, check_cameras
+from hardnet.matching.estimators import Matrix
 from hardnet.matching.geometry import (
     MIN_INLIERS,
     Cameras,
     Geometry,
     Model,
+    check_model,
     distinct,
     refit,
     verify,
@@ -112,10 +113,7 @@ def match(
     strategy = strategy or Strategy()
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
-    if model not in ("auto", "homography", "fundamental", "essential"):
-        raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
-    if model == "essential" and cameras is None:
-        raise HardnetError(NO_CAMERAS)
+    intrinsics = check_model(model, strategy.estimator, cameras)
     if not isinstance(a, Features) and not isinstance(b, Features):
         a, b = extract_pair(a, b)
     a = a if isinstance(a, Features) else extract(a)
@@ -124,7 +122,6 @@ def match(
         raise HardnetError(
             f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
         )
-    intrinsics = None if cameras is None else check_cameras(cameras)
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
