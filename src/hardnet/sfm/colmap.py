@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,11 +36,22 @@ def quiet(pycolmap: Any) -> Iterator[None]:
         pycolmap.logging.minloglevel = before
 
 
-def remove_database(path: Path) -> None:
-    """Delete a database and what SQLite keeps beside it.
+@contextmanager
+def failures_explained(folder: Path) -> Iterator[None]:
+    """What COLMAP or SQLite complain of while they write ``folder``, as one line for the user."""
+    try:
+        yield
+    except (RuntimeError, IndexError, ValueError, sqlite3.Error) as error:
+        # COLMAP does not notice that a model is cut short, only its reader does.
+        why = " ".join(str(error).split())
+        raise HardnetError(
+            f"COLMAP failed in {folder} ({why}): is the disk full, or a file there damaged? Run "
+            "the same command again to go on"
+        ) from error
 
-    SQLite would take the journal that a killed process left for one of the new file.
-    """
+
+def remove_database(path: Path) -> None:
+    """Delete a database and what SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 

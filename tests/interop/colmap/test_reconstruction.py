@@ -153,6 +153,20 @@ def test_deleted_results_are_made_again(album: Path, whole: Path, tmp_path: Path
     assert _pairs(work / "database.db") == _pairs(whole / "database.db")
 
 
+def test_a_full_disk(album: Path, whole: Path, tmp_path: Path) -> None:
+    """COLMAP's complaint is one line, and the next run goes on."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
+    work = tmp_path / "work"
+    shutil.copytree(whole, work)
+    (work / "database.db").unlink()
+    command = [sys.executable, "-c", f"{limit}\n{CHILD}", str(album), str(work), "no stage", "0"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert f"HardnetError: COLMAP failed in {work}" in done.stderr
+    assert "is the disk full" in done.stderr
+    reconstruct(album, work, SMALL, mapping=False)
+    assert _pairs(work / "database.db") == _pairs(whole / "database.db")
+
+
 def test_too_few_photos(photos: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     one.mkdir()

@@ -20,7 +20,7 @@ from hardnet.interop.colmap.pairs import Pair, choose_pairs, read_pairs
 from hardnet.interop.colmap.report import Report, database_report, model_numbers
 from hardnet.interop.colmap.settings import Settings
 from hardnet.sfm.cameras import check_cameras
-from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
+from hardnet.sfm.colmap import DATABASE, SPARSE, failures_explained, quiet, require_pycolmap
 from hardnet.sfm.mapping import build_models, usable_models
 from hardnet.sfm.work_folder import WorkFolder, photo_facts, write_json
 
@@ -77,15 +77,16 @@ def reconstruct(
         if not state.has("features"):
             _extract(files, work, settings, workers, progress)
             state.add("features")
-        if not state.has("database"):
-            _write_photos(images, files, work, settings, progress)
-            state.add("database")
-        if not state.has("matches"):
-            _match(files, work, settings, workers, progress)
-            state.add("matches")
-        report = database_report(work / DATABASE, len(files), _skipped(work))
-        if mapping:
-            report = _build(images, work, settings, state, report, progress)
+        with failures_explained(work):
+            if not state.has("database"):
+                _write_photos(images, files, work, settings, progress)
+                state.add("database")
+            if not state.has("matches"):
+                _match(files, work, settings, workers, progress)
+                state.add("matches")
+            report = database_report(work / DATABASE, len(files), _skipped(work))
+            if mapping:
+                report = _build(images, work, settings, state, report, progress)
         write_json(work / REPORT, report.to_json())
         return report
 

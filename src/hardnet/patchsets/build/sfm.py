@@ -14,7 +14,7 @@ from hardnet.errors import HardnetError
 from hardnet.images import list_images
 from hardnet.patchsets.build.colmap_model import Scene
 from hardnet.sfm import sift
-from hardnet.sfm.colmap import DATABASE, SPARSE, quiet, require_pycolmap
+from hardnet.sfm.colmap import DATABASE, SPARSE, failures_explained, quiet, require_pycolmap
 from hardnet.sfm.mapping import MapperSettings, build_models, usable_models
 from hardnet.sfm.work_folder import WorkFolder, photo_facts
 
@@ -102,7 +102,7 @@ def _reconstruct_scene(
     images, names = files[0].parent, [p.name for p in files]
     inputs = {"settings": asdict(settings), "photos": photo_facts(images, files)}
     database, sparse = work / DATABASE, work / SPARSE
-    with WorkFolder(work, inputs) as state:
+    with WorkFolder(work, inputs) as state, failures_explained(work):
         advance("features")
         if not state.has("features"):
             sift.extract(database, images, names, settings.max_size, seed=settings.seed)
