@@ -14,7 +14,7 @@ import pytest
 import hardnet
 from hardnet import detectors, pipeline
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import Features, Prepared
 from hardnet.pipeline import extract_many
 
 PHOTOS = ("chelsea.png", "camera.png", "brick.png", "coffee.png", "astronaut.png")
@@ -170,13 +170,27 @@ def test_a_slow_caller_bounds_what_is_kept(
 def test_stages_overlap_and_a_descriptor_is_never_called_twice_at_once(
     images: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two stages that only wait: one after the other they would take 2 x 8 x 0.1 s.
-    real = pipeline.features.prepare
-    monkeypatch.setattr(pipeline.features, "prepare", lambda *a: time.sleep(0.1) or real(*a))
-    describe = Slow(0.1)
-    start = time.perf_counter()
-    list(extract_many(images[:1] * 8, descriptor=describe, keypoints=5, max_size=60, workers=1))
-    assert time.perf_counter() - start < 1.45
+    # No clock, which a busy machine spoils: the second image is read only once the first is being
+    # described, and that ends only once the second has been read.
+    describing, read, real = threading.Event(), threading.Event(), pipeline.features.prepare
+    met: list[bool] = []
+
+    def prepare(path: Path, max_size: int | None) -> Prepared:
+        if path == images[1]:
+            met.append(describing.wait(30))
+            read.set()
+        return real(path, max_size)
+
+    class Waiting(Slow):
+        def __call__(self, patches: np.ndarray) -> np.ndarray:
+            describing.set()
+            met.append(read.wait(30))
+            return super().__call__(patches)
+
+    monkeypatch.setattr(pipeline.features, "prepare", prepare)
+    describe = Waiting()
+    list(extract_many(images[:3], descriptor=describe, keypoints=5, max_size=60, workers=1))
+    assert met == [True] * 4
     assert describe.most == 1
 
 
@@ -207,6 +221,7 @@ def test_ctrl_c_ends_the_process(photos: Path) -> None:
     script = (
         "import sys, os, signal, threading; from pathlib import Path\n"
         "from hardnet.pipeline import extract_many\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it\n"
         "many = extract_many([Path(sys.argv[1])] * 1000, descriptor='rootsift', keypoints=50)\n"
         "next(many)\n"
         "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
