@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.bench.report import figure, figures
 from hardnet.bench.report.sfm import tables
 
 ERRORS = {
@@ -34,6 +40,22 @@ def _row(method: str, **numbers: Any) -> dict[str, Any]:
         "errors": ERRORS,
     }
     return row | numbers
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs hardnet[report]")
+    lost = _row("dog+pixels", registered=0, points=0, errors=None)
+    del lost["track_length"]
+    wide = _row("dog+hardnet", scene="fountain", points=4321)
+    results = {"kind": "sfm", "rows": [_row("colmap-sift"), lost, wide]}
+    assert figures(results) == ["bars"]
+    figure(results, tmp_path / "sfm.svg")
+    text = (tmp_path / "sfm.svg").read_text()
+    for part in ("door: 3D points", "fountain: 3D points", "dog+pixels (0 of 12 photos)", "4321"):
+        assert part in text
+    assert ">0.05<" in text  # per cent
+    figure(results, tmp_path / "sfm.png")
+    assert np.ptp(cv2.imread(str(tmp_path / "sfm.png"))) > 100
 
 
 def test_sizes_then_errors() -> None:

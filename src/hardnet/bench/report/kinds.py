@@ -18,6 +18,7 @@ from hardnet.bench.report import (
     figure_distractors,
     figure_experiment,
     figure_hpatches,
+    figure_sfm,
     figure_stereo,
     figure_w1bs,
     hpatches,
@@ -62,7 +63,7 @@ def _has_distractors(results: Results, name: str) -> bool:
 
 
 KINDS: Mapping[str, Kind] = {
-    "sfm": Kind(sfm.tables),
+    "sfm": Kind(sfm.tables, {"bars": figure_sfm.draw}),
     "pairs": Kind(pairs.tables, {"bars": _pair_bars}),
     "describe": Kind(describe.tables),
     "match_descriptors": Kind(match_descriptors.tables),

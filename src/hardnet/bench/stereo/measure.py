@@ -16,7 +16,12 @@ from hardnet.patchsets.image_pairs import ImagePair
 
 CORRECT_PIXELS = 4.0
 """MODS's threshold: a match this near to where the truth puts it (its point, or its epipolar line
-by Sampson's distance) is correct."""
+by Sampson's distance) is correct.
+
+An epipolar line is a weak truth: of matches to a random place 3% lie this near to it. And the
+lines of few correspondences are inexact: simulated with the cameras of fountain-P11 at 768 pixels,
+clicks that are 1 px off reject 2% of the right matches if there are 12 (median; 17% in the worst
+tenth) and none if there are 30; clicks that are 2 px off 17% (40%) and 0.2% (4%)."""
 
 
 @dataclass(frozen=True)
