@@ -102,7 +102,7 @@ def verify(
     The random samples are seeded: the same matches give the same result.
 
     Args:
-        xy_a: (M, 2) positions in image a.
+        xy_a: (M, 2) positions in image a, the best matches first: they are sampled first.
         xy_b: (M, 2) positions in image b.
         model: which geometry; "auto" fits homography and fundamental matrix, and takes the
             homography if it explains at least ``HOMOGRAPHY_SHARE`` of what the other explains.
