@@ -57,9 +57,14 @@ def test_table_3_has_both_means_and_the_paper_beside():
     assert lines["rootsift (hessian-affine)"][:2] == ["**2**", "42"]
     assert lines["paper: HardNet+"] == ["15", "41", "11", "54", "-", "-"]
     assert "assumption" in first.note
-    assert common.rows[0][:3] == ["net (dog)", "1", "**80**"]
+    assert common.rows[0][:4] == ["net (dog)", "1", "**80**", "-"]  # one pair has no interval
     assert common.rows[1][:3] == ["rootsift (dog)", "1", "60"]
-    assert common.rows[3][:3] == ["rootsift (hessian-affine)", "2", "42"]
+    # Two pairs: a quarter of the resamples have only the one, a quarter only the other.
+    assert common.rows[3][:4] == ["rootsift (hessian-affine)", "2", "42", "[19, 65]"]
+
+
+def test_sets_that_the_paper_does_not_have():
+    assert not any("paper" in line[0] for line in tables(made_up(("mine",)))[0].rows)
 
 
 def test_other_tables():
@@ -70,7 +75,8 @@ def test_other_tables():
     assert rules.rows[1][1:5] == ["1", "**2**", "**2**", "1"]  # gt-15, mods (16), mods-deep, ...
     assert [group for group, _ in areas.groups[1:]] == ["EVD (2 of 15)", "mine (2)"]
     # Errors 1 and 2 px: (2/3 + 1/3) / 2, (4/5 + 3/5) / 2, (.9 + .8) / 2.
-    assert areas.rows[0][1:4] == ["**0.500**", "**0.700**", "**0.850**"]
+    assert areas.rows[0][1:7:2] == ["**0.500**", "**0.700**", "**0.850**"]
+    assert areas.rows[0][2] == "[0.333, 0.667]"
     assert accuracy.rows[0][1:6] == ["**0.500**", "**0.580**", "**0.660**", "**0.860**", "**50**"]
     assert [group for group, _ in agreement.groups[1:]] == ["WxBS (2 of 34)"]
     pairs = shown[6]

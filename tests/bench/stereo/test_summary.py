@@ -55,6 +55,15 @@ def test_areas_and_accuracy_are_means_over_all_pairs():
     assert (net["mean_tentative"], net["mean_correct"]) == (100, pytest.approx(125 / 3))
 
 
+def test_pairs_of_a_sequence_are_drawn_together():
+    pairs = [f"{name}-1-{k}" for name in ("graf", "wall") for k in (2, 3, 4)]
+    inliers = dict(zip(pairs, (100, 110, 120, 20, 30, 40), strict=True))
+    (net,) = summarise([row(p, "net", n, 1.0) for p, n in inliers.items()], RULES["gt-15"])
+    assert net["mean_common"] == 70
+    assert net["common_interval"] == (30, 110)  # a scene alone, never one of its pairs alone
+    assert net["auc_interval"]["5"] == pytest.approx((0.8, 0.8))
+
+
 def test_a_pair_without_defined_corners_is_not_in_the_area():
     rows = [*ROWS[:2], row("p3", "net", 5, has_corners=False)]
     (net,) = summarise(rows, RULES["gt-15"])

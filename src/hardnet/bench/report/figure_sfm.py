@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 _MEASURES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
     ("3D points", "{:.0f}", lambda row: row["points"]),
     (
-        "mean centre error, % of the extent (shorter is better)",
+        "centre error (% of extent)",
         "{:.3g}",
         lambda row: row["errors"] and 100 * row["errors"]["centre_relative"],
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hardnet.bench.report.cells import MISSING, bold_best
+from hardnet.bench.report.cells import MISSING, bold_best, interval, number
 from hardnet.bench.report.stereo_numbers import (
     PAPER,
     PAPER_PAIRS,
@@ -29,7 +29,12 @@ _NOTE = (
 )
 _PIXELS = (1, 3, 5, 10)
 
-Column = Callable[[Entry], float | None]
+_INTERVAL = "95%: interval of the bootstrap over scenes."
+
+Value = Callable[[Entry], float | None]
+Texts = Callable[[Sequence[Entry | None]], list[str]]
+Column = tuple[str, Texts]
+"""The heading, and the cells of the entries of one set and detector."""
 
 
 def tables(results: Results) -> list[Table]:
@@ -51,12 +56,12 @@ def tables(results: Results) -> list[Table]:
 
 def _table_3(results: Results) -> Table:
     names = distinct(results, "set")
-    columns: list[tuple[str, Column, str]] = [
-        ("matched", lambda e: e["matched"], "{:.0f}"),
-        ("inl.", lambda e: e["mean_inliers"], "{:.0f}"),
+    columns = [
+        ("matched", _best(lambda e: e["matched"], "{:.0f}")),
+        ("inl.", _best(lambda e: e["mean_inliers"], "{:.0f}")),
     ]
     rows = _rows(results, names, columns)
-    for label, numbers in PAPER.items():
+    for label, numbers in PAPER.items() if set(names) & set(PAPER_PAIRS) else ():
         cells = []
         for name in names:
             cells += [str(n) for n in numbers[name]] if name in numbers else [MISSING] * 2
@@ -64,21 +69,19 @@ def _table_3(results: Results) -> Table:
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
     note = _NOTE.format(complete=complete, rule=rule_of(results).about)
     title = "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)"
-    return _table(results, title, names, [heading for heading, _, _ in columns], rows, note)
+    return _table(results, title, names, columns, rows, note)
 
 
 def _common(results: Results) -> Table:
-    columns: list[tuple[str, Column, str]] = [
-        ("pairs", lambda e: e["common"], "{:.0f}"),
-        ("inl.", lambda e: e["mean_common"], "{:.0f}"),
+    columns = [
+        ("pairs", _each(lambda e: number(e["common"], "{:.0f}"))),
+        ("inl.", _best(lambda e: e["mean_common"], "{:.0f}")),
+        ("95%", _each(lambda e: interval(*e["common_interval"], "{:.0f}"))),
     ]
     names = distinct(results, "set")
-    rows = [
-        [c.replace("**", "") if i % 2 else c for i, c in enumerate(row)]
-        for row in _rows(results, names, columns)
-    ]
+    rows = _rows(results, names, columns)
     title = "Mean inliers over the pairs that all descriptors matched with a detector"
-    return _table(results, title, names, [heading for heading, _, _ in columns], rows, "")
+    return _table(results, title, names, columns, rows, _INTERVAL)
 
 
 def _by_rule(results: Results) -> Table:
@@ -94,7 +97,8 @@ def _by_rule(results: Results) -> Table:
         ]
         rows += [[f"{d} ({detector})", *(c[i] for c in columns)] for i, d in enumerate(labels)]
     note = " ".join(f"{name}: {rule.about}." for name, rule in RULES.items())
-    return _table(results, "Image pairs matched by each rule", names, list(RULES), rows, note)
+    title = "Image pairs matched by each rule"
+    return _table(results, title, names, [(rule, _each(str)) for rule in RULES], rows, note)
 
 
 def _matched(entry: Entry | None) -> float | None:
@@ -102,39 +106,50 @@ def _matched(entry: Entry | None) -> float | None:
 
 
 def _areas(results: Results, names: Sequence[str]) -> Table:
-    columns = [(f"@{limit} px", _item("auc", str(limit)), "{:.3f}") for limit in AUC_PIXELS]
+    columns: list[Column] = []
+    for limit in map(str, AUC_PIXELS):
+        columns.append((f"@{limit} px", _best(_item("auc", limit))))
+        columns.append(("95%", _each(lambda e, limit=limit: interval(*e["auc_interval"][limit]))))
     note = (
         "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
         "within the threshold of where the true homography puts them (exact: steps, no "
-        "interpolation). A pair without an estimate is never within."
+        f"interpolation). A pair without an estimate is never within. {_INTERVAL}"
     )
     rows = _rows(results, names, columns)
-    heads = [heading for heading, _, _ in columns]
-    return _table(results, "Homographies: area under the corner error", names, heads, rows, note)
+    return _table(results, "Homographies: area under the corner error", names, columns, rows, note)
 
 
 def _accuracy(results: Results, names: Sequence[str]) -> Table:
-    columns = [(f"{t} px", _item("accuracy", THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
-    columns.append(("correct", lambda e: e["mean_correct"], "{:.0f}"))
+    columns = [(f"{t} px", _best(_item("accuracy", THRESHOLDS.index(t)))) for t in _PIXELS]
+    columns.append(("correct", _best(lambda e: e["mean_correct"], "{:.0f}")))
     note = (
         "Mean over the pairs of the share of tentative matches within t px of the true homography; "
         f"correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio threshold is "
         "stricter for some descriptors than for others: a high share of few matches is not better "
         "than a lower one of many."
     )
-    heads = [heading for heading, _, _ in columns]
     rows = _rows(results, names, columns)
-    return _table(results, "Mean matching accuracy", names, heads, rows, note)
+    return _table(results, "Mean matching accuracy", names, columns, rows, note)
 
 
 def _agreement(results: Results, names: Sequence[str]) -> Table:
-    columns = [(f"{t} px", _item("agreement", THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
+    columns = [(f"{t} px", _best(_item("agreement", THRESHOLDS.index(t)))) for t in _PIXELS]
     rows = _rows(results, names, columns)
     title = "Share of the correspondences picked by hand within t px of the estimated geometry"
-    return _table(results, title, names, [heading for heading, _, _ in columns], rows, "")
+    return _table(results, title, names, columns, rows, "")
 
 
-def _item(field: str, key: str | int) -> Column:
+def _best(value: Value, style: str = "{:.3f}") -> Texts:
+    """Numbers, the best in bold."""
+    return lambda found: bold_best([None if e is None else value(e) for e in found], style)
+
+
+def _each(text: Callable[[Entry], str]) -> Texts:
+    """A text per entry, whatever the others are."""
+    return lambda found: [MISSING if e is None else text(e) for e in found]
+
+
+def _item(field: str, key: str | int) -> Value:
     """One number of a field that holds several, or None where the field has none."""
     return lambda entry: None if entry[field] is None else entry[field][key]
 
@@ -152,21 +167,16 @@ def _per_pair(results: Results, name: str, detector: str) -> Table:
     return Table(f"{name}, {detector}: inliers per pair", ["pair", *labels], rows, note=note)
 
 
-def _rows(
-    results: Results, names: Sequence[str], columns: Sequence[tuple[str, Column, str]]
-) -> list[list[str]]:
-    """One row per detector and descriptor; the best of a column among a detector's rows is bold."""
+def _rows(results: Results, names: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
+    """One row per detector and descriptor; the best among a detector's rows is bold."""
     found = entries(results)
     rows = []
     labels = distinct(results, "descriptor")
     for detector in distinct(results, "detector"):
         texts = [
-            bold_best(
-                [None if (e := found.get((n, detector, d))) is None else value(e) for d in labels],
-                style,
-            )
+            cells([found.get((n, detector, d)) for d in labels])
             for n in names
-            for _, value, style in columns
+            for _, cells in columns
         ]
         rows += [[f"{d} ({detector})", *(text[i] for text in texts)] for i, d in enumerate(labels)]
     return rows
@@ -176,9 +186,10 @@ def _table(
     results: Results,
     title: str,
     names: Sequence[str],
-    headings: Sequence[str],
+    columns: Sequence[Column],
     rows: list[list[str]],
     note: str,
 ) -> Table:
+    headings = [heading for heading, _ in columns]
     groups = [("", 1), *((set_title(results, name), len(headings)) for name in names)]
-    return Table(title, ["descriptor (detector)", *list(headings) * len(names)], rows, groups, note)
+    return Table(title, ["descriptor (detector)", *headings * len(names)], rows, groups, note)

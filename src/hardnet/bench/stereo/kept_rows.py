@@ -102,7 +102,7 @@ def _source() -> str:
     for folder in ("detectors", "matching"):
         files += sorted((root / folder).glob("*.py"))
     files += [root / "bench" / "stereo" / f"{name}.py" for name in ("run", *_JUDGES)]
-    files.append(root / "bench" / "real_pairs.py")
+    files += [root / "bench" / "real_pairs.py", root / "patchsets" / "sequences.py"]
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + file.read_bytes())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardnet.bench.bootstrap import Interval, mean_interval
 from hardnet.bench.stereo.curves import AUC_PIXELS, auc_lines, auc_steps
 from hardnet.bench.stereo.rules import Rule
 
@@ -22,10 +23,11 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
 
     Returns:
         set, detector, descriptor, pairs, matched, mean_inliers (over its own matched pairs),
-        common (how many pairs all matched), mean_common (over those), mean_tentative and
-        mean_correct (matches before verification, over all pairs), and where the ground truth
-        says it: auc and auc_lines {pixels: area}, accuracy (10,) and agreement (10,), each the mean
-        over the pairs.
+        common (how many pairs all matched), mean_common (over those) and its 95% interval
+        common_interval, mean_tentative and mean_correct (matches before verification, over all
+        pairs), and where the ground truth says it: auc and auc_lines {pixels: area}, auc_interval
+        {pixels: 95% interval}, accuracy (10,) and agreement (10,), each the mean over the pairs.
+        Intervals are of the bootstrap over scenes: the pairs of one sequence are drawn together.
     """
     groups: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
@@ -48,6 +50,7 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
                 "mean_inliers": _mean([rule.counted(by_pair[p]) for p in matched[label]]),
                 "common": len(common),
                 "mean_common": _mean([rule.counted(by_pair[p]) for p in common]),
+                "common_interval": _interval({p: rule.counted(by_pair[p]) for p in sorted(common)}),
                 "mean_tentative": _mean([row["tentative"] for row in by_pair.values()]),
                 "mean_correct": _mean(
                     [row["correct"] for row in by_pair.values() if row["correct"] is not None]
@@ -57,20 +60,35 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
     return entries
 
 
+def _interval(values: Mapping[str, float]) -> Interval:
+    """Of the mean of pair -> value."""
+    return mean_interval(list(values.values()), [_scene(pair) for pair in values])
+
+
+def _scene(pair: str) -> str:
+    """``graf`` of the pair ``graf-1-3``; a pair that is not of a sequence is a scene itself."""
+    return pair.rpartition("-1-")[0] or pair
+
+
 def _mean(values: list[int]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
 def _curves(rows: list[Row]) -> dict[str, Any]:
     """What the ground truth of the rows allows; None where it does not."""
-    errors = [
-        np.inf if row["corner_error"] is None else row["corner_error"]
+    by_pair = {
+        row["pair"]: np.inf if row["corner_error"] is None else row["corner_error"]
         for row in rows
         if row["has_corners"]
-    ]
-    areas = {
+    }
+    errors = list(by_pair.values())
+    areas: dict[str, Any] = {
         name: {str(limit): area(errors, limit) for limit in AUC_PIXELS} if errors else None
         for name, area in (("auc", auc_steps), ("auc_lines", auc_lines))
+    }
+    areas["auc_interval"] = {
+        str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})
+        for limit in AUC_PIXELS
     }
     return areas | {field: _mean_curve(rows, field) for field in ("accuracy", "agreement")}
 
