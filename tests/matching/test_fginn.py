@@ -161,9 +161,9 @@ def test_equal_descriptors_are_ambiguous_at_two_places_and_not_at_one() -> None:
 
 
 def test_memory_does_not_grow_with_the_product() -> None:
-    """20,000 x 20,000 distances would be 1.6 GB; a quarter of the keypoints share their place."""
+    """10,000 x 10,000 distances would be 400 MB; a quarter of the keypoints share their place."""
     rng = np.random.default_rng(4)
-    count = 20_000
+    count = 10_000
     a = rng.normal(size=(count, 8)).astype(np.float32)
     b = a[::-1] + rng.normal(0, 0.3, (count, 8)).astype(np.float32)
     xy = rng.uniform(0, 4000, (count, 2))
@@ -172,5 +172,5 @@ def test_memory_does_not_grow_with_the_product() -> None:
     indices, _ = match_descriptors(a, b, 0.9, fginn=FarSecond(xy, xy[::-1], APART))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(indices) > 5000
-    assert peak < 150e6
+    assert len(indices) > 2500
+    assert peak < 120e6
