@@ -124,6 +124,15 @@ def test_errors_of_a_model_in_another_world() -> None:
     assert pose_errors({"0.jpg": moved["0.jpg"], "x.jpg": wrong}, truth) is None
 
 
+def test_cameras_on_one_line_have_no_errors() -> None:
+    line = {f"{k}": Pose(np.eye(3), np.array([k, 2.0 * k, 0.0]), 1.0) for k in range(4)}
+    assert pose_errors(line, line) is None
+    bent = line | {"3": Pose(np.eye(3), np.array([3.0, 6.0, 1.0]), 1.0)}
+    found = pose_errors(bent, bent)
+    assert found is not None
+    assert found.centre_max < 1e-9
+
+
 def test_poses_of_a_model(data: Path) -> None:
     model = data / "sfm" / "lund-door" / "colmap_ground_truth"
     pose = read_poses(model)["DSC_0001.JPG"]

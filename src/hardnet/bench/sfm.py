@@ -132,13 +132,16 @@ def _within(progress: Progress, where: str, what: str, done: int, total: int) ->
 
 
 def pose_errors(estimated: Mapping[str, Pose], truth: Mapping[str, Pose]) -> PoseErrors | None:
-    """Compare the cameras that both have; None if they are fewer than three."""
+    """Compare the cameras that both have; None if they are fewer than three, or on one line."""
     names = [name for name in estimated if name in truth]
     if len(names) < 3:
         return None
     mine, true = [estimated[n] for n in names], [truth[n] for n in names]
     centres = np.stack([pose.centre for pose in true])
-    similarity = align(np.stack([pose.centre for pose in mine]), centres)
+    try:
+        similarity = align(np.stack([pose.centre for pose in mine]), centres)
+    except ValueError:  # on one line: any turn around it is as good
+        return None
     distance = np.linalg.norm(similarity([pose.centre for pose in mine]) - centres, axis=1)
     everyone = np.stack([pose.centre for pose in truth.values()])
     extent = np.linalg.norm(everyone[:, None] - everyone[None], axis=2).max()

@@ -76,12 +76,17 @@ def _common(results: Results) -> Table:
     columns = [
         ("pairs", _each(lambda e: number(e["common"], "{:.0f}"))),
         ("inl.", _best(lambda e: e["mean_common"], "{:.0f}")),
-        ("95%", _each(lambda e: interval(*e["common_interval"], "{:.0f}"))),
+        ("95%", _each(_common_interval)),
     ]
     names = distinct(results, "set")
     rows = _rows(results, names, columns)
     title = "Mean inliers over the pairs that all descriptors matched with a detector"
     return _table(results, title, names, columns, rows, _INTERVAL)
+
+
+def _common_interval(entry: Entry) -> str:
+    low, high = entry["common_interval"]
+    return interval(low, high, "{:.0f}")
 
 
 def _by_rule(results: Results) -> Table:
@@ -109,7 +114,7 @@ def _areas(results: Results, names: Sequence[str]) -> Table:
     columns: list[Column] = []
     for limit in map(str, AUC_PIXELS):
         columns.append((f"@{limit} px", _best(_item("auc", limit))))
-        columns.append(("95%", _each(lambda e, limit=limit: interval(*e["auc_interval"][limit]))))
+        columns.append(("95%", _each(_area_interval(limit))))
     note = (
         "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
         "within the threshold of where the true homography puts them (exact: steps, no "
@@ -117,6 +122,10 @@ def _areas(results: Results, names: Sequence[str]) -> Table:
     )
     rows = _rows(results, names, columns)
     return _table(results, "Homographies: area under the corner error", names, columns, rows, note)
+
+
+def _area_interval(limit: str) -> Callable[[Entry], str]:
+    return lambda entry: interval(*entry["auc_interval"][limit])
 
 
 def _accuracy(results: Results, names: Sequence[str]) -> Table:

@@ -1,8 +1,14 @@
 """The two-view geometry of a pair of photos, by COLMAP's own verification: the default.
 
-It knows the cameras and tells planes from depth by itself, and gives larger models than the inliers
-of our MAGSAC++ would: 4651 points against 4168 of a chair (21 photos), 6238 against 6225 of a door
-(12 photos), 4096 keypoints each.
+It knows the cameras and tells planes from depth by itself, and gives larger models than our inliers
+(:mod:`hardnet.interop.colmap.own_geometry`), which are stricter. A chair, 21 photos of 4096
+keypoints, all registered:
+
+    verification      points   track length   reprojection error
+    colmap              4651           3.77              0.51 px
+    hardnet             4148           3.98              0.49 px
+    colmap, guided      7006           3.50              0.67 px
+    hardnet, guided     6679           3.57              0.67 px
 """
 
 from __future__ import annotations
