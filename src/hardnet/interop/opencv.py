@@ -45,7 +45,8 @@ class HardNet:
 
     It is no ``cv2.Feature2D`` by inheritance: OpenCV's C++ code cannot call it, as
     ``cv2.BOWImgDescriptorExtractor`` would. Getters and setters of SIFT's parameters
-    (``getNFeatures``, ``setContrastThreshold``, ...) are there.
+    (``getNFeatures``, ``setContrastThreshold``, ...) are there; ``write`` and ``read`` keep these
+    parameters in a file, as SIFT's do.
 
     Args:
         nfeatures: how many keypoints to keep, the strongest; 0 keeps all.
@@ -189,7 +190,7 @@ class HardNet:
         return "Feature2D.HardNet"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("get", "set")):
+        if name.startswith(("get", "set")) or name in ("read", "save", "write"):
             return getattr(self._sift, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
