@@ -41,9 +41,9 @@ def test_a_camera_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pose.rotation @ (0, 1, 0), (1, 0, 0))
     np.testing.assert_array_equal(pose.centre, (-7, -8, 0.5))
     assert pose.focal == 2759.48 / 3072
-    # Half the size: 0 becomes 0.25 between the corners, which COLMAP has at 0.
+    # Half the size: corners stay, and both K and COLMAP count from the first one.
     half = pinhole(np.array([[100.0, 0, 0], [0, 110, 50], [0, 0, 1]]), np.array([200, 160]), 100)
-    assert half == (50, 55, 0.25, 25.25)
+    assert half == (50, 55, 0, 25)
     for text in (CAMERA[:60], CAMERA.replace("0 -1 0", "0 -2 0"), "no numbers"):
         path.write_text(text)
         with pytest.raises(HardnetError, match="is not a camera file"):
@@ -56,7 +56,7 @@ def test_scenes(data: Path, tmp_path: Path) -> None:
     fountain = read_scene(data / "sfm" / "fountain-P11")
     assert list(fountain.truth)[:2] == ["0000.jpg", "0001.jpg"]
     assert fountain.cameras.model == "PINHOLE"
-    assert fountain.cameras.params == (1379.74, 1382.08, 760.595, 503.655)
+    assert fountain.cameras.params == (1379.74, 1382.08, 760.345, 503.405)
     assert door.cameras.params is None
     assert all((fountain.images / name).is_file() for name in fountain.truth)
     chair = read_scene(data / "multiview" / "chair")
