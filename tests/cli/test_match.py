@@ -226,7 +226,8 @@ def test_options_override_those_of_the_strategy(pair: tuple[Path, Path]) -> None
 
 
 def test_essential_matrix(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    by_focal = rootsift(*pair, "--json", "--model", "essential", "--focal", 1000)
+    options = ("--json", "--keypoints", 800, "--model", "essential")
+    by_focal = rootsift(*pair, *options, "--focal", 1000)
     assert by_focal.returncode == 0, by_focal.stderr
     found = json.loads(by_focal.stdout)["geometry"]
     assert found["kind"] == "essential"
@@ -235,7 +236,7 @@ def test_essential_matrix(pair: tuple[Path, Path], tmp_path: Path) -> None:
     np.testing.assert_allclose(np.abs(essential[1:, 1:]), [[0, 1], [1, 0]], atol=0.05)
     file = tmp_path / "camera.txt"
     file.write_text("1000, 0, 370\n0 1000 249.5\n0 0 1\n")  # the middle of 741 x 500
-    by_file = rootsift(*pair, "--json", "--model", "essential", "--camera", file, "--camera", file)
+    by_file = rootsift(*pair, *options, "--camera", file, "--camera", file)
     assert json.loads(by_file.stdout)["geometry"] == found
 
 
