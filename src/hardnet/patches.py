@@ -110,8 +110,8 @@ def _sample(image: NDArray[np.uint8], frames: Frames, size: int) -> NDArray[np.u
     columns = frames[:, :, 0, None] * ticks
     rows = frames[:, :, 1, None] * ticks + frames[:, :, 2, None]
     x, y = ((columns[:, i, None, :] + rows[:, i, :, None]).reshape(-1, size) for i in (0, 1))
-    for grid in (x, y):
-        np.maximum(grid, _OUTSIDE, out=grid)
-        np.minimum(grid, _MAX_SIDE, out=grid)
+    if np.abs(frames).sum(2).max() > _MAX_SIDE:
+        for grid in (x, y):
+            np.clip(grid, _OUTSIDE, _MAX_SIDE, out=grid)
     out = cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(out, np.uint8).reshape(len(frames), size, size)

@@ -12,6 +12,7 @@ smoother window gives less repeatable shapes: overlap repeatability on graf 1-4 
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +33,7 @@ MAX_STRETCH = 6.0
 _SIDE = 25  # gradients per side of the window
 _WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
 _SMALLEST = 1.0  # a shorter axis, in pixels, sees nothing
-_CHUNK = 512  # frames that one thread works on, and keeps in its cache
+_CHUNK = 2048  # frames that one thread works on at most
 
 
 def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
@@ -50,7 +51,8 @@ def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.
     images = pyramid(image, 32)
     # Frames of one size are cut from one image of the pyramid: few and large reads.
     by_size = np.argsort(np.linalg.det(frames[:, :, :2]), kind="stable")
-    parts = [frames[by_size[i : i + _CHUNK]] for i in range(0, len(frames), _CHUNK)]
+    count = min(max(cv2.getNumThreads(), len(frames) // _CHUNK + 1), len(frames))
+    parts = [frames[part] for part in np.array_split(by_size, count)]
     done = map_threads(lambda part: _adapt(images, part), parts)
     shaped, settled = np.empty_like(frames), np.empty(len(frames), bool)
     shaped[by_size], settled[by_size] = (np.concatenate(x) for x in zip(*done, strict=True))

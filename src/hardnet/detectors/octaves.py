@@ -63,16 +63,24 @@ def search_octaves(image: NDArray[np.uint8], floor: float) -> NDArray[np.float64
 
 
 def respond(
-    smooth: NDArray[np.float32], sigma: float, out: NDArray[np.float32] | None = None
+    smooth: NDArray[np.float32], sigma: float, room: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
-    """(H, W) determinant of the Hessian of an image smoothed by ``sigma``, times sigma^4."""
-    xx, yy, xy = (
-        np.asarray(cv2.Sobel(smooth, cv2.CV_32F, *order, ksize=1, scale=scale), np.float32)
-        for order, scale in (((2, 0), sigma**2), ((0, 2), sigma**2), ((1, 1), sigma**2 / 4))
-    )
-    xx *= yy
-    xy *= xy
-    return np.subtract(xx, xy, out=out)
+    """(H, W) determinant of the Hessian of an image smoothed by ``sigma``, times sigma^4.
+
+    Args:
+        smooth: (H, W).
+        sigma: of the smoothing.
+        room: (3, H, W) to work in; the result is the first of the three. Fresh memory costs more
+            than the derivatives.
+    """
+    room = np.empty((3, *smooth.shape), np.float32) if room is None else room
+    derivatives = ((2, 0), sigma**2), ((0, 2), sigma**2), ((1, 1), sigma**2 / 4)
+    for out, (order, scale) in zip(room, derivatives, strict=True):
+        cv2.Sobel(smooth, cv2.CV_32F, *order, dst=out, ksize=1, scale=scale)
+    response: NDArray[np.float32] = room[0]
+    response *= room[1]
+    response -= np.square(room[2], out=room[2])
+    return response
 
 
 def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -97,14 +105,16 @@ def _search_strip(
     margin = _REACH + sum(_radius(sigma) for sigma in steps)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
-    responses = np.empty((len(_SIGMAS), *smooth.shape), np.float32)
+    # Each response is worked out in its own place and the two after it.
+    responses = np.empty((len(_SIGMAS) + 2, *smooth.shape), np.float32)
     for k, (step, sigma) in enumerate(zip(steps, _SIGMAS, strict=True)):
         if step:
             side = 2 * _radius(step) + 1
             smooth = np.asarray(cv2.GaussianBlur(smooth, (side, side), step), np.float32)
         if k == SCALES:
             half[start // 2 : (stop + 1) // 2] = smooth[start - top : stop - top : 2, ::2]
-        respond(smooth, sigma, responses[k])
+        respond(smooth, sigma, responses[k : k + 3])
+    responses = responses[: len(_SIGMAS)]
     rows = max(start, BORDER) - top, min(stop, len(source) - BORDER) - top
     peaks = refine(responses, _extrema(responses, floor, *rows), EDGE_RATIO)
     peaks = peaks[np.abs(peaks[:, 3]) >= floor]
