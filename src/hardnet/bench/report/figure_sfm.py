@@ -53,3 +53,4 @@ def _bars(axes: Axes, values: list[float | None], style: str) -> None:
     bars = axes.barh(range(len(values)), lengths, 0.7, color=colours)
     axes.bar_label(bars, texts, padding=3, fontsize=8)
     axes.set_xlim(0, 1.18 * max(lengths) or 1)
+    axes.locator_params(axis="x", nbins=4)
