@@ -129,6 +129,8 @@ def check_model(
     if model not in get_args(Model):
         raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
     if model != "essential":
+        if cameras is not None:  # silently ignored they would look used
+            raise HardnetError(f"cameras are for the model essential, not for {model}")
         return None
     if cameras is None:
         raise HardnetError(NO_CAMERAS)
