@@ -1,0 +1,1 @@
+"""Find the same object or place in a collection of photographs."""
