@@ -1,0 +1,152 @@
+"""The stages of a search, in order: score, verify, expand, score again, verify again, rank.
+
+The stages know nothing of files or machines: they ask a
+:class:`~hardnet.retrieval.shard.Shard`, which may be all of an index in this process or many parts
+on many machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.hits import Box, Hit, Results, region_of
+from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode, mode_named
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.scoring import BowTerms, HeTerms, Scoring, bow_terms, he_terms
+from hardnet.retrieval.shard import Shard
+from hardnet.retrieval.spatial import Verified
+
+__all__ = ["DEFAULT_MODE", "MODES", "Box", "Hit", "Mode", "Results", "ranking", "search"]
+
+Terms = BowTerms | HeTerms
+Ranked = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int = 10) -> Results:
+    """The ``k`` best photos for a query.
+
+    Args:
+        query: words and signatures of the query, for the vocabulary of the index.
+        shards: the index.
+        mode: which stages run.
+        k: at most so many hits; photos that have nothing in common with the query are none.
+
+    Returns:
+        The hits, verified ones first, by their inliers; the others by their score.
+    """
+    flow = _Flow(query, shards, mode_named(mode))
+    images, scores = flow.run(k)
+    with flow.stage("rank"):
+        found = [
+            (image, score)
+            for image, score in zip(images.tolist(), scores.tolist(), strict=True)
+            # The score of a word that every photo has is zero: geometry may know better.
+            if score > 0 or flow.is_verified(image)
+        ][:k]
+        names = shards.names(np.array([image for image, _ in found], np.int64))
+        hits = [
+            flow.hit(name, image, score) for name, (image, score) in zip(names, found, strict=True)
+        ]
+    return Results(hits, flow.seconds, list(getattr(shards, "missing", ())), len(query.words))
+
+
+def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDArray[np.int64]:
+    """All images of the index, best first, after all stages of the mode: what benchmarks need."""
+    return _Flow(query, shards, mode_named(mode)).run(None)[0]
+
+
+@dataclass
+class _Flow:
+    """One search on its way."""
+
+    query: Query
+    shards: Shard
+    mode: Mode
+    seconds: dict[str, float] = field(default_factory=dict)
+    verified: dict[int, Verified] = field(default_factory=dict)
+
+    def run(self, k: int | None) -> Ranked:
+        """Image numbers and scores, best first; all of them if ``k`` is None."""
+        mode = self.mode
+        if mode.expansion is None:
+            ranked = self._score("score", self._terms(mode.scoring), mode.scoring, k)
+            return self._rerank("verify", ranked)
+        first = mode.first or mode.scoring
+        ranked = self._score("score", self._terms(first), first, mode.shortlist)
+        terms = self._expand(self._rerank("verify", ranked)[0])
+        ranked = self._score("score again", terms, mode.scoring, k)
+        return self._rerank("verify again", ranked)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Note how long a stage takes."""
+        start = perf_counter()
+        yield
+        self.seconds[name] = perf_counter() - start
+
+    def is_verified(self, image: int) -> bool:
+        """Whether geometry agrees that the image shows what the query shows."""
+        found = self.verified.get(image)
+        return found is not None and found.transform is not None
+
+    def hit(self, name: str, image: int, score: float) -> Hit:
+        """The hit that an image becomes."""
+        if not self.is_verified(image):
+            return Hit(name, image, score)
+        found = self.verified[image]
+        assert found.transform is not None
+        view = found.view
+        region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
+        return Hit(name, image, score, found.inliers, found.transform, region, view)
+
+    def _terms(self, scoring: Scoring) -> Terms:
+        return bow_terms(self.query) if scoring.method == "bow" else he_terms(self.query)
+
+    def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranked:
+        """The best images; more than ``k`` if more than that are to be verified."""
+        verification = self.mode.verification
+        if k is not None and verification is not None:
+            k = max(k, verification.shortlist)
+        with self.stage(stage):
+            return self.shards.score(terms, scoring, k)
+
+    def _rerank(self, stage: str, ranked: Ranked) -> Ranked:
+        """Verified images first, by their inliers; the others keep their order."""
+        verification = self.mode.verification
+        if verification is None:
+            return ranked
+        images, scores = ranked
+        with self.stage(stage):
+            shortlist = images[: verification.shortlist]
+            # Geometry compares the images with the query itself: once is enough.
+            new = [image for image in shortlist.tolist() if image not in self.verified]
+            for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
+                self.verified[found.image] = found
+            inliers = np.zeros(len(images), np.int64)
+            for at, image in enumerate(shortlist.tolist()):
+                inliers[at] = self.verified[image].inliers if self.is_verified(image) else 0
+            order = np.argsort(-inliers, kind="stable")
+        return images[order], scores[order]
+
+    def _expand(self, images: NDArray[np.int64]) -> Terms:
+        """The terms of the second pass, from the best images of the first."""
+        mode = self.mode
+        with self.stage("expand"):
+            if mode.expansion == "average":
+                verified = [self.verified[i] for i in images.tolist() if self.is_verified(i)]
+                return average_expansion(self.query, verified, self.shards.features_of)
+            if mode.verification is not None:
+                chosen = np.array([i for i in images.tolist() if self.is_verified(i)], np.int64)
+            else:
+                images = images[: mode.shortlist]
+                counts = self.shards.reliable(self.query, images, mode.h_t_strict)
+                chosen = images[counts >= mode.reliable]
+            features = self.shards.features_of(chosen)
+            return hqe_expansion(self.query, features, alpha=mode.alpha, seed=mode.seed)
