@@ -1,0 +1,148 @@
+"""Visual words: the space of descriptors cut into cells, and signatures that refine a cell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.hamming import BITS, Signatures, pack_bits
+
+Rows = NDArray[np.float32]
+
+FORMAT = "hardnet-vocabulary-1"
+_ARRAYS = ("words", "mean", "projection", "thresholds")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words and what signatures need.
+
+    Attributes:
+        words: (K, D) float32, centres of the cells in the space of ``prepare``.
+        mean: (D,) float32, of the training descriptors.
+        projection: (128, D) float32, orthogonal rows.
+        thresholds: (K, 128) float16, per word the medians of the projected training descriptors.
+        descriptor: whose descriptors these are words of.
+        provenance: who made it, of what; JSON values.
+    """
+
+    words: Rows
+    mean: Rows
+    projection: Rows
+    thresholds: NDArray[np.float16]
+    descriptor: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that change with any number in it."""
+        digest = hashlib.sha256(self.descriptor.encode())
+        for name in _ARRAYS:
+            values = np.ascontiguousarray(getattr(self, name))
+            digest.update(f"{name} {values.shape} {values.dtype}".encode())
+            digest.update(values.tobytes())
+        return digest.hexdigest()[:16]
+
+    def prepare(self, descriptors: NDArray[Any]) -> Rows:
+        """Descriptors (N, D) minus the mean, of unit length; float32.
+
+        The published way for SIFT takes the square root first, which signed values do not have.
+        A descriptor that equals the mean, or has a NaN, becomes zero.
+        """
+        return prepare(descriptors, self.mean)
+
+    def assign(self, prepared: Rows, count: int = 1) -> NDArray[np.int32]:
+        """The nearest words (N, min(count, K)) of prepared descriptors (N, D), nearest first."""
+        count = min(count, len(self))
+        out = np.empty((len(prepared), count), np.int32)
+        half = 0.5 * np.einsum("kd,kd->k", self.words, self.words)
+        for start in range(0, len(prepared), 1024):
+            far = half - prepared[start : start + 1024] @ self.words.T
+            near = np.argpartition(far, count - 1, axis=1)[:, :count]
+            order = np.argsort(np.take_along_axis(far, near, 1), axis=1, kind="stable")
+            out[start : start + 1024] = np.take_along_axis(near, order, 1)
+        return out
+
+    def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
+        """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
+        projected = prepared @ self.projection.T
+        return pack_bits(projected[:, None] > self.thresholds[words])
+
+
+def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
+    """See :meth:`Vocabulary.prepare`."""
+    if descriptors.ndim != 2 or descriptors.shape[1] != len(mean):
+        raise HardnetError(
+            f"descriptors of shape {descriptors.shape} do not fit a vocabulary of {len(mean)} "
+            "dimensions: describe with the descriptor it was made for"
+        )
+    rows: Rows = np.subtract(descriptors, mean, dtype=np.float32)
+    length = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    good = np.isfinite(length) & (length > 1e-6)
+    rows *= np.divide(1, length, out=np.zeros_like(length), where=good)[:, None]
+    rows[~good] = 0
+    return rows
+
+
+def save(vocabulary: Vocabulary, path: Path | str) -> None:
+    """Write a vocabulary as safetensors."""
+    arrays = {name: np.ascontiguousarray(getattr(vocabulary, name)) for name in _ARRAYS}
+    facts = {
+        "format": FORMAT,
+        "descriptor": vocabulary.descriptor,
+        "provenance": json.dumps(vocabulary.provenance, sort_keys=True),
+    }
+    save_file(arrays, str(path), facts)
+
+
+def load(path: Path | str) -> Vocabulary:
+    """Read a vocabulary; HardnetError says which file, and what is wrong with it."""
+    if not Path(path).is_file():
+        raise HardnetError(f"no vocabulary file {path}")
+    try:
+        with safe_open(str(path), framework="numpy") as stored:
+            facts: dict[str, str] = stored.metadata() or {}
+            if facts.get("format") != FORMAT:
+                raise HardnetError(f"{path} is not a vocabulary of this version of hardnet")
+            arrays = {name: stored.get_tensor(name) for name in _ARRAYS}
+    except (SafetensorError, OSError) as error:
+        raise HardnetError(f"{path} is not a readable vocabulary: {error}") from error
+    vocabulary = Vocabulary(
+        **arrays, descriptor=facts["descriptor"], provenance=json.loads(facts["provenance"])
+    )
+    _check(vocabulary, path)
+    return vocabulary
+
+
+def _check(vocabulary: Vocabulary, path: Path | str) -> None:
+    """The arrays fit each other."""
+    count, dim = vocabulary.words.shape
+    shapes = {
+        "mean": (dim,),
+        "projection": (BITS, dim),
+        "thresholds": (count, BITS),
+    }
+    for name, shape in shapes.items():
+        found = getattr(vocabulary, name).shape
+        if found != shape:
+            raise HardnetError(f"{path}: {name} is {found} instead of {shape}; make it again")
+
+
+def size_for(features: int) -> int:
+    """A sensible number of words for a collection of so many features."""
+    power = round(math.log2(max(features, 1) / 16))
+    return 1 << min(max(power, 10), 16)
