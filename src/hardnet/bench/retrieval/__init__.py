@@ -1,0 +1,1 @@
+"""The retrieval benchmark: collections with ground truth, rankings of them, and their scores."""

@@ -1,0 +1,193 @@
+"""The file layout of Oxford5k, Paris6k and their revisited ground truth, made of photographs."""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.bench.retrieval import oxford, revisited
+from hardnet.bench.retrieval.average_precision import average_precision
+from hardnet.errors import HardnetError
+from hardnet.images import read_image, write_image
+
+LANDMARKS = {"all_souls": "astronaut.png", "bodleian": "chelsea.png"}
+
+
+@pytest.fixture(scope="module")
+def oxford_folder(photos, tmp_path_factory):
+    """Two landmarks of four photographs each: good, ok, junk and another query."""
+    folder = tmp_path_factory.mktemp("oxford")
+    (folder / "jpg").mkdir()
+    truth = folder / "gt_files_170407"
+    truth.mkdir()
+    for landmark, file in LANDMARKS.items():
+        pixels = read_image(photos / file)
+        for number in range(4):
+            turned = np.rot90(pixels, number) if number else pixels
+            write_image(folder / "jpg" / f"{landmark}_{number:06d}.jpg", turned)
+        lists = {"good": [0, 1], "ok": [2], "junk": [3]}
+        for query in (1, 2):
+            for what, numbers in lists.items():
+                lines = "".join(f"{landmark}_{number:06d}\n" for number in numbers)
+                (truth / f"{landmark}_{query}_{what}.txt").write_text(lines)
+            box = "136.5 34.1 348.5 255.7"
+            line = f"oxc1_{landmark}_{query - 1:06d} {box}"
+            (truth / f"{landmark}_{query}_query.txt").write_text(line)
+    return folder
+
+
+def test_queries_regions_and_lists(oxford_folder):
+    read = oxford.read(oxford_folder)
+    assert read.name == oxford_folder.name  # Oxford5k has 55 queries
+    assert len(read.images) == 8
+    assert [q.name for q in read.questions] == [
+        "all_souls_1",
+        "all_souls_2",
+        "bodleian_1",
+        "bodleian_2",
+    ]
+    second = read.questions[1]
+    assert second.image == "jpg/all_souls_000001.jpg"
+    assert second.group == "all_souls"
+    assert second.box == pytest.approx((136.5, 34.1, 212.0, 221.6))
+    judgement = second.judgements["classic"]
+    assert judgement.positives == {f"jpg/all_souls_00000{number}.jpg" for number in range(3)}
+    assert judgement.junk == {"jpg/all_souls_000003.jpg"}
+    assert second.image in judgement.positives  # a normal positive
+    assert read.file_of(second.image).is_file()
+    ranking = [f"jpg/all_souls_00000{number}.jpg" for number in (0, 3, 2, 1)]
+    assert average_precision(ranking, judgement.positives, judgement.junk) == 1.0
+
+
+def test_names_of_paris_have_no_prefix(oxford_folder, tmp_path):
+    (tmp_path / "defense").mkdir()
+    (tmp_path / "defense" / "paris_defense_000605.jpg").write_bytes(
+        next(oxford_folder.rglob("*.jpg")).read_bytes()
+    )
+    (tmp_path / "defense_1_query.txt").write_text("paris_defense_000605 0 0 1024 768\n")
+    for what in ("good", "ok", "junk"):
+        (tmp_path / f"defense_1_{what}.txt").write_text("paris_defense_000605\n")
+    (tmp_path / "defense_1_junk.txt").write_text("")
+    read = oxford.read(tmp_path)
+    assert read.questions[0].image == "defense/paris_defense_000605.jpg"
+    assert read.questions[0].box == (0, 0, 1024, 768)
+
+
+def test_a_missing_image_a_missing_list_and_a_broken_line_are_named(oxford_folder, tmp_path):
+    with pytest.raises(HardnetError, match="contains no image"):
+        oxford.read(tmp_path)
+    (tmp_path / "x_000001.jpg").write_bytes(next(oxford_folder.rglob("*.jpg")).read_bytes())
+    with pytest.raises(HardnetError, match="ground truth"):
+        oxford.read(tmp_path)
+    (tmp_path / "x_1_query.txt").write_text("oxc1_x_000001 1 2 3")
+    with pytest.raises(HardnetError, match=r"x_1_query\.txt is not a line"):
+        oxford.read(tmp_path)
+    (tmp_path / "x_1_query.txt").write_text("oxc1_x_000001 1 2 3 4")
+    with pytest.raises(HardnetError, match=r"x_1_good\.txt cannot be read"):
+        oxford.read(tmp_path)
+    for what in ("good", "ok", "junk"):
+        (tmp_path / f"x_1_{what}.txt").write_text("x_000002\n")
+    with pytest.raises(HardnetError, match="names x_000002"):
+        oxford.read(tmp_path)
+
+
+@pytest.fixture
+def revisited_folder(oxford_folder, tmp_path):
+    shutil.copytree(oxford_folder / "jpg", tmp_path / "jpg")
+    searched = [f"all_souls_{number:06d}" for number in (1, 2, 3)]
+    searched += [f"bodleian_{number:06d}" for number in range(4)]
+    truth = {
+        "imlist": searched,
+        "qimlist": ["all_souls_000000", "bodleian_000000"],
+        "gnd": [
+            {"bbx": [10.5, 20, 110.5, 220], "easy": [0], "hard": [1], "junk": [2]},
+            {"bbx": [0, 0, 50, 50], "easy": [], "hard": [3, 4], "junk": [5]},
+        ],
+    }
+    (tmp_path / "gnd_roxford5k.json").write_text(json.dumps(truth))
+    return tmp_path
+
+
+def test_easy_medium_and_hard(revisited_folder):
+    read = revisited.read(revisited_folder)
+    assert read.name == "roxford5k"
+    assert read.protocols == ["easy", "medium", "hard"]
+    assert len(read.images) == 7
+    assert list(read.queries_only) == ["jpg/all_souls_000000.jpg"]
+    first, second = read.questions
+    assert first.box == (10.5, 20, 100, 200)
+    one, two, three, itself = (f"jpg/all_souls_00000{number}.jpg" for number in (1, 2, 3, 0))
+    expected = {
+        "easy": ({one}, {three, two, itself}),
+        "medium": ({one, two}, {three, itself}),
+        "hard": ({two}, {three, one, itself}),
+    }
+    for name, (positives, junk) in expected.items():
+        assert first.judgements[name].positives == positives
+        assert first.judgements[name].junk == junk
+    # By hand: the ranking is three, one, bodleian, two.
+    ranking = [three, one, "jpg/bodleian_000000.jpg", two]
+    aps = {
+        name: average_precision(ranking, judgement.positives, judgement.junk)
+        for name, judgement in first.judgements.items()
+    }
+    assert aps == pytest.approx(
+        {"easy": 1.0, "medium": (1 + (1 / 2 + 2 / 3) / 2) / 2, "hard": (0 + 1 / 2) / 2}
+    )
+    # The query is in the list of searched images: it is no positive of itself, and not ranked.
+    itself = "jpg/bodleian_000000.jpg"
+    assert second.image == itself
+    assert second.judgements["hard"].positives == {"jpg/bodleian_000001.jpg"}
+    assert itself in second.judgements["hard"].junk
+    assert second.judgements["easy"].positives == frozenset()
+
+
+def test_a_pickle_is_never_opened(revisited_folder):
+    (revisited_folder / "gnd_roxford5k.json").unlink()
+    marker = revisited_folder / "opened"
+
+    class Trap:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    (revisited_folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(HardnetError, match="is a pickle"):
+        revisited.read(revisited_folder)
+    assert not marker.exists()
+
+
+def test_the_documented_conversion_of_the_pickle(revisited_folder, tmp_path_factory):
+    truth = json.loads((revisited_folder / "gnd_roxford5k.json").read_text())
+    for row in truth["gnd"]:
+        row["easy"] = np.array(row["easy"], np.int64)  # as some versions of the file have it
+    before = revisited.read(revisited_folder)
+    # The lines of the module's documentation, as they stand there.
+    code = revisited.__doc__.partition('python -c "')[2].partition('"')[0]
+    pkl, converted = revisited_folder / "x.pkl", revisited_folder / "gnd_roxford5k.json"
+    pkl.write_bytes(pickle.dumps(truth))
+    converted.unlink()
+    lines = code.split("\n")
+    code = lines[0] + "\n" + textwrap.dedent("\n".join(lines[1:]))
+    subprocess.run([sys.executable, "-c", code, pkl, converted], check=True)
+    assert revisited.read(revisited_folder) == before
+
+
+@pytest.mark.parametrize(
+    "damage", ["[]", "{}", "no json", '{"imlist": [], "qimlist": [1], "gnd": []}']
+)
+def test_a_damaged_ground_truth_is_named(revisited_folder, damage):
+    (revisited_folder / "gnd_roxford5k.json").write_text(damage)
+    with pytest.raises(HardnetError, match=r"gnd_roxford5k\.json"):
+        revisited.read(revisited_folder)
+
+
+def test_photos_are_as_written(oxford_folder):
+    # The made collection is of real photographs, with structure to find.
+    pixels = read_image(oxford_folder / "jpg" / "bodleian_000000.jpg")
+    assert cv2.Laplacian(pixels[:, :, 0], cv2.CV_64F).std() > 5
