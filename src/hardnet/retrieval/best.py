@@ -45,7 +45,7 @@ def best(scores: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
                     worse = scores[right] < scores[left]
                     worse |= scores[right] == scores[left] and right > left
                     child += worse
-                if scores[kept[child]] > score:
+                if scores[kept[child]] >= score:
                     break
                 kept[hole] = kept[child]
                 hole = child

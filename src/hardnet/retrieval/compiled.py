@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,6 @@ from hardnet.errors import MissingExtraError
 
 try:
     import numba
-    from llvmlite import ir
-    from numba.extending import intrinsic
 except ImportError as error:
     raise MissingExtraError("numba", "search") from error
 
@@ -22,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """The function as machine code; call it from several threads to use several cores."""
-    kernel: Function = numba.njit(nogil=True, cache=True)(function)
-    return kernel
+    kernel: Any = numba.njit(nogil=True, cache=True)(function)
+    return cast(Function, kernel)
 
 
 def readonly(array: NDArray[Any]) -> NDArray[Any]:
@@ -34,18 +32,3 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
-
-
-def _population_count(typing_context: Any, word: Any) -> Any:
-    """How many bits of a uint64 are set: one instruction, which LLVM knows how to vectorise."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.IntType(64)
-        count = builder.module.declare_intrinsic("llvm.ctpop", [kind])
-        return builder.call(count, arguments)
-
-    return numba.types.int64(numba.types.uint64), generate
-
-
-popcount: Callable[[Any], int] = intrinsic(_population_count)
-"""For use inside compiled functions only."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,10 +111,11 @@ def _boxes(box: Box | Sequence[Box | None] | None, views: int) -> tuple[Box | No
     """One box, or None, per view."""
     if box is None:
         return (None,) * views
-    boxes = (box,) if np.ndim(box[0]) == 0 and box[0] is not None else tuple(box)
+    single = isinstance(box[0], int | float | np.number)
+    boxes = cast("tuple[Box | None, ...]", (box,) if single else tuple(box))
     if len(boxes) != views:
         raise HardnetError(f"{len(boxes)} boxes for {views} query images: give one for each")
-    return tuple(None if one is None else _checked(one) for one in boxes)  # type: ignore[arg-type]
+    return tuple(None if one is None else _checked(one) for one in boxes)
 
 
 def _checked(box: Box) -> Box:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from hardnet.retrieval.segment import Segment
     from hardnet.retrieval.statistics import Alive
 
-BITS = 128
-"""Length of a signature."""
-
 REMOVED = np.float32(-np.inf)
 """The score of images that are no longer in the index."""
 
@@ -69,6 +66,25 @@ def query_terms(query: Query, scoring: Scoring) -> Terms:
 
 
 @dataclass(frozen=True, eq=False)
+class Matching:
+    """What a Hamming embedding adds to the words of its terms.
+
+    Attributes:
+        signatures: (T, 2) uint64.
+        starts: (G + 1,) int64, where the terms of each query feature begin.
+        decay: (129,) float64, weight of a match by its Hamming distance.
+        h_t: largest distance of a match.
+        burstiness: whether bursts are divided by the square root of their size.
+    """
+
+    signatures: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    decay: NDArray[np.float64]
+    h_t: int
+    burstiness: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Lookup:
     """Terms as the kernels take them; the same for every segment.
 
@@ -77,22 +93,14 @@ class Lookup:
         weights: (T,) float64, what a posting of each term counts.
         scale: what every score is multiplied by.
         normalise: whether scores are divided by the length of the image's vector.
-        signatures: (T, 2) uint64; None for bag of words.
-        starts: (G + 1,) int64, where the terms of each query feature begin.
-        decay: (129,) float64, weight of a match by its Hamming distance.
-        h_t: largest distance of a match.
-        burstiness: whether bursts are divided by the square root of their size.
+        matching: how signatures match; None for bag of words.
     """
 
     words: NDArray[np.int32]
     weights: NDArray[np.float64]
     scale: float
     normalise: bool
-    signatures: NDArray[np.uint64] | None = None
-    starts: NDArray[np.int64] | None = None
-    decay: NDArray[np.float64] | None = None
-    h_t: int = 0
-    burstiness: bool = False
+    matching: Matching | None = None
 
 
 def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> Lookup:
@@ -103,6 +111,8 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
         idf: (K,) of the whole index.
         scoring: how; its method must be that of the terms.
     """
+    from hardnet.retrieval.hamming import BITS
+
     if isinstance(terms, BowTerms) != (scoring.method == "bow"):
         raise ValueError(f"{type(terms).__name__} cannot be scored by method {scoring.method!r}")
     known = (terms.words >= 0) & (terms.words < len(idf))
@@ -113,20 +123,15 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
         length = float(np.sqrt(np.sum((tf * rarity) ** 2))) if scoring.normalise else 1.0
         scale = 1 / length if length > 0 else 0.0
         return Lookup(words, tf * rarity**2, scale, scoring.normalise)
-    feature = terms.feature[known]
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(feature)) + 1, [len(words)]])
-    distance = np.arange(BITS + 1)
-    return Lookup(
-        words,
-        rarity**2,
-        1.0,
-        scoring.normalise,
+    begins = np.diff(terms.feature[known], prepend=-1) != 0
+    matching = Matching(
         np.ascontiguousarray(terms.signatures[known], np.uint64),
-        starts.astype(np.int64) if len(words) else np.zeros(1, np.int64),
-        np.exp(-((distance / scoring.sigma) ** 2)),
+        np.append(np.flatnonzero(begins), len(words)),
+        np.exp(-((np.arange(BITS + 1) / scoring.sigma) ** 2)),
         scoring.h_t,
         scoring.burstiness,
     )
+    return Lookup(words, rarity**2, 1.0, scoring.normalise, matching)
 
 
 def score_segment(
@@ -166,23 +171,24 @@ def score_images(
     from hardnet.retrieval import scoring_kernels as kernels
     from hardnet.retrieval.compiled import readonly
 
+    words, weights, matching = lookup.words, lookup.weights, lookup.matching
     offsets, image_ids = readonly(segment.offsets), readonly(segment.image_ids)
     sums = np.zeros(last - first)
-    if lookup.signatures is None:
-        kernels.add_bow(lookup.words, lookup.weights, offsets, image_ids, first, sums)
+    if matching is None:
+        kernels.add_bow(words, weights, offsets, image_ids, np.int64(first), sums)
     else:
         kernels.add_he(
-            lookup.words,
-            lookup.weights,
-            lookup.signatures,
-            lookup.starts,
-            lookup.decay,
-            lookup.h_t,
-            lookup.burstiness,
+            words,
+            weights,
+            matching.signatures,
+            matching.starts,
+            matching.decay,
+            matching.h_t,
+            matching.burstiness,
             offsets,
             image_ids,
             readonly(segment.signatures),
-            first,
+            np.int64(first),
             sums,
         )
     scores = np.empty(last - first, np.float32)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.compiled import compiled, popcount
+from hardnet.retrieval.compiled import compiled
+from hardnet.retrieval.hamming import popcount
+from hardnet.retrieval.statistics_kernels import read_word
 
 
 @compiled
-def lower_bound(image_ids: NDArray[np.uint16], begin: int, end: int, image: int) -> int:
+def lower_bound(
+    image_ids: NDArray[np.uint16], begin: np.int64, end: np.int64, image: np.int64
+) -> np.int64:
     """The first of the postings ``begin`` to ``end`` of one word whose image is not below."""
     while begin < end:
         middle = (begin + end) // 2
@@ -30,14 +34,15 @@ def add_bow(
     weights: NDArray[np.float64],
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
-    first: int,
+    first: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
     last = first + len(sums)
     for term in range(len(words)):
         begin, end = np.int64(offsets[words[term]]), np.int64(offsets[words[term] + 1])
-        begin = lower_bound(image_ids, begin, end, first) if first > 0 else begin
+        if first > 0:
+            begin = lower_bound(image_ids, begin, end, first)
         weight = weights[term]
         for posting in range(begin, end):
             image = np.int64(image_ids[posting])
@@ -58,7 +63,7 @@ def add_he(
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
     posting_signatures: NDArray[np.uint64],
-    first: int,
+    first: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
@@ -143,9 +148,7 @@ def count_close(
         image, term, close = images[row], 0, 0
         place, stop = np.int64(forward_offsets[image]), np.int64(forward_offsets[image + 1])
         while place < stop and term < len(words):
-            word = np.int64(forward_words[place, 0])
-            word |= np.int64(forward_words[place, 1]) << 8
-            word |= np.int64(forward_words[place, 2]) << 16
+            word = read_word(forward_words, place)
             if word > words[term]:
                 term += 1
                 continue

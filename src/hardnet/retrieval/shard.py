@@ -192,7 +192,9 @@ class LocalShard:
 
     def _postings(self, lookup: Lookup) -> int:
         """About how many postings a query reads: all words are taken as equally frequent."""
-        features = sum(self.snapshot.segments[position].features for position in self.positions)
+        features: int = sum(
+            self.snapshot.segments[position].features for position in self.positions
+        )
         return features * len(lookup.words) // max(len(self.statistics.idf), 1)
 
     def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:

@@ -9,6 +9,13 @@ from hardnet.retrieval.compiled import compiled
 
 
 @compiled
+def read_word(forward_words: NDArray[np.uint8], place: int | np.int64) -> np.int64:
+    """The word of a row of three bytes, the lowest first."""
+    low, middle, high = forward_words[place, 0], forward_words[place, 1], forward_words[place, 2]
+    return np.int64(low) | np.int64(middle) << 8 | np.int64(high) << 16
+
+
+@compiled
 def count_documents(
     images: NDArray[np.int64],
     forward_offsets: NDArray[np.uint32],
@@ -17,10 +24,9 @@ def count_documents(
 ) -> None:
     """Add one to ``counts`` (K,) for each word of each of ``images`` (n,), however often it is."""
     for image in images:
-        previous = -1
+        previous = np.int64(-1)
         for place in range(forward_offsets[image], forward_offsets[image + 1]):
-            low, middle, high = forward_words[place]
-            word = np.int64(low) | np.int64(middle) << 8 | np.int64(high) << 16
+            word = read_word(forward_words, place)
             if word != previous:
                 counts[word] += 1
             previous = word
@@ -44,12 +50,7 @@ def measure_images(
     for image in range(first, last):
         bow_sum, he_sum, previous, tf = 0.0, 0.0, np.int64(-1), 0
         for place in range(forward_offsets[image], forward_offsets[image + 1]):
-            low, middle, high = (
-                forward_words[place, 0],
-                forward_words[place, 1],
-                forward_words[place, 2],
-            )
-            word = np.int64(low) | np.int64(middle) << 8 | np.int64(high) << 16
+            word = read_word(forward_words, place)
             if word != previous:
                 square = np.float64(idf[previous]) ** 2 if tf else 0.0
                 bow_sum += tf * tf * square
