@@ -1,8 +1,10 @@
-"""Learned local image descriptors: load a descriptor, extract features, match photos.
+"""Learned local image descriptors: load a descriptor, extract features, match and find photos.
 
 >>> import hardnet
 >>> a, b = hardnet.extract("a.jpg"), hardnet.extract("b.jpg")  # doctest: +SKIP
 >>> hardnet.match(a, b).draw("matches.png")  # doctest: +SKIP
+>>> index = hardnet.Index.build("photos.index", "photos")  # doctest: +SKIP
+>>> index.search("a.jpg").draw("hits.png")  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     from hardnet.descriptors import load
     from hardnet.features import Features, extract
     from hardnet.matching.matches import Matches, match
+    from hardnet.retrieval.index import Index
 
 __version__: str
-__all__ = ["Features", "Matches", "__version__", "extract", "load", "match"]
+__all__ = ["Features", "Index", "Matches", "__version__", "extract", "load", "match"]
 
 # Each name is imported when it is first used: `import hardnet` costs nothing.
 _HOMES = {
@@ -25,6 +28,7 @@ _HOMES = {
     "extract": "hardnet.features",
     "Matches": "hardnet.matching.matches",
     "match": "hardnet.matching.matches",
+    "Index": "hardnet.retrieval.index",
 }
 
 

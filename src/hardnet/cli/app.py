@@ -8,18 +8,29 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli import bench, colmap, data, experiment, export, extract, match, train
+from hardnet.cli import (
+    bench,
+    colmap,
+    data,
+    experiment,
+    export,
+    extract,
+    index,
+    match,
+    search,
+    train,
+)
 from hardnet.errors import HardnetError
 
 app = typer.Typer(
     name="hardnet",
-    help="Learned local image descriptors: match photos, feed COLMAP, train, benchmark.",
+    help="Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (match, extract, colmap, train, data, export, bench, experiment):
+for command in (match, extract, index, search, colmap, train, data, export, bench, experiment):
     command.register(app)
 
 

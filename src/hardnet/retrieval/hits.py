@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hardnet.images import Pixels, write_image
 
 Box = tuple[float, float, float, float]
 """x, y, width, height in pixels; the centre of the top-left pixel is (0, 0)."""
@@ -38,6 +41,25 @@ class Hit:
 
 
 @dataclass(frozen=True, eq=False)
+class QueryImage:
+    """One image that was searched for.
+
+    Attributes:
+        size: (width, height).
+        features: how many of its features were used.
+        box: the region that was asked for, or None for all of it.
+        path: the file, or None if it was an array.
+        pixels: the image if it was an array, None if it can be read from ``path``.
+    """
+
+    size: tuple[int, int]
+    features: int
+    box: Box | None = None
+    path: str | None = None
+    pixels: Pixels | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class Results(Sequence[Hit]):
     """The hits of one search, best first: a list that also knows how it came about.
 
@@ -45,13 +67,13 @@ class Results(Sequence[Hit]):
         hits: best first.
         seconds: time per stage, in the order of the stages.
         missing: parts of the index that did not answer; their photos cannot be among the hits.
-        features: how many features the query has.
+        query: the images that were searched for.
     """
 
     hits: list[Hit]
     seconds: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    features: int = 0
+    query: tuple[QueryImage, ...] = ()
 
     @overload
     def __getitem__(self, at: int) -> Hit: ...
@@ -67,6 +89,12 @@ class Results(Sequence[Hit]):
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the query and the hits, verified regions outlined."""
+        from hardnet.retrieval.contact_sheet import contact_sheet
+
+        write_image(path, contact_sheet(self))
 
 
 def region_of(

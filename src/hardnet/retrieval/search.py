@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.retrieval.expansion import average_expansion, hqe_expansion
-from hardnet.retrieval.hits import Box, Hit, Results, region_of
+from hardnet.retrieval.hits import Box, Hit, QueryImage, Results, region_of
 from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode, mode_named
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import BowTerms, HeTerms, Scoring, bow_terms, he_terms
+from hardnet.retrieval.scoring import Scoring, query_terms
 from hardnet.retrieval.shard import Shard
-from hardnet.retrieval.spatial import Verified
+from hardnet.retrieval.spatial import Verified, rerank
+from hardnet.retrieval.terms import Terms
 
 __all__ = ["DEFAULT_MODE", "MODES", "Box", "Hit", "Mode", "Results", "ranking", "search"]
 
-Terms = BowTerms | HeTerms
 Ranked = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
@@ -54,7 +54,11 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
         hits = [
             flow.hit(name, image, score) for name, (image, score) in zip(names, found, strict=True)
         ]
-    return Results(hits, flow.seconds, list(getattr(shards, "missing", ())), len(query.words))
+    views = [
+        QueryImage(size, int(np.sum(query.view == view)), box)
+        for view, (size, box) in enumerate(zip(query.view_sizes, query.boxes, strict=True))
+    ]
+    return Results(hits, flow.seconds, list(getattr(shards, "missing", ())), tuple(views))
 
 
 def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDArray[np.int64]:
@@ -76,10 +80,10 @@ class _Flow:
         """Image numbers and scores, best first; all of them if ``k`` is None."""
         mode = self.mode
         if mode.expansion is None:
-            ranked = self._score("score", self._terms(mode.scoring), mode.scoring, k)
+            ranked = self._score("score", query_terms(self.query, mode.scoring), mode.scoring, k)
             return self._rerank("verify", ranked)
         first = mode.first or mode.scoring
-        ranked = self._score("score", self._terms(first), first, mode.shortlist)
+        ranked = self._score("score", query_terms(self.query, first), first, mode.shortlist)
         terms = self._expand(self._rerank("verify", ranked)[0])
         ranked = self._score("score again", terms, mode.scoring, k)
         return self._rerank("verify again", ranked)
@@ -106,9 +110,6 @@ class _Flow:
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
         return Hit(name, image, score, found.inliers, found.transform, region, view)
 
-    def _terms(self, scoring: Scoring) -> Terms:
-        return bow_terms(self.query) if scoring.method == "bow" else he_terms(self.query)
-
     def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranked:
         """The best images; more than ``k`` if more than that are to be verified."""
         verification = self.mode.verification
@@ -129,10 +130,7 @@ class _Flow:
             new = [image for image in shortlist.tolist() if image not in self.verified]
             for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
                 self.verified[found.image] = found
-            inliers = np.zeros(len(images), np.int64)
-            for at, image in enumerate(shortlist.tolist()):
-                inliers[at] = self.verified[image].inliers if self.is_verified(image) else 0
-            order = np.argsort(-inliers, kind="stable")
+            order = rerank(images, scores, list(self.verified.values()))
         return images[order], scores[order]
 
     def _expand(self, images: NDArray[np.int64]) -> Terms:
@@ -149,4 +147,4 @@ class _Flow:
                 counts = self.shards.reliable(self.query, images, mode.h_t_strict)
                 chosen = images[counts >= mode.reliable]
             features = self.shards.features_of(chosen)
-            return hqe_expansion(self.query, features, alpha=mode.alpha, seed=mode.seed)
+            return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)

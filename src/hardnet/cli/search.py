@@ -1,0 +1,156 @@
+"""`hardnet search`: find photos that show the same object or place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.hits import Box, Hit, Results
+
+_HELP = """Find the photos of an index that show the same object or place as the query.
+
+Several QUERY images are several views of one object. The query is described as the photos of the
+index were; nothing has to be said twice.
+
+Exit code 0: something was found. 1: nothing was, or the query cannot be read.
+
+[dim]Examples:[/]  hardnet search photos.index query.jpg -o hits.png
+
+           hardnet search photos.index query.jpg --box 120,80,300,200 --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("search", help=_HELP)(_search)
+
+
+def _search(
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")],
+    query: Annotated[
+        list[Path], typer.Argument(metavar="QUERY...", help="Photos of what to look for.")
+    ],
+    box: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="X,Y,W,H",
+            help="Look for this part of the query, in pixels; one for each QUERY, in order.",
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="At most so many hits.")] = 10,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words or Hamming "
+            "embedding, sv: verified by geometry, qe and hqe: with query expansion."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a picture of the hits here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    # Imported here so that `hardnet --help` does not wait for numba.
+    from hardnet.retrieval.index import Index
+    from hardnet.retrieval.modes import DEFAULT_MODE
+
+    boxes = [_box(text) for text in box or []]
+    if boxes and len(boxes) != len(query):
+        raise HardnetError(f"{len(boxes)} --box for {len(query)} QUERY: give one for each")
+    chosen = mode or DEFAULT_MODE
+    with Console(stderr=True).status("Searching..."):
+        collection = Index(index)
+        results = collection.search(list(query), k, boxes or None, chosen)
+        if output is not None:
+            results.draw(output)
+    if as_json:
+        print(json.dumps(to_json(results, index, len(collection), chosen)))
+    else:
+        _show(results)
+    for part in results.missing:
+        _say(f"missing: {part} did not answer; its photos are not among the hits")
+    if not results.hits:
+        _say(f"nothing found: {_why_not(results, len(collection))}")
+        raise typer.Exit(1)
+    if output is not None and not as_json:
+        Console().print(f"picture: {output}", highlight=False, markup=False, soft_wrap=True)
+
+
+def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, Any]:
+    """One object for machines; transforms map pixels of the query to pixels of the hit."""
+    return {
+        "index": str(index),
+        "images": images,
+        "mode": mode,
+        "query": [
+            {"path": one.path, "size": one.size, "features": one.features, "box": one.box}
+            for one in results.query
+        ],
+        "hits": [
+            {
+                "path": hit.path,
+                "score": hit.score,
+                "inliers": hit.inliers,
+                "transform": None if hit.transform is None else hit.transform.tolist(),
+                "region": None if hit.region is None else hit.region.tolist(),
+                "view": hit.view,
+            }
+            for hit in results.hits
+        ],
+        "seconds": {stage: round(time, 6) for stage, time in results.seconds.items()},
+        "missing": results.missing,
+    }
+
+
+def _show(results: Results) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "score", "inliers"):
+        table.add_column(name, justify="right")
+    table.add_column("photo", overflow="fold")
+    for rank, hit in enumerate(results.hits, 1):
+        table.add_row(str(rank), f"{hit.score:.4g}", _inliers(hit), _path(hit))
+    console = Console()
+    if results.hits:
+        console.print(table)
+    stages = ", ".join(f"{name} {1000 * time:.1f}" for name, time in results.seconds.items())
+    console.print(f"milliseconds: {stages}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _inliers(hit: Hit) -> str:
+    return "-" if hit.transform is None else f"[bold]{hit.inliers}[/]"
+
+
+def _path(hit: Hit) -> str:
+    from hardnet.retrieval.photo_names import shown
+
+    return escape(shown(hit.path))
+
+
+def _why_not(results: Results, images: int) -> str:
+    if not images:
+        return "the index is empty"
+    if not any(one.features for one in results.query):
+        where = "in the box" if any(one.box for one in results.query) else "in the query"
+        return f"there is no keypoint {where}; use a sharper photo or a larger part of it"
+    return "no photo of the index has anything in common with the query"
+
+
+def _box(text: str) -> Box:
+    try:
+        x, y, width, height = (float(word) for word in text.split(","))
+    except ValueError:
+        raise HardnetError(f"--box {text}: give x,y,width,height in pixels") from None
+    return x, y, width, height
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)

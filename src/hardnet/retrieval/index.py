@@ -1,0 +1,286 @@
+"""A searchable collection of photos on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hardnet import features
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.images import Source
+from hardnet.retrieval import build as building
+from hardnet.retrieval import checks
+from hardnet.retrieval import search as searching
+from hardnet.retrieval import vocabulary as vocabularies
+from hardnet.retrieval.build import BuildReport, Progress
+from hardnet.retrieval.hits import Box, Results
+from hardnet.retrieval.index_info import index_info
+from hardnet.retrieval.index_settings import (
+    KEYPOINTS,
+    MAX_SIZE,
+    IndexSettings,
+    compare,
+    identity,
+)
+from hardnet.retrieval.modes import DEFAULT_MODE, Mode
+from hardnet.retrieval.photo_names import name_of, named_photos, path_of
+from hardnet.retrieval.query import Query, make_query
+from hardnet.retrieval.shard import LocalShard, Shard
+from hardnet.retrieval.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.writer import Writer
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+    from hardnet.detectors import Detector
+
+Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""Image files, and folders that are searched recursively."""
+
+QueryPhoto = Source | Features
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    pass
+
+
+class Index:
+    """A searchable collection of photos in a folder.
+
+    It shows the photos that were committed when it was opened, or at the last :meth:`refresh`. Any
+    number of threads and processes may search while one changes it.
+
+    >>> index = hardnet.Index.build("photos.index", "photos")  # doctest: +SKIP
+    >>> for hit in index.search("query.jpg", box=(100, 80, 300, 200)):  # doctest: +SKIP
+    ...     print(hit.path, hit.inliers)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._shard = LocalShard(open_snapshot(self.folder))
+        self._extractor: tuple[Detector, Descriptor] | None = None
+        self._loading = Lock()
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | os.PathLike[str],
+        images: Photos,
+        *,
+        vocabulary: Vocabulary | str | os.PathLike[str] | None = None,
+        words: int | None = None,
+        detector: str = "dog",
+        descriptor: str = "hardnet",
+        keypoints: int = KEYPOINTS,
+        max_size: int | None = MAX_SIZE,
+        upright: bool = False,
+        workers: int | None = None,
+        progress: Progress = _no_progress,
+    ) -> Index:
+        """Make an index of photos, or go on with one that was begun with the same settings.
+
+        Args:
+            folder: of the index.
+            images: photos, and folders of photos. Those that cannot be read are skipped; ask
+                :meth:`add`, which does the same for an index that exists, to know which.
+            vocabulary: visual words, or their file; by default they are trained on the photos.
+            words: how many to train; by default a number that suits the collection.
+            detector: as for :func:`hardnet.extract`, like all the following.
+            descriptor: see there; "hardnet-int8" is quicker.
+            keypoints: see there.
+            max_size: see there.
+            upright: see there.
+            workers: threads; by default one per usable core.
+            progress: called with what is done, how many are done, how many there are.
+        """
+        folder = Path(folder)
+        if isinstance(vocabulary, str | os.PathLike):
+            vocabulary = vocabularies.load(Path(vocabulary))
+        building.build(
+            folder,
+            named_photos(_paths(images), folder),
+            IndexSettings(detector, descriptor, keypoints, max_size, upright),
+            vocabulary=vocabulary,
+            words=words,
+            workers=workers,
+            progress=progress,
+        )
+        return cls(folder)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What this object shows of the folder."""
+        return self._shard.snapshot
+
+    @property
+    def settings(self) -> IndexSettings:
+        """How its photos, and every query, are described."""
+        return IndexSettings.from_json(self.snapshot.settings)
+
+    def __len__(self) -> int:
+        return self.snapshot.images
+
+    def search(
+        self,
+        image: QueryPhoto | Sequence[QueryPhoto],
+        k: int = 10,
+        box: Box | Sequence[Box | None] | None = None,
+        mode: str | Mode = DEFAULT_MODE,
+        *,
+        shards: Shard | None = None,
+    ) -> Results:
+        """Find the photos that show the same object or place.
+
+        Args:
+            image: path, array or features of the query; a list of them is several views of one
+                object.
+            k: at most so many hits.
+            box: x, y, width, height of the region to look for, in pixels; one per view.
+            mode: which stages run; see ``hardnet.retrieval.modes.MODES``.
+            shards: who answers; by default the files of this folder.
+
+        Returns:
+            The hits, best first; ``.path`` is absolute. None for a query without features.
+        """
+        if k < 1:
+            raise HardnetError(f"k is {k}: ask for at least 1 hit")
+        shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
+        images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
+        seconds: dict[str, float] = {}
+        views = [self._described(one, seconds) for one in images]
+        start = perf_counter()
+        query = self.query(views, box, shard.snapshot.vocabulary)
+        seconds["words"] = perf_counter() - start
+        results = searching.search(query, shards or shard, mode, k)
+        hits = [replace(hit, path=path_of(hit.path, self.folder)) for hit in results.hits]
+        shown = tuple(
+            replace(one, path=view.path, pixels=view.pixels)
+            for one, view in zip(results.query, views, strict=True)
+        )
+        return Results(hits, seconds | results.seconds, results.missing, shown)
+
+    def query(
+        self,
+        views: Sequence[Features],
+        box: Box | Sequence[Box | None] | None = None,
+        vocabulary: Vocabulary | None = None,
+    ) -> Query:
+        """Features of one or several views as a query to this index."""
+        query = make_query(views, vocabulary or self.snapshot.vocabulary, box=box)
+        for region, view in zip(query.boxes, views, strict=True):
+            _check_box(region, view)
+        return query
+
+    def extract(self, image: Source) -> Features:
+        """Features of an image, as those of the index were made."""
+        detect, describe = self._load()
+        settings = self.settings
+        return features.extract(
+            image,
+            detect,
+            describe,
+            settings.keypoints,
+            settings.max_size,
+            upright=settings.upright,
+        )
+
+    def add(
+        self,
+        images: Photos,
+        *,
+        workers: int | None = None,
+        progress: Progress = _no_progress,
+    ) -> BuildReport:
+        """Add photos; those that changed are replaced, those that did not are passed over."""
+        photos = named_photos(_paths(images), self.folder)
+        report = building.add(self.folder, photos, workers=workers, progress=progress)
+        self.refresh()
+        return report
+
+    def remove(self, images: Photos) -> int:
+        """Remove photos, and all photos of folders; returns how many. The files stay."""
+        self.refresh()
+        names = sorted({name for image in _paths(images) for name in self._names(image)})
+        with Writer(self.folder) as writer:
+            writer.remove(names)
+            writer.commit()
+        self.refresh()
+        return len(names)
+
+    def compact(self, progress: Progress = _no_progress) -> None:
+        """Join small segments, and free the room of removed photos."""
+        with Writer(self.folder) as writer:
+            writer.compact(waste=0.0, progress=progress)
+            writer.commit()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Show what others have committed since; returns whether there was anything."""
+        snapshot = open_snapshot(self.folder)
+        if snapshot.generation == self.snapshot.generation:
+            return False
+        self._shard = LocalShard(snapshot)
+        return True
+
+    def paths(self) -> list[str]:
+        """The photos, sorted."""
+        return sorted(path_of(name, self.folder) for name in self.snapshot.names())
+
+    def info(self) -> dict[str, Any]:
+        """Numbers and settings, as JSON values."""
+        return index_info(self.snapshot)
+
+    def verify(self) -> Any:
+        """Read every file and compare its checksum; see :func:`hardnet.retrieval.checks.verify`."""
+        return checks.verify(self.folder)
+
+    def _described(self, image: QueryPhoto, seconds: dict[str, float]) -> Features:
+        """Features of a query image; the time it took is added to ``seconds``."""
+        if isinstance(image, Features):
+            return image
+        found = self.extract(image)
+        for stage, time in found.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + time
+        return found
+
+    def _load(self) -> tuple[Detector, Descriptor]:
+        with self._loading:
+            if self._extractor is None:
+                detect, describe = self.settings.load()
+                compare(self.snapshot.settings, identity(self.settings, describe), self.folder)
+                self._extractor = detect, describe
+            return self._extractor
+
+    def _names(self, image: Path) -> list[str]:
+        """The names of the photos that a path, a folder or a name stands for."""
+        snapshot = self.snapshot
+        for name in (name_of(image, self.folder), str(image)):
+            if snapshot.find(name) is not None:
+                return [name]
+        inside = name_of(image, self.folder) + "/"
+        found = [name for name in snapshot.names() if name.startswith(inside)]
+        if not found:
+            raise HardnetError(f"{image} is not in the index {self.folder}: check the path")
+        return found
+
+
+def _paths(images: Photos) -> list[Path]:
+    return [Path(images)] if isinstance(images, str | os.PathLike) else [Path(i) for i in images]
+
+
+def _check_box(box: Box | None, view: Features) -> None:
+    if box is None:
+        return
+    x, y, width, height = box
+    across, down = view.image_size
+    if x >= across or y >= down or x + width <= 0 or y + height <= 0:
+        raise HardnetError(
+            f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
+            f"{across}x{down} pixels"
+        )
