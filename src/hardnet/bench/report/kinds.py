@@ -18,6 +18,7 @@ from hardnet.bench.report import (
     figure_distractors,
     figure_experiment,
     figure_hpatches,
+    figure_retrieval,
     figure_sfm,
     figure_stereo,
     figure_w1bs,
@@ -26,6 +27,8 @@ from hardnet.bench.report import (
     match_descriptors,
     match_pair,
     pairs,
+    retrieval,
+    retrieval_speed,
     sfm,
     stereo,
     train_step,
@@ -83,6 +86,10 @@ KINDS: Mapping[str, Kind] = {
         {"pairs": figure_stereo.draw, "accuracy": figure_stereo.draw_accuracy},
         figure_stereo.has_accuracy,
     ),
+    "retrieval": Kind(
+        retrieval.tables, {"distractors": figure_retrieval.draw}, figure_retrieval.has_curve
+    ),
+    "retrieval_speed": Kind(retrieval_speed.tables),
     "hpatches_scale": Kind(hpatches_scale.tables),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
