@@ -6,6 +6,7 @@ segments, and its writing down to one sync.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import struct
@@ -70,13 +71,17 @@ def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise HardnetError(f"{path} cannot be read: {error}; {REPAIR}") from error
+    except OSError as error:
+        fix = "raise the number of files you may open (ulimit -n)"
+        fix = fix if error.errno == errno.EMFILE else "check the disk and your rights to the file"
+        raise HardnetError(f"{path} cannot be read: {error.strerror}; {fix}") from error
+    except ValueError as error:
+        raise HardnetError(f"{path} is empty; {REPAIR}") from error
     if expected is not None and len(content) != expected:
         raise HardnetError(f"{path} has {len(content)} bytes instead of {expected}; {REPAIR}")
     try:
         return _arrays(content)
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
 
 

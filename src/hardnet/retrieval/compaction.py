@@ -36,6 +36,12 @@ def waste(part: Part) -> float:
     return max(1 - images / max(segment.images, 1), 1 - features / max(segment.features, 1))
 
 
+def fullness(part: Part, features: int, images: int) -> float:
+    """How much of a segment of so many features, or of so many images, is alive."""
+    living_images, living_features = living(part)
+    return max(living_features / features, living_images / images)
+
+
 def bins(parts: Sequence[Part], features: int) -> list[list[Part]]:
     """Which segments become one, in their order, within the limits of a segment."""
     out: list[list[Part]] = []

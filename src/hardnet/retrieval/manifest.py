@@ -19,6 +19,8 @@ from hardnet.retrieval.segment_columns import SegmentFacts
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+UNFINISHED = "unfinished"
+"""Folder for what is written by others' code before it has its name."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class SegmentEntry:
     @property
     def path(self) -> str:
         """Inside the folder of the index."""
-        return f"segments/{self.name}.safetensors"
+        return segment_path(self.name)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Manifest:
             self.state_path: self.state,
             **segments,
         }
+
+
+def segment_path(name: str) -> str:
+    """Where a segment lies in the folder of the index."""
+    return f"segments/{name}.safetensors"
 
 
 def state_path(generation: int) -> str:

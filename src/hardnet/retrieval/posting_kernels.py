@@ -9,30 +9,44 @@ from hardnet.retrieval.compiled import compiled
 
 
 @compiled
-def sort_by_word(
-    words: NDArray[np.int32], count: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """A stable counting sort.
+def sort_postings(
+    words: NDArray[np.int32],
+    image_ids: NDArray[np.uint16],
+    signatures: NDArray[np.uint64],
+    geometry: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint16], NDArray[np.uint64], NDArray[np.uint16]]:
+    """A stable counting sort by word.
 
     Args:
-        words: (P,) each below ``count``.
-        count: of words in the vocabulary, K.
+        words: (P,) int32 of the features.
+        image_ids: (P,) uint16.
+        signatures: (P, 2) uint64.
+        geometry: (P, 3) uint16.
+        offsets: (K + 1,) uint32 zeros; becomes where each word begins.
 
     Returns:
-        (P,) uint32, which feature becomes each posting; (K + 1,) uint32, where each word begins.
+        Image ids, signatures and geometry in the order of the words.
     """
-    offsets = np.zeros(count + 1, np.uint32)
+    count = len(offsets) - 1
     for feature in range(len(words)):
         offsets[words[feature] + 1] += np.uint32(1)
     for word in range(count):
         offsets[word + 1] += offsets[word]
-    free = offsets[:-1].copy()
-    order = np.empty(len(words), np.uint32)
+    free = offsets[:count].copy()
+    sorted_ids = np.empty_like(image_ids)
+    sorted_signatures = np.empty_like(signatures)
+    sorted_geometry = np.empty_like(geometry)
     for feature in range(len(words)):
-        word = words[feature]
-        order[free[word]] = feature
-        free[word] += np.uint32(1)
-    return order, offsets
+        posting = free[words[feature]]
+        free[words[feature]] = posting + np.uint32(1)
+        sorted_ids[posting] = image_ids[feature]
+        sorted_signatures[posting, 0] = signatures[feature, 0]
+        sorted_signatures[posting, 1] = signatures[feature, 1]
+        sorted_geometry[posting, 0] = geometry[feature, 0]
+        sorted_geometry[posting, 1] = geometry[feature, 1]
+        sorted_geometry[posting, 2] = geometry[feature, 2]
+    return sorted_ids, sorted_signatures, sorted_geometry
 
 
 @compiled

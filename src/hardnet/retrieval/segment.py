@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.columns import REPAIR, map_columns
+from hardnet.retrieval.names import HashedNames, decode_name
 from hardnet.retrieval.segment_columns import (
     ImageTable,
     Postings,
     SegmentFacts,
-    encode_name,
-    hash_names,
     write_postings,
 )
 
@@ -140,6 +139,13 @@ class Segment:
             raise HardnetError(f"{path} is no segment: it has no {error}; {REPAIR}") from error
         self.images = len(self.image_sizes)
         self.features = len(self.image_ids)
+        # Kernels do not look where they read: what they count by must fit.
+        ends = (self.offsets[-1], self.forward_offsets[-1], len(self.signatures))
+        rows = (len(self.forward_offsets) - 1, len(self._name_order), len(self.mtime_ns))
+        if {*ends, len(self.geometry), len(self.forward_words)} != {self.features} or {*rows} != {
+            self.images
+        }:
+            raise HardnetError(f"{path} is damaged: its columns do not fit; {REPAIR}")
 
     def __len__(self) -> int:
         return self.images
@@ -173,7 +179,7 @@ class Segment:
         """(n,) where the postings of an image lie, in the order of :meth:`words_of`."""
         from hardnet.retrieval.posting_kernels import find_postings
 
-        return find_postings(image, self.words_of(image), self.offsets, self.image_ids)
+        return find_postings(int(image), self.words_of(image), self.offsets, self.image_ids)
 
     def size(self, image: int) -> tuple[int, int]:
         """Width and height of an image."""
@@ -182,7 +188,7 @@ class Segment:
 
     def name(self, image: int) -> str:
         """The name of an image."""
-        return self._name_bytes(image).decode("utf-8", "surrogateescape")
+        return decode_name(self._name_bytes(image))
 
     def names(self) -> list[str]:
         """The names of all images."""
@@ -190,19 +196,17 @@ class Segment:
 
     def find(self, name: str) -> int | None:
         """The image of that name, removed or not."""
-        image = int(self.find_many([name])[0])
+        image = int(self.find_many(HashedNames([name]))[0])
         return None if image < 0 else image
 
-    def find_many(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def find_many(self, names: HashedNames) -> NDArray[np.int64]:
         """(N,) the images of those names, removed or not; -1 where there is none."""
-        wanted = [encode_name(name) for name in names]
-        hashes = hash_names(wanted)
-        first = np.searchsorted(self._name_hashes, hashes, "left")
-        last = np.searchsorted(self._name_hashes, hashes, "right")
+        first = np.searchsorted(self._name_hashes, names.hashes, "left")
+        last = np.searchsorted(self._name_hashes, names.hashes, "right")
         out = np.full(len(names), -1, np.int64)
         for row in np.flatnonzero(last > first):
             for image in self._name_order[first[row] : last[row]].tolist():
-                if self._name_bytes(image) == wanted[row]:
+                if self._name_bytes(image) == names.encoded[row]:
                     out[row] = image
         return out
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
 from hardnet.retrieval.columns import write_columns
 from hardnet.retrieval.durable import FileFacts
+from hardnet.retrieval.names import HashedNames
 
 SEGMENT_IMAGES = 65_536
 """So many images at most, since a posting says its image in two bytes."""
@@ -70,7 +68,7 @@ class Postings:
 
 def write_postings(path: Path, table: ImageTable, postings: Postings, words: int) -> SegmentFacts:
     """Sort postings by word and write them with all that a segment holds."""
-    from hardnet.retrieval.posting_kernels import list_words, sort_by_word
+    from hardnet.retrieval.posting_kernels import list_words, sort_postings
 
     images, features = len(table.names), len(postings.words)
     if images > SEGMENT_IMAGES or features > _MAX_FEATURES or words > MAX_WORDS:
@@ -78,21 +76,22 @@ def write_postings(path: Path, table: ImageTable, postings: Postings, words: int
             f"a segment of {images} images, {features} features and {words} words: the limits "
             f"are {SEGMENT_IMAGES}, {_MAX_FEATURES} and {MAX_WORDS}"
         )
-    order, offsets = sort_by_word(postings.words, words)
-    image_ids = postings.image_ids[order]
+    offsets = np.zeros(words + 1, np.uint32)
+    image_ids, signatures, geometry = sort_postings(
+        postings.words, postings.image_ids, postings.signatures, postings.geometry, offsets
+    )
     forward_offsets = np.concatenate([[0], np.cumsum(table.features)]).astype(np.uint32)
     forward_words, documents = list_words(offsets, image_ids, forward_offsets)
-    names = [encode_name(name) for name in table.names]
-    lengths = np.array([len(name) for name in names], np.int64)
-    hashes = hash_names(names)
-    by_hash = np.argsort(hashes, kind="stable")
+    names = HashedNames(table.names)
+    lengths = np.array([len(name) for name in names.encoded], np.int64)
+    by_hash = np.argsort(names.hashes, kind="stable")
     facts = write_columns(
         path,
         {
             "offsets": offsets,
             "image_ids": image_ids,
-            "signatures": postings.signatures[order],
-            "geometry": postings.geometry[order],
+            "signatures": signatures,
+            "geometry": geometry,
             # One less than the images of a word that has any: up to 65,536 in two bytes.
             "more_documents": (documents - (documents > 0)).astype(np.uint16),
             "forward_offsets": forward_offsets,
@@ -100,26 +99,10 @@ def write_postings(path: Path, table: ImageTable, postings: Postings, words: int
             "image_sizes": table.sizes,
             "file_bytes": table.file_bytes,
             "mtime_ns": table.mtime_ns,
-            "names": np.frombuffer(b"".join(names), np.uint8),
+            "names": np.frombuffer(b"".join(names.encoded), np.uint8),
             "name_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32),
-            "name_hashes": hashes[by_hash],
+            "name_hashes": names.hashes[by_hash],
             "name_order": by_hash.astype(np.uint16),
         },
     )
     return SegmentFacts(images, features, facts)
-
-
-def encode_name(name: str) -> bytes:
-    """A name as UTF-8; the odd bytes of a file name, which Python escapes, stay what they are."""
-    try:
-        return name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise HardnetError(
-            f"the name {name!r} has half a character at position {error.start}: rename the image"
-        ) from error
-
-
-def hash_names(names: Sequence[bytes]) -> NDArray[np.uint64]:
-    """(N,) uint64, the same on every machine."""
-    digests = b"".join(blake2b(name, digest_size=8).digest() for name in names)
-    return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)

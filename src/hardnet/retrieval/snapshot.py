@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hardnet.errors import HardnetError
 from hardnet.retrieval.columns import REPAIR, Column, map_columns
 from hardnet.retrieval.manifest import Manifest, read_manifest
+from hardnet.retrieval.names import HashedNames
 from hardnet.retrieval.segment import Segment
 from hardnet.retrieval.state import bases_of, read_alive, read_statistics
 from hardnet.retrieval.statistics import Statistics
@@ -109,9 +110,10 @@ class Snapshot:
 
     def find(self, name: str) -> int | None:
         """The image of that name, if it is in the index."""
+        hashed = HashedNames([name])
         for segment, base, living in zip(self.segments, self.bases, self.alive, strict=True):
-            local = segment.find(name)
-            if local is not None and (living is None or living[local]):
+            local = int(segment.find_many(hashed)[0])
+            if local >= 0 and (living is None or living[local]):
                 return base + local
         return None
 
