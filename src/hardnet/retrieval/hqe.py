@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.hamming import BITS, Signatures, pack_bits, unpack_bits
+from hardnet.retrieval.hamming import Signatures, pack_bits, unpack_bits
 from hardnet.retrieval.terms import HeTerms, he_terms
 
 if TYPE_CHECKING:
@@ -112,9 +112,10 @@ def join_signatures(
 def _coins(words: NDArray[np.int32], seed: int) -> Signatures:
     """(T, 2) random bits of each word: the numbers of the SplitMix64 generator."""
     step = np.uint64(0x9E3779B97F4A7C15)
-    place = 2 * words.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
+    place = np.uint64(2) * words.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
     # Any seed is spread over all 64 bits first, so that seeds do not share their coins.
-    state = _mixed(np.array([seed % 2**64], np.uint64)) + (place + np.uint64(1)) * step
+    start: NDArray[np.uint64] = _mixed(np.array([seed % 2**64], np.uint64))
+    state: NDArray[np.uint64] = start + (place + np.uint64(1)) * step
     return _mixed(state)
 
 

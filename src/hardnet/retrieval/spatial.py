@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.detectors.threads import map_threads
+from hardnet.frames import Frames
+from hardnet.retrieval.compact_frames import unpack
+from hardnet.retrieval.correspondences import WordTable, find_correspondences, word_table
 
 if TYPE_CHECKING:
     from hardnet.retrieval.query import Query
+    from hardnet.retrieval.segment import Segment
 
 PUBLISHED_SIZE = 1024
 """Longer side, in pixels, of the photos for which the published threshold is meant."""
@@ -80,41 +86,9 @@ class Verified:
     pairs: NDArray[np.int64]
 
 
-class Postings(Protocol):
-    """What is read of a segment here; see :class:`~hardnet.retrieval.segment.Segment`."""
-
-    @property
-    def offsets(self) -> NDArray[np.uint32]:
-        """(K + 1,) the postings of word w are offsets[w]:offsets[w + 1]."""
-
-    @property
-    def image_ids(self) -> NDArray[np.uint16]:
-        """(P,) ascending within a word."""
-
-    @property
-    def signatures(self) -> NDArray[np.uint64]:
-        """(P, 2)."""
-
-    @property
-    def geometry(self) -> NDArray[np.uint16]:
-        """(P, 3) packed frames."""
-
-    @property
-    def image_sizes(self) -> NDArray[np.uint32]:
-        """(I, 2) width and height."""
-
-    @property
-    def forward_offsets(self) -> NDArray[np.uint32]:
-        """(I + 1,) where the words of each image begin."""
-
-    @property
-    def forward_words(self) -> NDArray[np.uint8]:
-        """(P, 3) words of the images, little endian, ascending within an image."""
-
-
 def verify_images(
     query: Query,
-    segment: Postings,
+    segment: Segment,
     images: Sequence[int] | NDArray[np.int64],
     verification: Verification,
 ) -> list[Verified]:
@@ -129,8 +103,76 @@ def verify_images(
     Returns:
         One answer per image, in order; the same however many threads there are.
     """
-    ids = np.asarray(images, np.int64).reshape(-1)
-    return [Verified(int(i), 0, None, 0, np.zeros((0, 2), np.int64)) for i in ids]
+    numbers = np.asarray(images, np.int64).reshape(-1)
+    table = word_table(query, len(segment.offsets) - 1, verification.ma)
+    scales = np.array([max(size) for size in query.view_sizes]) / PUBLISHED_SIZE
+    frames = _comparable(query.frames, scales[query.view], verification.upright)
+
+    def piece(part: NDArray[np.int64]) -> list[Verified]:
+        return _verify_piece(query, table, frames, scales, segment, part, verification)
+
+    pieces = max(1, min(2 * cv2.getNumThreads(), len(numbers) // PIECE_IMAGES))
+    parts = map_threads(piece, np.array_split(numbers, pieces))
+    return [one for part in parts for one in part]
+
+
+def _verify_piece(
+    query: Query,
+    table: WordTable,
+    query_frames: NDArray[np.float64],
+    query_scales: NDArray[np.float64],
+    segment: Segment,
+    images: NDArray[np.int64],
+    verification: Verification,
+) -> list[Verified]:
+    """Verify some images on one thread."""
+    from hardnet.retrieval.hamming import BITS
+    from hardnet.retrieval.spatial_kernels import verify
+
+    h_t = BITS if verification.h_t is None else verification.h_t
+    pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
+    sizes = np.asarray(segment.image_sizes)[images]
+    image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
+    owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))
+    frames = unpack(np.asarray(segment.geometry)[pairs.postings], sizes[owner])
+    counts, views, models, inliers = verify(
+        pairs.bounds,
+        pairs.features,
+        pairs.places,
+        pairs.distances,
+        query.view[pairs.features].astype(np.int64),
+        query_frames[pairs.features],
+        _comparable(frames, image_scales[owner], verification.upright),
+        verification.pixels**2,
+        verification.area_ratio,
+        verification.min_inliers,
+        verification.max_hypotheses,
+    )
+    # From pixels of photos of the published size to pixels of these.
+    models = models.reshape(-1, 2, 3) * image_scales[:, None, None]
+    models[:, :, :2] /= query_scales[views][:, None, None]
+    chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
+    answers, first = [], 0
+    for image, count, view, model in zip(
+        images.tolist(), counts.tolist(), views.tolist(), models, strict=True
+    ):
+        mine = chosen[first : first + count]
+        answers.append(Verified(image, count, model if count else None, view, mine))
+        first += count
+    return answers
+
+
+def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> NDArray[np.float64]:
+    """(N, 6) frames in pixels of a photo of the published size, turned upright if asked for."""
+    scaled = frames / scales[:, None, None]
+    if upright:
+        # The lower triangular L with L L^T = A A^T: the same ellipse.
+        row, other = scaled[:, 0, :2], scaled[:, 1, :2]
+        length = np.hypot(row[:, 0], row[:, 1])
+        area = row[:, 0] * other[:, 1] - row[:, 1] * other[:, 0]
+        scaled[:, 1, 0], scaled[:, 1, 1] = (row * other).sum(axis=1) / length, area / length
+        scaled[:, 0, 0], scaled[:, 0, 1] = length, 0
+    return scaled.reshape(-1, 6)
 
 
 def rerank(
