@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hardnet.retrieval.spatial import Verification, Verified
     from hardnet.retrieval.statistics import Statistics
 
-POSTINGS_PER_PIECE = 500_000
-"""Work below this, about half a millisecond, is not worth another thread."""
+POSTINGS_PER_PIECE = 1_000_000
+"""Work below this, about a millisecond, is not worth another thread."""
 
 Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Image numbers (n,) and their scores (n,)."""
@@ -111,7 +111,7 @@ class LocalShard:
             return kept + (self.snapshot.bases[position] + first), scores[kept]
 
         parts = self._pieces(lookup)
-        if len(parts) > len(self.positions) or self._postings(lookup) > POSTINGS_PER_PIECE:
+        if self._postings(lookup, self.positions) > POSTINGS_PER_PIECE:
             rankings = map_threads(piece, parts)
         else:
             rankings = [piece(part) for part in parts]
@@ -190,11 +190,9 @@ class LocalShard:
         position = np.searchsorted(bases, numbers, side="right") - 1
         return [(int(one), numbers[position == one] - bases[one]) for one in np.unique(position)]
 
-    def _postings(self, lookup: Lookup) -> int:
+    def _postings(self, lookup: Lookup, positions: Sequence[int]) -> int:
         """About how many postings a query reads: all words are taken as equally frequent."""
-        features: int = sum(
-            self.snapshot.segments[position].features for position in self.positions
-        )
+        features: int = sum(self.snapshot.segments[position].features for position in positions)
         return features * len(lookup.words) // max(len(self.statistics.idf), 1)
 
     def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:
@@ -202,13 +200,12 @@ class LocalShard:
 
         What the pieces are changes no score.
         """
-        threads = max(cv2.getNumThreads(), 1)
-        share = max(self._postings(lookup) // (4 * threads), POSTINGS_PER_PIECE)
+        wanted = 4 * max(cv2.getNumThreads(), 1)
+        share = max(self._postings(lookup, self.positions) // wanted, POSTINGS_PER_PIECE)
         pieces = []
         for position in self.positions:
-            segment = self.snapshot.segments[position]
-            work = segment.features * len(lookup.words) // max(len(self.statistics.idf), 1)
-            count = min(max(-(-work // share), 1), max(segment.images, 1))
-            edges = np.linspace(0, segment.images, count + 1).astype(int).tolist()
-            pieces += [(position, a, b) for a, b in pairwise(edges)]
+            images = self.snapshot.segments[position].images
+            count = max(min(-(-self._postings(lookup, [position]) // share), images), 1)
+            edges = np.linspace(0, images, count + 1).astype(int).tolist()
+            pieces += [(position, first, last) for first, last in pairwise(edges)]
         return pieces
