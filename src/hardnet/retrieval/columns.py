@@ -22,6 +22,9 @@ from hardnet.retrieval.durable import FileFacts, write_file
 
 Column = NDArray[Any]
 
+REPAIR = "bring the index folder back from a copy, or build the index again"
+"""The fix for any damage."""
+
 _KINDS = {
     "U8": "<u1",
     "U16": "<u2",
@@ -83,9 +86,6 @@ def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
         return _arrays(content)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
-
-
-REPAIR = "bring the index folder back from a copy, or build the index again"
 
 
 def _arrays(content: mmap.mmap) -> dict[str, Column]:

@@ -67,6 +67,7 @@ def pack(frames: Frames, image_size: tuple[int, int]) -> Packed:
     stretch = np.clip(np.rint(steps), 0, STRETCHES - 1).astype(np.uint16)
     turn = np.rint(angle * (ANGLES / (2 * np.pi))).astype(np.int64) % ANGLES
     axis = np.rint(direction * (DIRECTIONS / np.pi)).astype(np.int64) % DIRECTIONS
+    axis[stretch == 0] = 0  # a circle has no direction
     shape = turn.astype(np.uint16) << 8 | stretch << 4 | axis.astype(np.uint16)
     return np.stack([place[:, 0] << 4 | size >> 4, place[:, 1] << 4 | size & 15, shape], 1)
 

@@ -60,7 +60,7 @@ def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> Seg
         What the manifest must know of it.
     """
     for image in images:
-        _check(image, words)
+        _check(image)
     table = ImageTable(
         names=tuple(image.name for image in images),
         sizes=np.array([image.size for image in images], np.uint32).reshape(-1, 2),
@@ -79,24 +79,29 @@ def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> Seg
             [image.geometry for image in images] or [np.zeros((0, 3), np.uint16)]
         ),
     )
+    wrong = np.flatnonzero((postings.words < 0) | (postings.words >= words))
+    if len(wrong):
+        name = images[int(ids[wrong[0]])].name
+        raise ValueError(f"words of {name!r} are not below {words}")
     return write_postings(path, table, postings, words)
 
 
-def _check(image: IndexedImage, words: int) -> None:
-    """The arrays of an image fit each other and the vocabulary."""
-    shapes: dict[str, tuple[NDArray[Any], type[np.generic], tuple[int, ...]]] = {
-        "words": (image.words, np.int32, ()),
-        "signatures": (image.signatures, np.uint64, (2,)),
-        "geometry": (image.geometry, np.uint16, (3,)),
-    }
-    for what, (array, kind, rest) in shapes.items():
-        if array.dtype != kind or array.shape != (len(image), *rest):
+def _check(image: IndexedImage) -> None:
+    """The arrays of an image fit each other."""
+    for what, kind, rest in _COLUMNS:
+        array: NDArray[Any] = getattr(image, what)
+        if array.dtype != kind or array.shape != (len(image.words), *rest):
             raise ValueError(
                 f"{what} of {image.name!r} are {array.dtype} {array.shape} instead of "
-                f"{np.dtype(kind)} {(len(image), *rest)}"
+                f"{kind} {(len(image.words), *rest)}"
             )
-    if len(image) and not 0 <= image.words.min() <= image.words.max() < words:
-        raise ValueError(f"words of {image.name!r} are not below {words}")
+
+
+_COLUMNS: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = (
+    ("words", np.dtype(np.int32), ()),
+    ("signatures", np.dtype(np.uint64), (2,)),
+    ("geometry", np.dtype(np.uint16), (3,)),
+)
 
 
 class Segment:
@@ -223,7 +228,3 @@ class Segment:
             file_bytes=self.file_bytes[chosen],
             mtime_ns=self.mtime_ns[chosen],
         )
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """All arrays by name, as a check reads them."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
