@@ -64,8 +64,10 @@ def gather(
         count = _find_runs(
             images[at], offsets, image_ids, forward_offsets, forward_words, present, before, runs
         )
-        _count_distances(runs[:count], signatures, term_starts, term_signatures, h_t, histogram)
-        kept = min(histogram.sum(), limit)
+        total = _count_distances(
+            runs[:count], signatures, term_starts, term_signatures, h_t, histogram
+        )
+        kept = min(total, limit)
         # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
         cut, room = 0, kept
         while cut <= h_t and histogram[cut] <= room:
@@ -81,8 +83,8 @@ def gather(
             room if cut <= h_t else kept,
             kept,
         )
-        while bounds[at] + kept > len(out):
-            out = np.concatenate((out, np.empty_like(out)))
+        if bounds[at] + kept > len(out):
+            out = _longer(out, 2 * (bounds[at] + kept))
         _sort_by_feature(found, starts, out[bounds[at] : bounds[at] + kept])
         bounds[at + 1] = bounds[at] + kept
     return bounds, out[: bounds[-1]]
@@ -141,9 +143,11 @@ def _find_runs(
 @compiled
 def _count_distances(
     runs: Any, signatures: Any, term_starts: Any, term_signatures: Any, h_t: int, histogram: Any
-) -> None:
-    """How many correspondences there are at each distance, up to ``h_t``."""
-    histogram[:] = 0
+) -> int:
+    """How many correspondences there are at each distance, up to ``h_t``, and in all."""
+    total = 0
+    for h in range(BITS + 1):
+        histogram[h] = 0
     for run in range(len(runs)):
         for term in range(term_starts[runs[run, 0]], term_starts[runs[run, 0] + 1]):
             one, two = term_signatures[term, 0], term_signatures[term, 1]
@@ -151,6 +155,8 @@ def _count_distances(
                 h = hamming(one, two, signatures[posting, 0], signatures[posting, 1])
                 if h <= h_t:
                     histogram[h] += 1
+                    total += 1
+    return total
 
 
 @compiled
@@ -188,7 +194,8 @@ def _keep(
 @compiled
 def _sort_by_feature(found: Any, starts: Any, out: Any) -> None:
     """A stable counting sort; within a feature the postings ascend already."""
-    starts[:] = 0
+    for feature in range(len(starts)):
+        starts[feature] = 0
     for row in range(len(found)):
         starts[found[row, 0] + 1] += 1
     for feature in range(1, len(starts)):
@@ -198,3 +205,13 @@ def _sort_by_feature(found: Any, starts: Any, out: Any) -> None:
         starts[found[row, 0]] += 1
         for column in range(4):
             out[to, column] = found[row, column]
+
+
+@compiled
+def _longer(rows: Any, length: int) -> Any:
+    """The same rows with room for more."""
+    longer = np.empty((length, 4), np.int64)
+    for row in range(len(rows)):
+        for column in range(4):
+            longer[row, column] = rows[row, column]
+    return longer

@@ -114,9 +114,8 @@ def _coins(words: NDArray[np.int32], seed: int) -> Signatures:
     step = np.uint64(0x9E3779B97F4A7C15)
     place = np.uint64(2) * words.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
     # Any seed is spread over all 64 bits first, so that seeds do not share their coins.
-    start: NDArray[np.uint64] = _mixed(np.array([seed % 2**64], np.uint64))
-    state: NDArray[np.uint64] = start + (place + np.uint64(1)) * step
-    return _mixed(state)
+    start = _mixed(np.array([seed % 2**64], np.uint64))
+    return _mixed(np.add(start, (place + np.uint64(1)) * step, dtype=np.uint64))
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -1,7 +1,7 @@
 """The inner loops of spatial verification.
 
-A model is six numbers: the linear map a, b, c, d and the shift e, f of x' = a x + b y + e,
-y' = c x + d y + f, and then the six of its inverse. Pairs are in columns: see :func:`verify`.
+A pair is a correspondence: a frame of the query and a frame of the image. Models are those of
+:mod:`~hardnet.retrieval.affine_kernels`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from hardnet.retrieval.affine_kernels import area_of, fit, frame_to_frame, transfer_error
 from hardnet.retrieval.compiled import compiled
+from hardnet.retrieval.hamming import BITS
 
 STEPS = 4
 """Least squares of the local optimisation, while the threshold shrinks from sqrt(2) to 1 times
 the squared one (Lebeda et al. 2012)."""
-
-AXES_WEIGHT = 0.1
-"""What a frame's axes weigh in least squares, where its centre weighs 1. Axes are short and
-imprecise; they decide where centres leave the map open: on a line, or on one spot."""
 
 HYPOTHESIS_INLIERS = 3
 """A hypothesis with fewer inliers is not refined."""
@@ -59,8 +57,11 @@ def verify(
     images = len(bounds) - 1
     counts, best_views = np.zeros(images, np.int64), np.zeros(images, np.int64)
     models, inliers = np.zeros((images, 6)), np.zeros(len(features), np.bool_)
-    taken = np.zeros(places.max() + 1 if len(places) else 0, np.int64)
-    stamp = 0
+    longest = 0
+    for place in places:
+        longest = max(longest, place + 1)
+    # A feature of the image is taken if its number here is that of the attempt.
+    taken, attempt = np.zeros(longest, np.int64), np.zeros(1, np.int64)
     for image in range(images):
         first = bounds[image]
         while first < bounds[image + 1]:
@@ -68,7 +69,7 @@ def verify(
             while last < bounds[image + 1] and views[last] == views[first]:
                 last += 1
             pairs = slice(first, last)
-            count, model, chosen, stamp = _best_model(
+            count, model, chosen = _best_model(
                 features[pairs],
                 places[pairs],
                 distances[pairs],
@@ -78,13 +79,14 @@ def verify(
                 np.log(area_ratio),
                 max_hypotheses,
                 taken,
-                stamp,
+                attempt,
             )
             if count >= min_inliers and count > counts[image]:
                 counts[image], best_views[image] = count, views[first]
-                models[image] = model[:6]
-                inliers[bounds[image] : bounds[image + 1]] = False
-                inliers[first:last] = chosen
+                for k in range(6):
+                    models[image, k] = model[k]
+                for j in range(bounds[image], last):
+                    inliers[j] = j >= first and chosen[j - first]
             first = last
     return counts, best_views, models, inliers
 
@@ -100,7 +102,7 @@ def _best_model(
     log_ratio: float,
     max_hypotheses: int,
     taken: Any,
-    stamp: int,
+    attempt: Any,
 ) -> Any:
     """Try the hypotheses of one view, nearest signatures first, and refine those that win."""
     size = len(features)
@@ -108,7 +110,7 @@ def _best_model(
     for j in range(size):
         points[0, j], points[1, j] = query[j, 2], query[j, 5]
         points[2, j], points[3, j] = image[j, 2], image[j, 5]
-        areas = _area(query[j]), _area(image[j])
+        areas = area_of(query[j]), area_of(image[j])
         # NaN is neither a hypothesis nor an inlier.
         points[4, j] = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
     best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
@@ -116,42 +118,43 @@ def _best_model(
     for i in _nearest_first(distances, max_hypotheses):
         if np.isnan(points[4, i]):
             continue
-        _frame_to_frame(query[i], image[i], model)
+        frame_to_frame(query[i], image[i], model)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
         if _count(points, model, limit, log_ratio) <= max(best, HYPOTHESIS_INLIERS - 1):
             continue
-        stamp += 1
-        count = _select(features, places, points, model, limit, log_ratio, taken, stamp, chosen)
+        count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
         if count <= best or count < HYPOTHESIS_INLIERS:
             continue
         best = count
-        best_model[:], best_chosen[:] = model, chosen
+        _copy(model, best_model)
+        _copy(chosen, best_chosen)
         for step in range(STEPS):
-            if not _fit(query, image, chosen, model):
+            if not fit(query, image, chosen, model):
                 break
             last = step == STEPS - 1
             wider = 1.0 if last else 2**0.5 - (2**0.5 - 1) * step / (STEPS - 1)
-            stamp += 1
             count = _select(
-                features, places, points, model, wider * limit, log_ratio, taken, stamp, chosen
+                features, places, points, model, wider * limit, log_ratio, taken, attempt, chosen
             )
             if count < HYPOTHESIS_INLIERS:
                 break
             if last and count >= best:
                 best = count
-                best_model[:], best_chosen[:] = model, chosen
+                _copy(model, best_model)
+                _copy(chosen, best_chosen)
     if best:
-        _polish(query, image, points, best_chosen, limit, best_model)
-    return best, best_model, best_chosen, stamp
+        _polish(query, image, points, best_chosen, best, limit, best_model)
+    return best, best_model, best_chosen
 
 
 @compiled
 def _nearest_first(distances: Any, most: int) -> Any:
     """Positions of the smallest distances, ascending, equal ones in their order."""
-    starts = np.zeros(distances.max() + 2, np.int64)
+    starts = np.zeros(BITS + 2, np.int64)
     for distance in distances:
         starts[distance + 1] += 1
-    starts = np.cumsum(starts)
+    for distance in range(BITS):
+        starts[distance + 1] += starts[distance]
     order = np.empty(len(distances), np.int64)
     for j in range(len(distances)):
         order[starts[distances[j]]] = j
@@ -160,52 +163,12 @@ def _nearest_first(distances: Any, most: int) -> Any:
 
 
 @compiled
-def _area(frame: Any) -> float:
-    area: float = frame[0] * frame[4] - frame[1] * frame[3]
-    return area
-
-
-@compiled
-def _frame_to_frame(source: Any, target: Any, model: Any) -> None:
-    """The model that carries one frame onto another."""
-    area = _area(source)
-    a, b, d, e = source[4] / area, -source[1] / area, -source[3] / area, source[0] / area
-    p, q = target[0] * a + target[1] * d, target[0] * b + target[1] * e
-    r, s = target[3] * a + target[4] * d, target[3] * b + target[4] * e
-    shift_x = target[2] - p * source[2] - q * source[5]
-    shift_y = target[5] - r * source[2] - s * source[5]
-    _set(model, p, q, r, s, shift_x, shift_y)
-
-
-@compiled
-def _set(model: Any, a: float, b: float, c: float, d: float, e: float, f: float) -> None:
-    """Write a map and its inverse; rows as in a (2, 3) matrix."""
-    model[0], model[1], model[2], model[3], model[4], model[5] = a, b, e, c, d, f
-    area = a * d - b * c
-    model[6], model[7], model[9], model[10] = d / area, -b / area, -c / area, a / area
-    model[8] = -(model[6] * e + model[7] * f)
-    model[11] = -(model[9] * e + model[10] * f)
-
-
-@compiled
-def _error(points: Any, j: int, model: Any) -> float:
-    """Squared transfer error of a pair, there and back."""
-    x, y, u, v = points[0, j], points[1, j], points[2, j], points[3, j]
-    there_x = model[0] * x + model[1] * y + model[2] - u
-    there_y = model[3] * x + model[4] * y + model[5] - v
-    back_x = model[6] * u + model[7] * v + model[8] - x
-    back_y = model[9] * u + model[10] * v + model[11] - y
-    error: float = there_x**2 + there_y**2 + back_x**2 + back_y**2
-    return error
-
-
-@compiled
 def _count(points: Any, model: Any, limit: float, log_ratio: float) -> int:
     """How many pairs agree with a model."""
     growth = np.log(model[0] * model[4] - model[1] * model[3])
     count = 0
     for j in range(points.shape[1]):
-        fits = (_error(points, j, model) < limit) & (abs(points[4, j] - growth) < log_ratio)
+        fits = (transfer_error(points, j, model) < limit) & (abs(points[4, j] - growth) < log_ratio)
         count += fits
     return count
 
@@ -219,18 +182,20 @@ def _select(
     limit: float,
     log_ratio: float,
     taken: Any,
-    stamp: int,
+    attempt: Any,
     chosen: Any,
 ) -> int:
     """Inliers of a model, one to one: each query feature takes the nearest free image feature."""
     growth = np.log(model[0] * model[4] - model[1] * model[3])
-    chosen[:] = False
+    attempt[0] += 1
+    stamp = attempt[0]
     count, j = 0, 0
     while j < len(features):
         feature, nearest, least = features[j], -1, limit
         while j < len(features) and features[j] == feature:
+            chosen[j] = False
             if taken[places[j]] != stamp and abs(points[4, j] - growth) < log_ratio:
-                error = _error(points, j, model)
+                error = transfer_error(points, j, model)
                 if error < least:
                     nearest, least = j, error
             j += 1
@@ -242,57 +207,29 @@ def _select(
 
 
 @compiled
-def _fit(query: Any, image: Any, chosen: Any, model: Any) -> bool:
-    """Least squares over the centres of the chosen pairs and, weakly, over their axes."""
-    count, x, y, u, v = 0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if chosen[j]:
-            count += 1
-            x, y, u, v = x + query[j, 2], y + query[j, 5], u + image[j, 2], v + image[j, 5]
-    if count == 0:
-        return False
-    x, y, u, v = x / count, y / count, u / count, v / count
-    xx, xy, yy, xu, yu, xv, yv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if not chosen[j]:
-            continue
-        for column in range(3):
-            if column == 2:
-                weight = 1.0
-                p, q = query[j, 2] - x, query[j, 5] - y
-                r, s = image[j, 2] - u, image[j, 5] - v
-            else:
-                weight = AXES_WEIGHT
-                p, q = query[j, column], query[j, column + 3]
-                r, s = image[j, column], image[j, column + 3]
-            xx, xy, yy = xx + weight * p * p, xy + weight * p * q, yy + weight * q * q
-            xu, yu = xu + weight * p * r, yu + weight * q * r
-            xv, yv = xv + weight * p * s, yv + weight * q * s
-    scale = xx * yy - xy * xy
-    a, b = (xu * yy - yu * xy) / scale, (yu * xx - xu * xy) / scale
-    c, d = (xv * yy - yv * xy) / scale, (yv * xx - xv * xy) / scale
-    # Also False for NaN. A map that mirrors is none that a camera makes.
-    if not a * d - b * c > 0:
-        return False
-    _set(model, a, b, c, d, u - a * x - b * y, v - c * x - d * y)
-    return True
-
-
-@compiled
-def _polish(query: Any, image: Any, points: Any, chosen: Any, limit: float, model: Any) -> None:
+def _polish(
+    query: Any, image: Any, points: Any, chosen: Any, count: int, limit: float, model: Any
+) -> None:
     """Fit the model to those inliers that fit best, as long as they are half of them.
 
     The published threshold is wide; a pair at its edge is right about the object and wrong about
     where exactly it is.
     """
-    enough = max(HYPOTHESIS_INLIERS, (chosen.sum() + 1) // 2)
-    near, refined = np.empty_like(chosen), model.copy()
-    while True:
+    near, refined = np.empty(len(chosen), np.bool_), np.empty(len(model))
+    _copy(model, refined)
+    while limit > 1.0:
         limit /= 2
+        left = 0
         for j in range(len(chosen)):
-            near[j] = chosen[j] and _error(points, j, refined) < limit
-        if near.sum() < enough or limit < 1.0:
+            near[j] = chosen[j] and transfer_error(points, j, refined) < limit
+            left += near[j]
+        if left < max(HYPOTHESIS_INLIERS, (count + 1) // 2) or not fit(query, image, near, refined):
             return
-        if not _fit(query, image, near, refined):
-            return
-        model[:] = refined
+        _copy(refined, model)
+
+
+@compiled
+def _copy(source: Any, target: Any) -> None:
+    """An assignment of whole arrays, which takes much longer to compile."""
+    for k in range(len(source)):
+        target[k] = source[k]
