@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval.assignment import Assigner
 from hardnet.retrieval.hamming import BITS, Signatures, pack_bits
 
 Rows = NDArray[np.float32]
@@ -67,15 +68,11 @@ class Vocabulary:
 
     def assign(self, prepared: Rows, count: int = 1) -> NDArray[np.int32]:
         """The nearest words (N, min(count, K)) of prepared descriptors (N, D), nearest first."""
-        count = min(count, len(self))
-        out = np.empty((len(prepared), count), np.int32)
-        half = 0.5 * np.einsum("kd,kd->k", self.words, self.words)
-        for start in range(0, len(prepared), 1024):
-            far = half - prepared[start : start + 1024] @ self.words.T
-            near = np.argpartition(far, count - 1, axis=1)[:, :count]
-            order = np.argsort(np.take_along_axis(far, near, 1), axis=1, kind="stable")
-            out[start : start + 1024] = np.take_along_axis(near, order, 1)
-        return out
+        return self._assigner(prepared, count)
+
+    @cached_property
+    def _assigner(self) -> Assigner:
+        return Assigner(self.words)
 
     def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""

@@ -1,0 +1,71 @@
+"""The nearest words of descriptors: products of 8-bit integers, the best few of them exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors.threads import map_threads
+from hardnet.retrieval.assignment_kernels import BLOCK, WORST, collect, refine
+from hardnet.retrieval.integer_product import IntegerProduct
+
+Rows = NDArray[np.float32]
+
+ROWS, TILE = 256, 2048
+"""Products held at once by a thread: 2 MB, which stay in its cache until they have been read."""
+
+MORE = 5
+"""So many words more than are wanted have their distance computed exactly."""
+
+_HEADROOM = 1.25  # descriptors reach further out than words, which are means; beyond it: clipped
+
+
+def half_squares(words: Rows) -> Rows:
+    """Half the squared lengths (K,) of words (K, D): with these, products order by distance."""
+    halves: Rows = 0.5 * np.einsum("kd,kd->k", words, words)
+    return halves
+
+
+class Assigner:
+    """Finds the nearest of ``words`` (K, D) for rows (N, D) of about unit length."""
+
+    def __init__(self, words: Rows) -> None:
+        self._words = np.ascontiguousarray(words, np.float32)
+        self._half = half_squares(self._words)
+        largest = float(np.abs(self._words).max(initial=1e-6))
+        word_scale, self._row_scale = 127 / largest, np.float32(63 / (_HEADROOM * largest))
+        whole = -len(words) % BLOCK  # words that complete the last block: zero, and never found
+        small = np.pad(np.rint(self._words * word_scale).astype(np.int8), ((0, whole), (0, 0)))
+        # Rows are moved from -63..63 to 1..127, which adds 64 times the sum of the word.
+        shift = 64 * small[: len(words)].sum(axis=1, dtype=np.int64)
+        length = np.rint(self._half.astype(np.float64) * word_scale * self._row_scale)
+        bias = (-shift - length.astype(np.int64)).astype(np.int32)
+        self._bias = np.pad(bias, (0, whole), constant_values=WORST)
+        self._tiles = {
+            start: IntegerProduct(small[start : start + TILE])
+            for start in range(0, len(small), TILE)
+        }
+
+    def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
+        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
+        count = min(count, len(self._words))
+        out = np.empty((len(rows), count), np.int32)
+
+        def assign(start: int) -> None:
+            part = np.ascontiguousarray(rows[start : start + ROWS], np.float32)
+            found = self._candidates(part, count + MORE)
+            refine(part, self._words, self._half, found, out[start : start + ROWS])
+
+        map_threads(assign, range(0, len(rows), ROWS))
+        return out
+
+    def _candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
+        """(N, count) words whose integer products say that they may be near; -1 for none."""
+        moved = rows * self._row_scale
+        moved += np.float32(64.5)
+        small = np.clip(moved, 1, 127, out=moved).astype(np.uint8)
+        scores = np.full((len(rows), count), WORST, np.int32)
+        found = np.full((len(rows), count), -1, np.int32)
+        for start, product in self._tiles.items():
+            collect(product(small), self._bias[start : start + TILE], start, scores, found)
+        return found
