@@ -1,0 +1,50 @@
+"""An index built by a cluster: workers describe, the driver writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardnet.retrieval.build import BuildReport, build
+from hardnet.retrieval.cluster.connect import Connection
+from hardnet.retrieval.cluster.describers import Describers
+from hardnet.retrieval.cluster.nodes import check_nodes
+from hardnet.retrieval.index_settings import IndexSettings
+
+
+def build_on_cluster(
+    folder: str | os.PathLike[str],
+    photos: Mapping[str, Path],
+    settings: IndexSettings | None = None,
+    *,
+    address: str = "local",
+    workers: int | None = None,
+    **options: Any,
+) -> BuildReport:
+    """Make an index, or go on with one, as :func:`hardnet.retrieval.build.build` does.
+
+    The index is the same, to the last bit. The photos must be on a disk that all nodes share,
+    under the same path; the folder of the index need not be.
+
+    Args:
+        folder: of the index.
+        photos: name -> file, by ``photo_names.named_photos``.
+        settings: how photos are described.
+        address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
+        workers: processes; by default as many as the cores of the cluster can keep busy.
+        options: further options of :func:`hardnet.retrieval.build.build`.
+    """
+    settings = settings or IndexSettings()
+    with Connection(address) as connection:
+        check_nodes(connection.ray)
+        with Describers(connection.ray, settings, workers) as describers:
+            return build(
+                Path(folder),
+                photos,
+                settings,
+                extract=describers.features,
+                describe=describers.indexed,
+                **options,
+            )

@@ -1,0 +1,125 @@
+"""Photos described by all workers of a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
+from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
+from hardnet.retrieval.cluster.nodes import alive_nodes
+from hardnet.retrieval.index_settings import IndexSettings, identity
+from hardnet.retrieval.segment import IndexedImage
+from hardnet.retrieval.vocabulary import Vocabulary
+
+CORES = 4
+"""Of one worker process: more share a network, fewer keep more photos in memory."""
+
+
+class Describers:
+    """Worker processes on all nodes of a cluster, each with a network of its own.
+
+    Args:
+        ray: the module, connected.
+        settings: how photos are described.
+        workers: processes; by default as many as the cores of the cluster can keep busy.
+    """
+
+    def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
+        self._ray = ray
+        cores = [int(node["Resources"].get("CPU", 0)) for node in alive_nodes(ray)]
+        own = max(min([CORES, *(count for count in cores if count)]), 1)
+        count = workers or max(sum(cores) // own, 1)
+        _, describe = settings.load()
+        # The batches of a worker that died are done again by us, not by Ray: others are free.
+        remote = ray.remote(
+            num_cpus=own, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+        )(DescribeActor)
+        weights = identity(settings, describe)
+        self.actors = [remote.remote(settings.to_json(), weights, own) for _ in range(count)]
+
+    def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
+        """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
+        photos = [Photo(os.path.abspath(image), "", {}) for image in images]
+        results = self._run(photos, images, lambda actor, batch: actor.features.remote(batch))
+        with closing(results):
+            for image, result in zip(images, results, strict=True):
+                if isinstance(result, Features):
+                    result = replace(result, path=str(image))
+                yield image, result
+
+    def indexed(
+        self,
+        images: Mapping[str, Path],
+        states: Mapping[str, Mapping[str, int]],
+        vocabulary: Vocabulary,
+    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+        """What an index keeps of photos; see :func:`hardnet.retrieval.build.indexed_here`."""
+        photos = [
+            Photo(os.path.abspath(path), name, dict(states[name])) for name, path in images.items()
+        ]
+        # A copy without what the original may have computed for itself.
+        shared = self._ray.put(replace(vocabulary))
+        results = self._run(
+            photos,
+            list(images.values()),
+            lambda actor, batch: actor.indexed.remote(batch, shared),
+        )
+        with closing(results):
+            yield from zip(images, results, strict=True)
+
+    def close(self) -> None:
+        """End the processes."""
+        for actor in self.actors:
+            self._ray.kill(actor)
+        self.actors = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(
+        self,
+        photos: Sequence[Photo],
+        images: Sequence[Path],
+        ask: Callable[[Any, list[Photo]], Any],
+    ) -> Generator[Any, None, None]:
+        """Results of photos, in order; HardnetError for those that could not be described."""
+        batch = max(min(BATCH, -(-len(photos) // len(self.actors))), 1)
+        results = dispatch(
+            self._ray,
+            self.actors,
+            len(photos),
+            lambda actor, places: ask(actor, [photos[place] for place in places]),
+            lambda place, why: Failure(
+                f"{images[place]} cannot be described: {why}, again and again; use a smaller copy"
+            ),
+            batch,
+        )
+        with closing(results):
+            for photo, image, result in zip(photos, images, results, strict=True):
+                yield _error(photo, image, result) if isinstance(result, Failure) else result
+
+
+def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
+    """The error of a photo, with the path by which the user called it."""
+    if failure.unseen_by and os.path.exists(image):
+        raise HardnetError(
+            f"node {failure.unseen_by} does not see {photo.path}: put the photos on a disk that "
+            "all nodes share, under the same path"
+        )
+    return HardnetError(failure.why.replace(photo.path, str(image)))

@@ -1,0 +1,84 @@
+"""One Ray for all tests of the cluster, and a small index of several segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hardnet import extract
+from hardnet.features import Features
+from hardnet.retrieval.kmeans import train
+from hardnet.retrieval.quantise import quantise
+from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.writer import Writer
+
+NAMES = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "chelsea.png",
+    "coffee.png",
+    "coins.png",
+    "grass.png",
+    "page.png",
+    "text.png",
+)
+SETTINGS = {
+    "detector": "dog",
+    "descriptor": "hardnet",
+    "keypoints": 200,
+    "max_size": 300,
+    "upright": False,
+}
+
+
+@dataclass(frozen=True)
+class SmallIndex:
+    """An index of four segments, and what it was made of."""
+
+    folder: Path
+    photos: dict[str, Path]
+    features: dict[str, Features]
+    vocabulary: Vocabulary
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[object]:
+    """A Ray with two worker processes' worth of room; ended after the last test."""
+    module = pytest.importorskip(
+        "ray", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'
+    )
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    module.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        object_store_memory=100 * 2**20,
+    )
+    yield module
+    module.shutdown()
+
+
+@pytest.fixture(scope="session")
+def small(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallIndex:
+    paths = {name: photos / name for name in NAMES}
+    features = {
+        name: extract(path, keypoints=SETTINGS["keypoints"], max_size=SETTINGS["max_size"])
+        for name, path in paths.items()
+    }
+    rows = [one.descriptors for one in features.values()]
+    import numpy as np
+
+    vocabulary = train(np.concatenate(rows), 64, descriptor="hardnet", seed=0)
+    folder = tmp_path_factory.mktemp("cluster") / "index"
+    with Writer(folder, {"settings": dict(SETTINGS), "vocabulary": vocabulary}) as writer:
+        for group in (NAMES[:2], NAMES[2:3], NAMES[3:6], NAMES[6:]):
+            writer.add(quantise(name, features[name], vocabulary) for name in group)
+            writer.commit()
+    return SmallIndex(folder, paths, features, vocabulary)
