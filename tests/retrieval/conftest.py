@@ -31,9 +31,9 @@ def made_index(tmp_path: Path, made: SimpleNamespace, new_index: dict[str, objec
     """An index of four images in two segments, one of them removed."""
     folder = tmp_path / "index"
     with Writer(folder, new_index) as writer:
-        writer.add(made.make_image(name, features=20) for name in ("a", "b"))
+        writer.add(made.make_image(name) for name in ("a", "b"))
         writer.commit()
-        writer.add(made.make_image(name, features=20) for name in ("c", "d"))
+        writer.add(made.make_image(name) for name in ("c", "d"))
         writer.remove(["b"])
         writer.commit()
     return folder
