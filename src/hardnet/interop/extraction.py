@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
 from hardnet.descriptors.fingerprint import file_digest
@@ -16,6 +16,9 @@ from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.interop.entry import state_of
 from hardnet.interop.feature_output import FeatureOutput, open_output
 from hardnet.pipeline import extract_many
+
+if TYPE_CHECKING:
+    from hardnet.pipeline import Result
 
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
 
@@ -62,6 +65,7 @@ def extract_to(
     *,
     workers: int | None = None,
     overwrite: bool = False,
+    extract: Callable[[Sequence[Path]], Generator[Result, None, None]] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
@@ -76,6 +80,7 @@ def extract_to(
         settings: how to describe; an output with others is refused.
         workers: see :func:`hardnet.pipeline.extract_many`.
         overwrite: begin anew, whatever is there.
+        extract: who describes files with these settings; by default threads of this process.
         progress: told how far it is.
 
     Raises:
@@ -92,14 +97,19 @@ def extract_to(
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
         progress("describing", report.unchanged, total)
-        results = extract_many(
-            [images[name] for name in todo],
-            detector=detect,
-            descriptor=describe,
-            keypoints=settings.keypoints,
-            max_size=settings.max_size,
-            upright=settings.upright,
-            workers=workers,
+        files = [images[name] for name in todo]
+        results = (
+            extract(files)
+            if extract is not None
+            else extract_many(
+                files,
+                detector=detect,
+                descriptor=describe,
+                keypoints=settings.keypoints,
+                max_size=settings.max_size,
+                upright=settings.upright,
+                workers=workers,
+            )
         )
         with closing(results):
             for done, (name, (_, result)) in enumerate(zip(todo, results, strict=True), 1):

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hardnet.errors import HardnetError
-from hardnet.features import Features
 from hardnet.interop.entry import state_of
-from hardnet.pipeline import extract_many
 from hardnet.retrieval.build_folder import building, check_descriptor, check_index, is_index
+from hardnet.retrieval.describing import Describing, DescribingHere
 from hardnet.retrieval.index_settings import IndexSettings, identity
 from hardnet.retrieval.own_vocabulary import kept_features, train_on_photos
 from hardnet.retrieval.quantise import quantise
+from hardnet.retrieval.segment import IndexedImage
 from hardnet.retrieval.snapshot import open_snapshot
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.retrieval.work_folder import begin
@@ -61,6 +61,7 @@ def build(
     words: int | None = None,
     seed: int = 0,
     workers: int | None = None,
+    describing: Describing | None = None,
     commit_images: int = COMMIT_IMAGES,
     progress: Progress = lambda what, done, total: None,
 ) -> BuildReport:
@@ -74,6 +75,7 @@ def build(
         words: how many to train; by default a number that suits the collection.
         seed: of the training.
         workers: threads; see :func:`hardnet.pipeline.extract_many`.
+        describing: who describes photos with these settings; by default threads of this process.
         commit_images: so many photos are committed at once.
         progress: told how far it is.
 
@@ -100,13 +102,15 @@ def build(
                     words=words,
                     seed=seed,
                     workers=workers,
+                    describing=describing,
                     progress=progress,
                 )
             check_descriptor(vocabulary, describe.name)
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
             writer.commit()  # an empty index, which later commits fill
-            _index(writer, folder, work, photos, settings, report, workers, commit_images, progress)
+            describing = describing or DescribingHere(settings, workers)
+            _index(writer, folder, work, photos, describing, report, commit_images, progress)
             if report.indexed:
                 writer.compact(progress=progress)
                 writer.commit()
@@ -138,9 +142,8 @@ def _index(
     folder: Path,
     work: Path,
     photos: Mapping[str, Path],
-    settings: IndexSettings,
+    describing: Describing,
     report: BuildReport,
-    workers: int | None,
     commit_images: int,
     progress: Progress,
 ) -> None:
@@ -163,7 +166,9 @@ def _index(
     total = len(states) + report.unchanged
     progress("indexing", report.unchanged, total)
     waiting = 0
-    results = _features({name: photos[name] for name in states}, work, settings, workers)
+    results = _indexed(
+        {name: photos[name] for name in states}, states, work, vocabulary, describing
+    )
     with closing(results):
         for done, (name, result) in enumerate(results, 1):
             if isinstance(result, HardnetError):
@@ -172,7 +177,7 @@ def _index(
                     writer.remove([name])
                     waiting += 1
             else:
-                writer.add([quantise(name, result, vocabulary, states[name])])
+                writer.add([result])
                 waiting += 1
                 report.indexed += 1
                 report.replaced += name in known
@@ -199,27 +204,20 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
     return good
 
 
-def _features(
-    photos: Mapping[str, Path], work: Path, settings: IndexSettings, workers: int | None
-) -> Generator[tuple[str, Features | HardnetError], None, None]:
-    """Features of photos: first of those that the vocabulary's sample had, then of the others."""
-    rest = []
+def _indexed(
+    photos: Mapping[str, Path],
+    states: Mapping[str, Mapping[str, int]],
+    work: Path,
+    vocabulary: Vocabulary,
+    describing: Describing,
+) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+    """What the index keeps: first of photos that the vocabulary's sample had, then of others."""
+    rest = {}
     for name, photo in photos.items():
         features = kept_features(name, photo, work)
         if features is None:
-            rest.append(name)
+            rest[name] = photo
         else:
-            yield name, features
-    detect, describe = settings.load()
-    results = extract_many(
-        [photos[name] for name in rest],
-        detector=detect,
-        descriptor=describe,
-        keypoints=settings.keypoints,
-        max_size=settings.max_size,
-        upright=settings.upright,
-        workers=workers,
-    )
-    with closing(results):
-        for name, (_, result) in zip(rest, results, strict=True):
-            yield name, result
+            yield name, quantise(name, features, vocabulary, states[name])
+    with closing(describing.indexed(rest, states, vocabulary)) as results:
+        yield from results

@@ -22,6 +22,7 @@ from hardnet.interop import npz
 from hardnet.interop.entry import state_of
 from hardnet.interop.extraction import Settings, extract_to
 from hardnet.patchsets.cache import replacing
+from hardnet.retrieval.describing import Describing
 from hardnet.retrieval.index_settings import IndexSettings
 from hardnet.retrieval.photo_names import named_photos
 from hardnet.retrieval.quantise import check_real
@@ -44,6 +45,7 @@ def train_on_photos(
     words: int | None = None,
     seed: int = 0,
     workers: int | None = None,
+    describing: Describing | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[Vocabulary, dict[str, str]]:
     """Train words on a seeded sample of photos.
@@ -55,6 +57,7 @@ def train_on_photos(
         words: how many; by default a number that suits the collection.
         seed: of the sample and of the training.
         workers: threads; see :func:`hardnet.pipeline.extract_many`.
+        describing: who describes photos with these settings; by default threads of this process.
         progress: told how far it is.
 
     Returns:
@@ -78,6 +81,7 @@ def train_on_photos(
             settings.upright,
         ),
         workers=workers,
+        extract=None if describing is None else describing.features,
         progress=progress,
     )
     skipped = {chosen[key]: why for key, why in report.skipped.items()}

@@ -57,23 +57,23 @@ class Describers:
 
     def indexed(
         self,
-        images: Mapping[str, Path],
+        photos: Mapping[str, Path],
         states: Mapping[str, Mapping[str, int]],
         vocabulary: Vocabulary,
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """What an index keeps of photos; see :func:`hardnet.retrieval.build.indexed_here`."""
-        photos = [
-            Photo(os.path.abspath(path), name, dict(states[name])) for name, path in images.items()
+        """What an index keeps of photos; see :class:`hardnet.retrieval.describing.Describing`."""
+        sent = [
+            Photo(os.path.abspath(path), name, dict(states[name])) for name, path in photos.items()
         ]
         # A copy without what the original may have computed for itself.
         shared = self._ray.put(replace(vocabulary))
         results = self._run(
-            photos,
-            list(images.values()),
+            sent,
+            list(photos.values()),
             lambda actor, batch: actor.indexed.remote(batch, shared),
         )
         with closing(results):
-            yield from zip(images, results, strict=True)
+            yield from zip(photos, results, strict=True)
 
     def close(self) -> None:
         """End the processes."""

@@ -44,7 +44,6 @@ def build_on_cluster(
                 Path(folder),
                 photos,
                 settings,
-                extract=describers.features,
-                describe=describers.indexed,
+                describing=describers,
                 **options,
             )
