@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
+
+from safetensors import SafetensorError
 
 from hardnet.retrieval import compaction
 from hardnet.retrieval.durable import FileFacts, file_facts, sync_folder
@@ -74,7 +78,11 @@ def _save_vocabulary(folder: Path, vocabulary: Vocabulary) -> VocabularyEntry:
     workplace = folder / UNFINISHED  # whatever files the writing of it makes, a sweep finds them
     workplace.mkdir(exist_ok=True)
     part = workplace / path.name
-    save(vocabulary, part)
+    try:
+        save(vocabulary, part)
+    except SafetensorError as error:  # it has the system's reason in its text only
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
     part.chmod((folder / "lock").stat().st_mode & 0o777)  # for whoever may read the rest
     with part.open("rb+") as file:
         os.fsync(file.fileno())

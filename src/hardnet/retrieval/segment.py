@@ -145,11 +145,15 @@ class Segment:
         self.images = len(self.image_sizes)
         self.features = len(self.image_ids)
         # Kernels do not look where they read: what they count by must fit.
-        ends = (self.offsets[-1], self.forward_offsets[-1], len(self.signatures))
-        rows = (len(self.forward_offsets) - 1, len(self._name_order), len(self.mtime_ns))
-        if {*ends, len(self.geometry), len(self.forward_words)} != {self.features} or {*rows} != {
-            self.images
-        }:
+        columns_fit = (
+            len(self.offsets) - 1 == len(self._more_documents)
+            and self.offsets[-1] == self.forward_offsets[-1] == self.features
+            and len(self.signatures) == len(self.geometry) == self.features
+            and len(self.forward_words) == self.features
+            and len(self.forward_offsets) - 1 == len(self.mtime_ns) == self.images
+            and len(self._name_offsets) - 1 == len(self._name_order) == self.images
+        )
+        if not columns_fit:
             raise HardnetError(f"{path} is damaged: its columns do not fit; {REPAIR}")
 
     def __len__(self) -> int:
