@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from hardnet.retrieval.compiled import compiled
 from hardnet.retrieval.hamming import popcount
+from hardnet.retrieval.prefetch import LINE, prefetch
 from hardnet.retrieval.statistics_kernels import read_word
+
+AHEAD = 8
+"""The list of so many terms later is asked for: half the time of a large index is waiting."""
+AHEAD_LINES = 8
+"""So many lines of it; the processor goes on by itself with a list that is longer."""
 
 
 @compiled
@@ -29,26 +35,56 @@ def lower_bound(
 
 
 @compiled
+def find_lists(
+    words: NDArray[np.int32],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    first: np.int64,
+    last: np.int64,
+    whole: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
+
+    If these are the ``whole`` of the segment, no posting is looked at.
+    """
+    begins, ends = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
+    for term in range(len(words)):
+        begins[term], ends[term] = offsets[words[term]], offsets[words[term] + 1]
+    if not whole:
+        for term in range(len(words)):
+            begins[term] = lower_bound(image_ids, begins[term], ends[term], first)
+            ends[term] = lower_bound(image_ids, begins[term], ends[term], last)
+    return begins, ends
+
+
+@compiled
+def ask_for(address: int, begin: np.int64, end: np.int64, width: int) -> None:
+    """Start to load the rows ``begin`` to ``end`` of an array, or the first of many."""
+    start, stop = address + begin * width, address + end * width
+    for line in range(start, min(stop, start + AHEAD_LINES * LINE), LINE):
+        prefetch(line)
+
+
+@compiled
 def add_bow(
     words: NDArray[np.int32],
     weights: NDArray[np.float64],
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
     first: np.int64,
+    whole: bool,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
-    last = first + len(sums)
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), whole)
+    address = image_ids.ctypes.data
     for term in range(len(words)):
-        begin, end = np.int64(offsets[words[term]]), np.int64(offsets[words[term] + 1])
-        if first > 0:
-            begin = lower_bound(image_ids, begin, end, first)
+        ahead = term + AHEAD
+        if ahead < len(words):
+            ask_for(address, begins[ahead], ends[ahead], 2)
         weight = weights[term]
-        for posting in range(begin, end):
-            image = np.int64(image_ids[posting])
-            if image >= last:
-                break
-            sums[image - first] += weight
+        for image in image_ids[begins[term] : ends[term]]:
+            sums[np.int64(image) - first] += weight
 
 
 @compiled
@@ -64,6 +100,7 @@ def add_he(
     image_ids: NDArray[np.uint16],
     posting_signatures: NDArray[np.uint64],
     first: np.int64,
+    whole: bool,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
@@ -71,21 +108,22 @@ def add_he(
     The terms of feature g are ``starts[g]`` to ``starts[g + 1]``; a match at distance h weighs
     ``decay[h]`` times the weight of its term.
     """
-    last = first + len(sums)
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), whole)
+    address, owner_address = posting_signatures.ctypes.data, image_ids.ctypes.data
     burst = np.zeros(len(sums))
     sizes = np.zeros(len(sums), np.int32)
     touched = np.empty(len(sums), np.int32)
     for feature in range(len(starts) - 1):
         count = 0
         for term in range(starts[feature], starts[feature + 1]):
-            begin, end = np.int64(offsets[words[term]]), np.int64(offsets[words[term] + 1])
-            if first > 0:
-                begin = lower_bound(image_ids, begin, end, first)
-            if begin < end and image_ids[end - 1] >= last:
-                end = lower_bound(image_ids, begin, end, last)
+            ahead = term + AHEAD
+            if ahead < len(words):
+                ask_for(address, begins[ahead], ends[ahead], 16)
+                ask_for(owner_address, begins[ahead], ends[ahead], 2)
             low, high, weight = signatures[term, 0], signatures[term, 1], weights[term]
             # Slices: with indices known to be at least 0, this loop is a third faster.
-            theirs, owners = posting_signatures[begin:end], image_ids[begin:end]
+            theirs = posting_signatures[begins[term] : ends[term]]
+            owners = image_ids[begins[term] : ends[term]]
             for posting in range(len(theirs)):
                 h = popcount(low ^ theirs[posting, 0]) + popcount(high ^ theirs[posting, 1])
                 if h <= h_t:
