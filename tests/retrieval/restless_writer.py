@@ -1,7 +1,7 @@
 """A program that never stops changing an index, to be killed; and what its images must be.
 
 Lines on standard input are "folder log seed"; for each it starts a process of its own that writes,
-and prints its id. (Importing numba takes longer than many kills.)
+and prints its id. (Loading compiled code takes longer than many kills.)
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from hardnet.retrieval.segment import IndexedImage
-from hardnet.retrieval.snapshot import Snapshot
+from hardnet.retrieval.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.retrieval.writer import Writer
 
@@ -101,8 +103,6 @@ def change(writer: Writer, state: State, seed: int) -> State:
 
 def write_forever(folder: Path, log: Path, seed: int) -> Iterator[State]:
     """Commit again and again; the log says what is coming, and then that it was committed."""
-    from hardnet.retrieval.snapshot import open_snapshot
-
     state = state_of(open_snapshot(folder))
     with Writer(folder, segment_features=SEGMENT_FEATURES) as writer, log.open("a") as file:
         for step in range(10**9):
@@ -115,7 +115,18 @@ def write_forever(folder: Path, log: Path, seed: int) -> Iterator[State]:
             yield state
 
 
+def warm_up() -> None:
+    """Load all compiled code, so that the processes to come begin at once."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "index"
+        with Writer(folder, {"settings": {}, "vocabulary": make_vocabulary()}) as writer:
+            writer.commit()
+        for _ in islice(write_forever(folder, Path(place) / "log", 0), 10):
+            pass
+
+
 def main() -> None:
+    warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the killed
     for line in sys.stdin:
         folder, log, seed = json.loads(line)
