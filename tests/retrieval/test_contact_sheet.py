@@ -35,8 +35,8 @@ def test_the_query_then_the_hits_in_order(grey: Path) -> None:
     region = np.array([(100.0, 80), (300, 80), (300, 200), (100, 200)])
     transform = np.eye(2, 3)
     hits = [
-        Hit(str(grey), 0, 1.5, 20, transform, region),
-        Hit(str(grey), 1, 0.2),
+        Hit(str(grey), 0, 1.5, 20, True, transform, region),
+        Hit(str(grey), 1, 0.2, 4, False, transform, region),
         *[Hit(str(grey), i, 0.1) for i in range(2, 6)],
     ]
     asked = (QueryImage((640, 480), 80, (40.0, 60.0, 200.0, 100.0), str(grey)),)
@@ -76,7 +76,7 @@ def test_odd_names_and_wild_transforms_do_not_stop_it(grey: Path, tmp_path: Path
     odd = tmp_path / name
     odd.write_bytes(grey.read_bytes())
     far = np.array([(-1e12, 5), (1e12, 5), (1e12, np.inf), (-1e12, 1e9)])
-    hit = Hit(str(odd), 0, 1.0, 4, np.eye(2, 3), far)
+    hit = Hit(str(odd), 0, 1.0, 9, True, np.eye(2, 3), far)
     results = Results([hit], query=(QueryImage((640, 480), 9, None, str(grey)),))
     results.draw(tmp_path / "sheet.png")
     sheet = read_image(tmp_path / "sheet.png")

@@ -104,6 +104,7 @@ def test_verified_images_come_first(query: Query) -> None:
     np.testing.assert_array_equal(found[0].transform, SHIFT)
     np.testing.assert_array_equal(found[0].region, [(14, 23), (34, 23), (34, 42), (14, 42)])
     assert found[2].region is None
+    assert [hit.verified for hit in found] == [True, False, False, False], "6 may be chance"
     assert list(found.seconds) == ["score", "verify", "rank"]
 
 

@@ -100,6 +100,7 @@ def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, 
                 "path": hit.path,
                 "score": hit.score,
                 "inliers": hit.inliers,
+                "verified": hit.verified,
                 "transform": None if hit.transform is None else hit.transform.tolist(),
                 "region": None if hit.region is None else hit.region.tolist(),
                 "view": hit.view,
@@ -126,7 +127,7 @@ def _show(results: Results) -> None:
 
 
 def _inliers(hit: Hit) -> str:
-    return "-" if hit.transform is None else f"[bold]{hit.inliers}[/]"
+    return f"[bold]{hit.inliers}[/]" if hit.verified else f"[dim]{hit.inliers or '-'}[/]"
 
 
 def _path(hit: Hit) -> str:

@@ -89,8 +89,9 @@ def _query_tile(image: QueryImage) -> Tile:
 
 def _hit_tile(rank: int, hit: Hit) -> Tile:
     title = f"{rank}  {Path(hit.path).name}"
-    if hit.transform is None:
-        return Tile(hit.path, title, f"score {hit.score:.3g}, not verified", None, _INK)
+    if not hit.verified:
+        note = f"score {hit.score:.3g}, not verified"
+        return Tile(hit.path, title, note, None, _INK)
     note = f"{hit.inliers} inliers, score {hit.score:.3g}"
     return Tile(hit.path, title, note, hit.region, _FOUND)
 

@@ -25,7 +25,9 @@ class Hit:
             path that can be opened from here.
         image: its number in the snapshot that was searched.
         score: similarity by visual words; comparable within one search only.
-        inliers: correspondences that agree with ``transform``; 0 if it was not verified.
+        inliers: correspondences that agree with ``transform``; 0 if none was found.
+        verified: there are so many inliers that the photo shows what the query shows; a few agree
+            by chance.
         transform: (2, 3) affine map from pixels of the query to pixels of the photo, or None.
         region: (4, 2) corners of the query's box (or of the whole query) in the photo, or None.
         view: which image of the query the transform starts from.
@@ -35,6 +37,7 @@ class Hit:
     image: int
     score: float
     inliers: int = 0
+    verified: bool = False
     transform: NDArray[np.float64] | None = None
     region: NDArray[np.float64] | None = None
     view: int = 0

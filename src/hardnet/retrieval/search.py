@@ -96,7 +96,7 @@ class _Flow:
         self.seconds[name] = perf_counter() - start
 
     def is_verified(self, image: int) -> bool:
-        """Whether geometry agrees that the image shows what the query shows."""
+        """Whether there is a transform from the query to the image."""
         found = self.verified.get(image)
         return found is not None and found.transform is not None
 
@@ -106,9 +106,10 @@ class _Flow:
             return Hit(name, image, score)
         found = self.verified[image]
         assert found.transform is not None
-        view = found.view
+        assert self.mode.verification is not None
+        view, sure = found.view, found.inliers >= self.mode.verification.verified_inliers
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
-        return Hit(name, image, score, found.inliers, found.transform, region, view)
+        return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
 
     def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranked:
         """The best images; more than ``k`` if more than that are to be verified."""
