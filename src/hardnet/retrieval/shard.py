@@ -162,26 +162,30 @@ class LocalShard:
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """The features of each of ``images``, in their order."""
-        return [self._features(int(image)) for image in images]
+        from hardnet.retrieval.compact_frames import unpack
+
+        found, packed, sizes = [], [np.zeros((0, 3), np.uint16)], []
+        for image in images.tolist():
+            position, local = self.snapshot.locate(image)
+            segment = self.snapshot.segments[position]
+            postings, size = segment.postings_of(local), segment.size(local)
+            found.append((image, segment.words_of(local), segment.signatures[postings], size))
+            packed.append(segment.geometry[postings])
+            sizes.append(size)
+        # All frames at once: for those of one image alone, the calls take longer than the work.
+        counts = [len(rows) for rows in packed]
+        each = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts[1:], axis=0)
+        frames, ends = unpack(np.concatenate(packed), each), np.cumsum(counts)
+        return [
+            ImageFeatures(image, words, signatures, frames[first:last], size)
+            for (image, words, signatures, size), (first, last) in zip(
+                found, pairwise(ends.tolist()), strict=True
+            )
+        ]
 
     def names(self, images: NDArray[np.int64]) -> list[str]:
         """The name of each of ``images``, in their order."""
         return [self.snapshot.name(int(image)) for image in images]
-
-    def _features(self, image: int) -> ImageFeatures:
-        from hardnet.retrieval.compact_frames import unpack
-
-        position, local = self.snapshot.locate(image)
-        segment = self.snapshot.segments[position]
-        postings = segment.postings_of(local)
-        width, height = (int(side) for side in segment.image_sizes[local])
-        return ImageFeatures(
-            image=image,
-            words=segment.words_of(local),
-            signatures=segment.signatures[postings],
-            frames=unpack(segment.geometry[postings], (width, height)),
-            size=(width, height),
-        )
 
     def _by_segment(self, images: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Positions of segments, and which of their images are among ``images``."""
