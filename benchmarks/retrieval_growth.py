@@ -1,0 +1,243 @@
+"""An index that grows from a thousand images to a million: time and memory against its size.
+
+There is no million photographs at hand, so the images are drawn like real ones: see
+``synthetic/collection.py``. They are written and read by the code that every index is. Extraction
+and the assignment of words, which take the same time per image at any size, are not part of it.
+
+Example: python benchmarks/retrieval_growth.py --photos photos --largest 100000
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from synthetic.collection import Collection, measure_shape
+
+from hardnet import provenance
+from hardnet.errors import HardnetError
+from hardnet.images import list_images
+from hardnet.retrieval.best import best
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.scoring import Scoring, query_terms
+from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.snapshot import open_snapshot
+from hardnet.retrieval.writer import Writer
+
+SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+WORDS = 1 << 16
+"""Size of the vocabulary of the growing index, as in the HQE paper."""
+BATCH = 5000
+QUERIES = 12
+LIMIT = 100
+BYTES_PER_FEATURE = 28
+
+
+def main(
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="So many of them, spread evenly.")] = 100,
+    largest: Annotated[int, typer.Option(help="Images of the largest index.")] = 1_000_000,
+    features: Annotated[int, typer.Option(help="Of an image, on average.")] = 400,
+    words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
+    work: Annotated[
+        Path | None, typer.Option(help="Where the index is made, and deleted [a temporary one].")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_growth.json"),
+) -> None:
+    """Build time, bytes, memory and query time at each size; writes a JSON file."""
+    sizes = [size for size in SIZES if size < largest] + [largest]
+    paths = choose(photos or [_default_photos()], count)
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
+        _check_space(folder, largest * features * BYTES_PER_FEATURE)
+        print(f"indexing {len(paths)} photos", flush=True)
+        shape = measure_shape(Index.build(folder / "real", paths).snapshot)
+        print(json.dumps(shape.facts()))
+        collection = Collection(shape, words, features)
+        rows = grow(folder / "index", folder / "real", collection, sizes)
+    chosen = {
+        "photos": len(paths),
+        "shape": shape.facts(),
+        "words": words,
+        "features": features,
+        "queries": QUERIES,
+        "limit": LIMIT,
+        "scoring": vars(Scoring()),
+        "note": "files are in the page cache; built and queried on all cores",
+    }
+    arguments = [provenance.without_folders(word) for word in sys.argv[1:]]
+    command = f"python {shlex.join(['benchmarks/retrieval_growth.py', *arguments])}"
+    results = {
+        "kind": "retrieval_growth",
+        "rows": rows,
+        "provenance": provenance.collect(command, chosen, paths),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def grow(
+    folder: Path, warm: Path, collection: Collection, sizes: list[int]
+) -> list[dict[str, Any]]:
+    """One row per size; the index of one size is that of the size before, with images added."""
+    rows, images, build = [], 0, 0.0
+    known = collection.images(0, min(BATCH, sizes[0] - 1))[:QUERIES]
+    queries = [collection.query(image, Scoring().ma) for image in known]
+    names = [image.name for image in known]
+    create: Any = {"settings": {}, "vocabulary": collection.vocabulary()}
+    for size in sizes:
+        start = perf_counter()
+        with Writer(folder, create) as writer:
+            build += perf_counter() - start
+            while images < size - 1:
+                batch = collection.images(images, min(images + BATCH, size - 1))
+                start = perf_counter()
+                writer.add(batch)
+                build += perf_counter() - start
+                images += len(batch)
+            start = perf_counter()
+            writer.commit()
+            build += perf_counter() - start
+            last = collection.images(images, size)
+            start = perf_counter()
+            writer.add(last)
+            writer.commit()
+            one, images = perf_counter() - start, size
+        create = None
+        measured = _in_fresh_process(measure, folder, warm, queries, names)
+        stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        stored -= sum(path.stat().st_size for path in folder.glob("*vocabulary*"))
+        row = {"images": size, "build_seconds": build, "add_one_seconds": one, "bytes": stored}
+        rows.append(row | measured)
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) -> dict[str, Any]:
+    """Open an index and search it, in a process that has done nothing else.
+
+    Args:
+        folder: of the index.
+        warm: of another one, on which kernels are loaded.
+        queries: each is asked twice; the second time counts.
+        names: the image that each query shows.
+    """
+    _ask(LocalShard(open_snapshot(warm)), queries[0])
+    before = _memory()
+    start = perf_counter()
+    snapshot = open_snapshot(folder)
+    shard = LocalShard(snapshot)
+    opened = perf_counter() - start
+    _, first = _ask(shard, queries[0])
+    for query in queries:
+        _ask(shard, query)
+    answers = [_ask(shard, query) for query in queries]
+    after = _memory()
+    found = [
+        shard.names(images[:1]) == [name] for (images, _), name in zip(answers, names, strict=True)
+    ]
+    return {
+        "features": snapshot.features,
+        "segments": len(snapshot.segments),
+        "postings_per_query": _postings(shard, queries),
+        "open_ms": 1e3 * opened,
+        "own_memory_mb": after["RssAnon"] - before["RssAnon"],
+        "mapped_memory_mb": after["RssFile"] - before["RssFile"],
+        "first_query_ms": 1e3 * first["he"],
+        "query_ms": {
+            stage: 1e3 * float(np.median([seconds[stage] for _, seconds in answers]))
+            for stage in first
+        },
+        "found_first": float(np.mean(found)),
+    }
+
+
+def _ask(shard: LocalShard, query: Query) -> tuple[NDArray[np.int64], dict[str, float]]:
+    """The best images by Hamming embedding, and the seconds of each stage."""
+    he, bow = Scoring(), Scoring(method="bow", ma=1)
+    scores = np.random.default_rng(0).random(shard.snapshot.images, np.float32)
+    times = [perf_counter()]
+    images, _ = shard.score(query_terms(query, he), he, LIMIT)
+    times.append(perf_counter())
+    shard.score(query_terms(query, bow), bow, LIMIT)
+    times.append(perf_counter())
+    best(scores, LIMIT)
+    times.append(perf_counter())
+    shard.reliable(query, images, 32)
+    times.append(perf_counter())
+    shard.features_of(images[:10])
+    times.append(perf_counter())
+    stages = ("he", "bow", "top_k", "reliable", "features_of")
+    return images, dict(zip(stages, np.diff(times).tolist(), strict=True))
+
+
+def _postings(shard: LocalShard, queries: list[Query]) -> float:
+    """How many postings a query reads, on average."""
+    total = sum(
+        int(
+            np.sum(segment.offsets[query.words + 1].astype(np.int64) - segment.offsets[query.words])
+        )
+        for segment in shard.snapshot.segments
+        for query in queries
+    )
+    return total / len(queries)
+
+
+def choose(folders: list[Path], count: int) -> list[Path]:
+    """At most so many photos, spread evenly over those of the folders."""
+    paths = [path for folder in folders for path in list_images(folder)]
+    if not paths:
+        raise HardnetError(f"no photos in {', '.join(str(folder) for folder in folders)}")
+    places = np.linspace(0, len(paths) - 1, min(count, len(paths))).round().astype(int)
+    return [paths[place] for place in places]
+
+
+def _default_photos() -> Path:
+    folder = Path(os.environ.get("HARDNET_DATA", "")) / "ukbench"
+    if "HARDNET_DATA" in os.environ and folder.is_dir():
+        return folder
+    return Path(str(files("skimage") / "data"))
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < 1.2 * needed:
+        raise HardnetError(
+            f"{folder} has {free / 1e9:.1f} GB free and the index needs {needed / 1e9:.1f} GB: "
+            "choose another --work folder, or a smaller --largest"
+        )
+
+
+def _in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Memory that an earlier measurement left behind would count as this one's."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _memory() -> dict[str, float]:
+    """MB in memory: of the process's own, and of files that it maps."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    fields = {words[0].rstrip(":"): words[1] for words in lines if len(words) > 1}
+    return {name: int(fields[name]) / 1024 for name in ("RssAnon", "RssFile")}
+
+
+if __name__ == "__main__":
+    typer.run(main)
