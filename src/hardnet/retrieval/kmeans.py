@@ -45,8 +45,9 @@ def train(
 ) -> Vocabulary:
     """Learn ``size`` words from descriptors.
 
-    The same descriptors, size and seed give the same words, whether interrupted or not. Of fewer
-    different descriptors than words, each becomes a word: the vocabulary is then smaller.
+    The same descriptors, size and seed give the same words, whether interrupted or not. Words that
+    no training descriptor is nearest to are left out, so the vocabulary may be smaller than asked:
+    of fewer different descriptors than words, each becomes a word.
 
     Args:
         descriptors: (N, D), as a descriptor gives them; an array or a memory-mapped one. Those that
@@ -82,7 +83,6 @@ def train(
         words = _means(words, sums, counts)
         if checkpoint is not None:
             kmeans_checkpoint.write(checkpoint, words, iteration + 1, identity)
-    words = np.unique(words, axis=0) if _repeats(words) else words
     return _finish(data, words, descriptor, seed, iterations, progress, dict(provenance or {}))
 
 
@@ -144,10 +144,6 @@ def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) ->
     return new
 
 
-def _repeats(words: Rows) -> bool:
-    return len({row.tobytes() for row in words}) < len(words)
-
-
 def _finish(
     data: _Sample,
     words: Rows,
@@ -169,13 +165,14 @@ def _finish(
             progress(
                 "learning words", iterations * count + start + len(rows), (iterations + 1) * count
             )
+    used = np.bincount(labels, minlength=len(words)) > 0
+    words, labels = words[used], (np.cumsum(used, dtype=np.int32) - 1)[labels]
     projection = random_projection(words.shape[1], seed)
     facts = {
         "training_descriptors": count,
         "seed": seed,
         "iterations": iterations,
         "mean_squared_distance": squares / count,
-        "empty_words": int((np.bincount(labels, minlength=len(words)) == 0).sum()),
     }
     return Vocabulary(
         words,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from hardnet.detectors.threads import map_threads
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner
 from hardnet.retrieval.hamming import BITS, Signatures, pack_bits
@@ -22,6 +23,7 @@ from hardnet.retrieval.hamming import BITS, Signatures, pack_bits
 Rows = NDArray[np.float32]
 
 FORMAT = "hardnet-vocabulary-1"
+_ROWS = 1024  # of which signatures are made at once by a thread
 _ARRAYS = ("words", "mean", "projection", "thresholds")
 
 
@@ -77,7 +79,15 @@ class Vocabulary:
     def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
         projected = prepared @ self.projection.T
-        return pack_bits(projected[:, None] > self.thresholds[words])
+        out = np.empty((*words.shape, 2), np.uint64)
+
+        def compare(start: int) -> None:
+            part = slice(start, start + _ROWS)
+            thresholds = self.thresholds[words[part]].astype(np.float32)  # numpy compares it faster
+            out[part] = pack_bits(projected[part, None] > thresholds)
+
+        map_threads(compare, range(0, len(prepared), _ROWS))
+        return out
 
 
 def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
@@ -90,8 +100,8 @@ def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
     rows: Rows = np.subtract(descriptors, mean, dtype=np.float32)
     length = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     good = np.isfinite(length) & (length > 1e-6)
-    rows *= np.divide(1, length, out=np.zeros_like(length), where=good)[:, None]
     rows[~good] = 0
+    rows /= np.where(good, length, 1)[:, None]
     return rows
 
 
