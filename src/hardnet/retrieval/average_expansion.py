@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.query_region import in_query_region
+from hardnet.retrieval.query_region import features_in_region
 from hardnet.retrieval.terms import BowTerms, bow_terms
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def average_expansion(
     features = features_of(np.array([one.image for one in chosen], np.int64)) if chosen else []
     bags = [query.words[:, 0]]
     bags += [
-        image.words[in_query_region(query, one, image.frames)]
+        features_in_region(query, one, image).words
         for one, image in zip(chosen, features, strict=True)
     ]
     bags = [bag for bag in bags if len(bag)]

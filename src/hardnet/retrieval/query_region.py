@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from hardnet.frames import Frames
 
 if TYPE_CHECKING:
     from hardnet.retrieval.query import Query
+    from hardnet.retrieval.shard import ImageFeatures
     from hardnet.retrieval.spatial import Verified
 
 
@@ -38,3 +40,14 @@ def in_query_region(query: Query, verified: Verified, frames: Frames) -> NDArray
         (back[0] > x) & (back[0] < x + width) & (back[1] > y) & (back[1] < y + height)
     )
     return inside
+
+
+def features_in_region(query: Query, verified: Verified, image: ImageFeatures) -> ImageFeatures:
+    """The features of an image that :func:`in_query_region` keeps."""
+    keep = in_query_region(query, verified, image.frames)
+    return replace(
+        image,
+        words=image.words[keep],
+        signatures=image.signatures[keep],
+        frames=image.frames[keep],
+    )

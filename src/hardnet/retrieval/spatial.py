@@ -44,7 +44,9 @@ class Verification:
         area_ratio: an inlier's area in the image is at most so many times larger or smaller than
             the transform makes it.
         min_inliers: an image with fewer is not verified.
-        verified_inliers: from so many on, a person may be told that the image shows the same.
+        verified_inliers: from so many on, a person may be told that the image shows the same. Of
+            19,000 pairs of unrelated photos with 700 to 800 features each, 4 inliers were met by
+            4 in 100 and 10 by 1 in 19,000 (hence its value; without ``h_t``, take 15).
         h_t: correspondences are at most this Hamming distance apart; None: the word is enough.
         ma: so many words of each query feature have correspondences.
         upright: all photos are the right way up: a hypothesis does not turn the image, whatever
@@ -58,7 +60,7 @@ class Verification:
     pixels: float = 40.0
     area_ratio: float = 1000**0.5
     min_inliers: int = 4
-    verified_inliers: int = 8
+    verified_inliers: int = 10
     h_t: int | None = 48
     ma: int = 3
     upright: bool = False
