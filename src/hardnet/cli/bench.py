@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import bench_hpatches, bench_pairs, bench_sets, bench_sfm, bench_stereo
+from hardnet.cli import (
+    bench_hpatches,
+    bench_pairs,
+    bench_retrieval,
+    bench_sets,
+    bench_sfm,
+    bench_stereo,
+)
 from hardnet.errors import HardnetError
 
 ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` wrote.")]
@@ -21,6 +28,7 @@ def register(app: typer.Typer) -> None:
     bench_pairs.register(bench)
     bench_stereo.register(bench)
     bench_sfm.register(bench)
+    bench_retrieval.register(bench)
     bench.command("report")(report)
     bench.command("table")(table)
     bench.command("refresh")(refresh)

@@ -1,0 +1,254 @@
+"""Building and querying an index: ours, the asmk package, and faiss over all descriptors.
+
+One run, the same descriptors and the same visual words for all. Features are described once and
+kept in the user's cache; no extraction is timed. What is compared takes turns, so that load hits
+all alike.
+
+Example: HARDNET_DATA=data python benchmarks/retrieval.py --vocabulary-images photos
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from hardnet import descriptors, provenance
+from hardnet.bench.retrieval.asmk_peer import NAME as ASMK
+from hardnet.bench.retrieval.asmk_peer import AsmkIndex
+from hardnet.bench.retrieval.collection import PhotoCollection
+from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore
+from hardnet.bench.retrieval.judging import judge
+from hardnet.bench.retrieval.labelled import PROTOCOL, read_ukbench
+from hardnet.bench.retrieval.own_index import OwnIndex
+from hardnet.bench.retrieval.photos import Photo, images_of, split
+from hardnet.bench.retrieval.words import trained_words
+from hardnet.features import Features
+from hardnet.patchsets.cache import user_cache
+from hardnet.retrieval import vocabulary as vocabularies
+from hardnet.retrieval.query import make_query
+from hardnet.retrieval.search import MODES, search
+from hardnet.retrieval.vocabulary import Vocabulary
+
+FLAT = "faiss flat"
+NEIGHBOURS = 5
+"""Of each query feature, in the flat search: as many as asmk's words."""
+TIMED = 5
+"""Every fifth query is timed, in every repetition; all are asked once for the scores."""
+
+Named = list[tuple[str, Features]]
+
+
+@dataclass
+class Times:
+    """Seconds of one method, per repetition."""
+
+    build: list[float] = field(default_factory=list)
+    query: list[float] = field(default_factory=list)
+
+
+class FlatIndex:
+    """All descriptors, compared with all of the query; an image's votes are sums of s^3."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        import faiss
+
+        self._vocabulary = vocabulary
+        self._index = faiss.IndexFlatIP(vocabulary.words.shape[1])
+        self._names: list[str] = []
+
+    def add(self, photos: Named) -> None:
+        """Take up all photos at once."""
+        self._names = [name for name, _ in photos]
+        counts = [len(features) for _, features in photos]
+        self._image = np.repeat(np.arange(len(photos)), counts)
+        rows = np.concatenate([features.descriptors for _, features in photos])
+        self._index.add(self._vocabulary.prepare(rows))
+
+    def rank(self, features: Features) -> list[str]:
+        """Names of the photos with votes, best first."""
+        near, index = self._index.search(self._vocabulary.prepare(features.descriptors), NEIGHBOURS)
+        votes = np.bincount(
+            self._image[index].ravel(), np.maximum(near, 0).ravel() ** 3, len(self._names)
+        )
+        order: NDArray[np.intp] = np.argsort(-votes, kind="stable")
+        return [self._names[i] for i in order if votes[i] > 0]
+
+
+def main(
+    vocabulary_images: Annotated[
+        list[Path] | None, typer.Option(help="Folders of photographs to train the words on.")
+    ] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="A trained vocabulary, instead of those.")
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Folder with ukbench/.", envvar="HARDNET_DATA")] = Path(
+        "data"
+    ),
+    descriptor: Annotated[str, typer.Option()] = "hardnet",
+    words: Annotated[int, typer.Option(help="Of the vocabulary.")] = 8192,
+    keypoints: Annotated[int, typer.Option(help="Per photo.")] = 395,
+    size: Annotated[int, typer.Option(help="Longer side of the photos.")] = 640,
+    objects: Annotated[int, typer.Option(help="The last so many objects of the first 100.")] = 75,
+    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
+) -> None:
+    """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
+    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
+        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
+    cv2.setNumThreads(threads)
+    collection = read_ukbench(data / "ukbench", range(100 - objects, 100))
+    photos = [Photo(name, path, longer_side=size) for name, path in collection.images.items()]
+    describe = {descriptor: descriptors.load(descriptor)}
+    kept = user_cache() / "retrieval"
+    store = FeatureStore(kept / "features", describe, Extraction(keypoints=keypoints))
+    store.fill(photos, _say)
+    if vocabulary is not None:
+        trained = vocabularies.load(vocabulary)
+    else:
+        named = images_of(vocabulary_images or [])
+        others = [Photo(name, path) for name, path in split(named, named)[0]]
+        many = FeatureStore(kept / "features", describe, Extraction())
+        many.fill(others, _say)
+        trained = trained_words(kept / "words", many, others, descriptor, words, 0, _say)
+    features = list(store.read_all(photos, descriptor))
+    rows = _measure(collection, features, trained, repetitions)
+    total = sum(len(each) for _, each in features)
+    for name, row in rows.items():
+        print(f"{name:16s} {json.dumps(row)}")
+    settings = {
+        "photos": len(photos),
+        "longer_side": size,
+        "features": total,
+        "features_per_photo": total / len(photos),
+        "descriptor": descriptor,
+        "words": len(trained),
+        "vocabulary": trained.fingerprint,
+        "threads": threads,
+        "repetitions": repetitions,
+        "timed_queries": len(features[::TIMED]),
+        "neighbours_of_flat_search": NEIGHBOURS,
+    }
+    command = [provenance.without_folders(word) for word in sys.argv[1:]]
+    results = {
+        "kind": "retrieval_speed",
+        "rows": rows,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/retrieval.py', *command])}",
+            settings,
+            list(collection.images.values()),
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _measure(
+    collection: PhotoCollection, features: Named, vocabulary: Vocabulary, repetitions: int
+) -> dict[str, dict[str, Any]]:
+    ours = {f"hardnet {mode}": mode for mode in MODES}
+    times = {name: Times() for name in (*ours, ASMK, FLAT)}
+    timed = [each for _, each in features[::TIMED]]
+    with tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
+        warm = OwnIndex(Path(work) / "warm", vocabulary)
+        warm.add(features[:8])  # the first call of each kernel compiles it, or reads it
+        for mode in MODES:
+            warm.rank(features[0][1], None, mode)
+        for repetition in range(repetitions):
+            folder = Path(work) / str(repetition)
+            own, peer, flat = (
+                OwnIndex(folder, vocabulary),
+                AsmkIndex(vocabulary),
+                FlatIndex(vocabulary),
+            )
+            built = _seconds(lambda own=own: own.add(features))  # type: ignore[misc]
+            for name in ours:
+                times[name].build.append(built)
+            times[ASMK].build.append(_seconds(lambda peer=peer: peer.add(features)))  # type: ignore[misc]
+            times[FLAT].build.append(_seconds(lambda flat=flat: flat.add(features)))  # type: ignore[misc]
+            for name, mode in ours.items():
+                times[name].query.append(
+                    _per_query(timed, lambda each, own=own, mode=mode: answer(own, each, mode))  # type: ignore[misc]
+                )
+            times[ASMK].query.append(
+                _per_query(timed, lambda each, peer=peer: peer.rank(each, None))  # type: ignore[misc]
+            )
+            times[FLAT].query.append(_per_query(timed[::4], flat.rank))
+        scores = {
+            name: judge(
+                collection.questions, [own.rank(each, None, mode)[0] for _, each in features]
+            )
+            for name, mode in ours.items()
+        }
+        scores[ASMK] = judge(
+            collection.questions, [peer.rank(each, None)[0] for _, each in features]
+        )
+        scores[FLAT] = judge(collection.questions, [flat.rank(each) for _, each in features])
+        count = sum(len(each) for _, each in features)
+        size = {name: _bytes_on_disk(folder) / count for name in ours}
+        size[ASMK] = peer.bytes() / count
+        size[FLAT] = 4.0 * vocabulary.words.shape[1] + 8
+    return {name: _row(times[name], times[ASMK], scores[name], size[name]) for name in times}
+
+
+def answer(index: OwnIndex, features: Features, mode: str) -> object:
+    """What a user of our index waits for, without extraction."""
+    return search(make_query(features, index.vocabulary), index.shard, mode, 10)
+
+
+def _row(
+    times: Times, peer: Times, scores: dict[str, Any], bytes_per_feature: float
+) -> dict[str, Any]:
+    """Medians; ratios are medians of the ratios within a repetition."""
+    return {
+        "build_seconds": float(np.median(times.build)),
+        "build_ratio": float(np.median(np.array(peer.build) / times.build)),
+        "query_milliseconds": 1000 * float(np.median(times.query)),
+        "query_ratio": float(np.median(np.array(peer.query) / times.query)),
+        "bytes_per_feature": bytes_per_feature,
+        "map": scores["map"][PROTOCOL],
+        "ns": scores["ns"],
+    }
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _per_query(features: Sequence[Features], ask: Callable[[Features], object]) -> float:
+    """Mean seconds of a query."""
+    start = time.perf_counter()
+    for each in features:
+        ask(each)
+    return (time.perf_counter() - start) / len(features)
+
+
+def _bytes_on_disk(folder: Path) -> int:
+    """All files of an index besides its vocabulary."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files if not path.name.startswith("vocabulary"))
+
+
+def _say(what: str, done: int, total: int) -> None:
+    if done == total or not done % 50:
+        print(f"{what} {done}/{total}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,197 @@
+"""`hardnet bench retrieval`: how well photographs of the same thing are found."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hardnet.cli.bench_output import (
+    Descriptors,
+    Json,
+    Output,
+    StoreFolder,
+    check_output,
+    finish,
+    labels,
+)
+from hardnet.cli.feature_options import DetectorName, Keypoints, Upright
+from hardnet.cli.stage import Stage
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.bench.retrieval.collection import PhotoCollection
+
+LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to ``bench``."""
+    bench.command("retrieval")(retrieval)
+
+
+def retrieval(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of the collection.")],
+    vocabulary_images: Annotated[
+        list[Path],
+        typer.Option(help="Folders of other photographs, to train the visual words on."),
+    ],
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="ukbench (ukbench00000.jpg, four photos per object); oxford (photos and NAME_1_"
+            "query.txt, _good, _ok, _junk); revisited (photos and gnd_NAME.json); labels (one "
+            "folder per label, or --labels)."
+        ),
+    ] = "ukbench",
+    labels_file: Annotated[
+        Path | None, typer.Option("--labels", help="CSV of --layout labels: image,label.")
+    ] = None,
+    objects: Annotated[
+        str | None, typer.Option(help="Of UKBench, only these: FIRST-LAST, as in 25-99.")
+    ] = None,
+    descriptors: Descriptors = "hardnet,rootsift,hardtfeat",
+    modes: Annotated[
+        str,
+        typer.Option(
+            help="Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa for "
+            "one word per query feature."
+        ),
+    ] = "bow,bow+sv,bow+qe,he,he+sv,hqe,hqe+sv",
+    asmk: Annotated[bool, typer.Option(help="The asmk package takes part.")] = True,
+    words: Annotated[int, typer.Option(min=1, help="Of the vocabulary.")] = 8192,
+    detector: DetectorName = "dog",
+    keypoints: Keypoints = 1000,
+    size: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Bring longer sides of the collection to this, up or down; 0: as it is."
+        ),
+    ] = 0,
+    upright: Upright = False,
+    distractors: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folders of photographs that no query should find; crops are cut."),
+    ] = None,
+    counts: Annotated[
+        str, typer.Option(help="Numbers of distractors, separated by commas, for the curve.")
+    ] = "100,300,1000",
+    seed: Annotated[int, typer.Option(min=0, help="Of the vocabulary.")] = 0,
+    store: StoreFolder = None,
+    output: Output = None,
+    json_: Json = False,
+) -> None:
+    """Image retrieval: mean average precision, N-S, milliseconds per query.
+
+    Every descriptor describes the same keypoints and has a vocabulary of the same size, trained on
+    other photographs. An interrupted run goes on where it was.
+
+    Example: hardnet bench retrieval data/ukbench --vocabulary-images photos --size 640
+
+    Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
+    """
+    from hardnet.bench.retrieval import run
+    from hardnet.bench.retrieval.feature_store import Extraction
+    from hardnet.bench.retrieval.photos import (
+        CROP_RULE,
+        SPLIT_RULE,
+        Photo,
+        crops,
+        images_of,
+        split,
+        usual_size,
+    )
+    from hardnet.descriptors import load
+    from hardnet.descriptors.spec import parse_specs
+    from hardnet.patchsets.cache import user_cache
+
+    check_output(output)
+    settings = run.Settings(
+        extraction=Extraction(detector, keypoints, upright),
+        longer_side=size or None,
+        words=words,
+        modes=tuple(name.strip() for name in modes.split(",")),
+        asmk=asmk,
+        distractors=_numbers(counts) if distractors else (),
+        seed=seed,
+    )
+    collection = _read(data, layout, labels_file, objects)
+    trained, distracting = split(images_of(vocabulary_images), images_of(distractors or []))
+    if not trained:
+        raise HardnetError("no photo is left for the vocabulary: name more --vocabulary-images")
+    specs = parse_specs(descriptors)
+    with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
+        cut = crops(distracting, usual_size(collection.images.values()), settings.longer_side)
+        unreadable, rows = run.compare(
+            collection,
+            {spec.label: load(spec.spec) for spec in specs},
+            settings,
+            [Photo(name, path) for name, path in trained],
+            cut,
+            store or user_cache() / "retrieval",
+            Path(work),
+            stage,
+        )
+    chosen = {
+        "descriptors": labels(specs),
+        "layout": layout,
+        "objects": objects,
+        **asdict(settings),
+        "vocabulary_photos": len(trained),
+        "distractor_photos": len(distracting),
+        "distractor_crops": len(cut),
+    }
+    body = {
+        "kind": "retrieval",
+        "collection": {
+            "name": collection.name,
+            "images": len(collection.images),
+            "protocols": collection.protocols,
+        },
+        "rules": {"truth": collection.about, "ap": run.AP_RULE}
+        | ({"distractors": CROP_RULE, "vocabulary": SPLIT_RULE} if cut else {}),
+        "unreadable": unreadable,
+        "queries": [question.name for question in collection.questions],
+        "rows": rows,
+    }
+    finish(body, chosen, [data, *vocabulary_images, *(distractors or [])], output, json_)
+
+
+def _read(
+    data: Path, layout: str, labels_file: Path | None, objects: str | None
+) -> PhotoCollection:
+    from hardnet.bench.retrieval import labelled, oxford, revisited
+
+    if layout not in LAYOUTS:
+        raise HardnetError(f"no --layout {layout!r}: choose {', '.join(LAYOUTS)}")
+    if objects is not None and layout != "ukbench":
+        raise HardnetError("--objects is for --layout ukbench: leave it out")
+    if labels_file is not None and layout != "labels":
+        raise HardnetError("--labels is for --layout labels: leave it out")
+    if layout == "oxford":
+        return oxford.read(data)
+    if layout == "revisited":
+        return revisited.read(data)
+    if layout == "labels":
+        return labelled.read_labels(data, labels_file)
+    return labelled.read_ukbench(data, None if objects is None else _range(objects))
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not last.isdigit() or int(last) < int(first):
+        raise HardnetError(f"--objects {text!r} is not FIRST-LAST, as in 25-99")
+    return range(int(first), int(last) + 1)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(word) for word in text.split(","))
+    except ValueError as error:
+        raise HardnetError(f"--counts {text!r} are not numbers, as in 100,300") from error
+    if min(counts) < 0:
+        raise HardnetError(f"--counts {text!r}: none may be below 0")
+    return counts
