@@ -271,7 +271,7 @@ def test_settings_do_not_mix(own: Path, tmp_path: Path) -> None:
 
 def test_other_weights_behind_the_same_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "hardnet.retrieval.index.identity",
+        "hardnet.retrieval.query_describer.identity",
         lambda *_: {"weights": "others", "detector_weights": []},
     )
     with pytest.raises(HardnetError, match="made with other weights"):

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hardnet.cli.feature_options import (
-    DescriptorName,
-    DetectorName,
-    Keypoints,
-    MaxSize,
-    Upright,
-)
+from hardnet.cli import index_build
+from hardnet.cli.index_build import AsJson, Folder, say
 from hardnet.cli.stage import Stage
 
-if TYPE_CHECKING:
-    from hardnet.retrieval.build import BuildReport
-
-_BUILD = """Make an index of photos, to search it with `hardnet search`.
-
-It can be stopped at any moment; the same command goes on. Photos that are in the index and have not
-changed are not done again, photos that changed are replaced; photos that cannot be read are skipped
-and listed. Visual words are trained on the photos themselves unless --vocabulary has some.
-The descriptor hardnet-int8 is quicker.
-
-Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
-
-[dim]Example:[/]  hardnet index build photos.index photos/
-"""
-_ADD = """Add photos to an index; those that changed are replaced.
-
-[dim]Example:[/]  hardnet index add photos.index new/ one.jpg
-"""
 _REMOVE = """Remove photos, or all photos of a folder, from an index. The files stay.
 
 The room is free after `hardnet index compact`.
@@ -61,22 +35,6 @@ Exit code 0: all is as it was written. 1: something is damaged; it is named.
 
 [dim]Example:[/]  hardnet index verify photos.index
 """
-_VOCABULARY = """Train visual words on photos, for indexes of other photos.
-
-It can be stopped at any moment; the same command goes on.
-
-[dim]Example:[/]  hardnet index vocabulary photos/ -o words.safetensors --words 65536
-"""
-
-Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
-Images = Annotated[
-    list[Path],
-    typer.Argument(metavar="IMAGES...", help="Photos, and folders; searched recursively."),
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -86,63 +44,12 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
-    group.command("build", help=_BUILD)(_build)
-    group.command("add", help=_ADD)(_add)
+    index_build.register(group)
     group.command("remove", help=_REMOVE)(_remove)
     group.command("compact", help=_COMPACT)(_compact)
     group.command("info", help=_INFO)(_info)
     group.command("verify", help=_VERIFY)(_verify)
-    group.command("vocabulary", help=_VOCABULARY)(_vocabulary)
     app.add_typer(group, name="index")
-
-
-def _build(
-    folder: Folder,
-    images: Images,
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="Visual words of `hardnet index vocabulary`.")
-    ] = None,
-    words: Annotated[
-        int | None, typer.Option(min=1, help="Train so many; chosen by the number of features.")
-    ] = None,
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet",
-    keypoints: Keypoints = 1024,
-    max_size: MaxSize = 1024,
-    upright: Upright = False,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
-    from hardnet.retrieval.build import build
-    from hardnet.retrieval.index_settings import IndexSettings
-    from hardnet.retrieval.photo_names import named_photos
-    from hardnet.retrieval.vocabulary import load
-
-    start = time.perf_counter()
-    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
-    given = None if vocabulary is None else load(vocabulary)
-    with _resumable() as stage:
-        report = build(
-            folder,
-            named_photos(images, folder),
-            settings,
-            vocabulary=given,
-            words=words,
-            workers=workers,
-            progress=stage,
-        )
-    _finish(report, folder, time.perf_counter() - start, as_json)
-
-
-def _add(folder: Folder, images: Images, workers: Workers = None, as_json: AsJson = False) -> None:
-    from hardnet.retrieval.build import add
-    from hardnet.retrieval.photo_names import named_photos
-
-    start = time.perf_counter()
-    with _resumable() as stage:
-        report = add(folder, named_photos(images, folder), workers=workers, progress=stage)
-    _finish(report, folder, time.perf_counter() - start, as_json)
 
 
 def _remove(
@@ -159,7 +66,7 @@ def _remove(
     if as_json:
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:
-        _say(Console(), f"{folder}: {removed} photos removed, {len(index)} are left")
+        say(Console(), f"{folder}: {removed} photos removed, {len(index)} are left")
 
 
 def _compact(folder: Folder) -> None:
@@ -170,7 +77,7 @@ def _compact(folder: Folder) -> None:
     with Stage() as stage:
         index.compact(progress=stage)
     after = index.info()
-    _say(
+    say(
         Console(),
         f"{folder}: {before['segments']} segments became {after['segments']}, "
         f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}",
@@ -215,92 +122,13 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
         facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
         print(json.dumps(facts))
     for problem in report.problems:
-        _say(Console(stderr=True), f"damaged: {problem}")
+        say(Console(stderr=True), f"damaged: {problem}")
     if not as_json and report.ok:
         size = _megabytes(report.bytes)
-        _say(Console(), f"{folder}: {report.files} files, {size}, all as they were written")
+        say(Console(), f"{folder}: {report.files} files, {size}, all as they were written")
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _vocabulary(
-    images: Images,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file.")],
-    words: Annotated[int, typer.Option(min=1, help="How many.")],
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet",
-    keypoints: Keypoints = 1024,
-    max_size: MaxSize = 1024,
-    upright: Upright = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample and the training.")] = 0,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    from hardnet.retrieval.index_settings import IndexSettings
-    from hardnet.retrieval.own_vocabulary import write_vocabulary
-
-    start = time.perf_counter()
-    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
-    with _resumable() as stage:
-        made, skipped = write_vocabulary(
-            output, images, settings, words=words, seed=seed, workers=workers, progress=stage
-        )
-    seconds = time.perf_counter() - start
-    for reason in skipped.values():
-        _say(Console(stderr=True), f"skipped: {reason}")
-    if as_json:
-        facts = {"output": str(output), "words": len(made), "fingerprint": made.fingerprint}
-        print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
-    else:
-        _say(Console(), f"{output}: {len(made)} words in {seconds:.1f} s")
-    if skipped:
-        raise typer.Exit(1)
-
-
-@contextmanager
-def _resumable() -> Iterator[Stage]:
-    """The progress bar; Ctrl-C says that nothing is lost."""
-    errors = Console(stderr=True)
-    try:
-        with Stage(errors) as stage:
-            yield stage
-    except KeyboardInterrupt:
-        _say(errors, "stopped: what is done is kept; run the same command again to go on")
-        raise typer.Exit(1) from None
-
-
-def _finish(report: BuildReport, folder: Path, seconds: float, as_json: bool) -> None:
-    errors = Console(stderr=True)
-    for reason in report.skipped.values():
-        _say(errors, f"skipped: {reason}")
-    if as_json:
-        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-        facts = {"index": str(folder), **vars(report), "skipped": skipped}
-        print(json.dumps(facts | {"seconds": round(seconds, 3)}))
-    else:
-        _say(Console(), _summary(report, folder, seconds))
-    if report.skipped:
-        raise typer.Exit(1)
-
-
-def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
-    parts = [f"{report.indexed} photos indexed in {seconds:.1f} s"]
-    if report.indexed:
-        parts.append(f"{report.features / report.indexed:.0f} features each")
-    if report.replaced:
-        parts.append(f"{report.replaced} of them replaced")
-    if report.without_features:
-        parts.append(f"{report.without_features} without any feature")
-    if report.unchanged:
-        parts.append(f"{report.unchanged} unchanged")
-    if report.skipped:
-        parts.append(f"{len(report.skipped)} skipped")
-    return f"{folder}: {', '.join(parts)}"
-
-
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -6,13 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from hardnet import features
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import Source
@@ -23,24 +19,15 @@ from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.build import BuildReport, Progress
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index_info import index_info
-from hardnet.retrieval.index_settings import (
-    KEYPOINTS,
-    MAX_SIZE,
-    IndexSettings,
-    compare,
-    identity,
-)
+from hardnet.retrieval.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
 from hardnet.retrieval.photo_names import name_of, named_photos, path_of
 from hardnet.retrieval.query import Query, make_query
+from hardnet.retrieval.query_describer import QueryDescriber, check_box
 from hardnet.retrieval.shard import LocalShard, Shard
 from hardnet.retrieval.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.retrieval.writer import Writer
-
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
-    from hardnet.detectors import Detector
 
 Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Image files, and folders that are searched recursively."""
@@ -66,9 +53,7 @@ class Index:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._shard = LocalShard(open_snapshot(self.folder))
-        self._extractor: tuple[Detector, Descriptor] | None = None
-        self._warm: Vocabulary | None = None
-        self._loading = Lock()
+        self._describer = QueryDescriber(self.snapshot.settings, self.folder)
 
     @classmethod
     def build(
@@ -124,7 +109,7 @@ class Index:
     @property
     def settings(self) -> IndexSettings:
         """How its photos, and every query, are described."""
-        return IndexSettings.from_json(self.snapshot.settings)
+        return self._describer.settings
 
     def __len__(self) -> int:
         return self.snapshot.images
@@ -155,7 +140,7 @@ class Index:
             raise HardnetError(f"k is {k}: ask for at least 1 hit")
         shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
         images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
-        seconds = {"load": self._ready(shard.snapshot.vocabulary)}
+        seconds = {"load": self._describer.ready(shard.snapshot.vocabulary)}
         views = [self._described(one, seconds) for one in images]
         start = perf_counter()
         query = self.query(views, box, shard.snapshot.vocabulary)
@@ -177,21 +162,12 @@ class Index:
         """Features of one or several views as a query to this index."""
         query = make_query(views, vocabulary or self.snapshot.vocabulary, box=box)
         for region, view in zip(query.boxes, views, strict=True):
-            _check_box(region, view)
+            check_box(region, view)
         return query
 
     def extract(self, image: Source) -> Features:
         """Features of an image, as those of the index were made."""
-        detect, describe = self._load()
-        settings = self.settings
-        return features.extract(
-            image,
-            detect,
-            describe,
-            settings.keypoints,
-            settings.max_size,
-            upright=settings.upright,
-        )
+        return self._describer.extract(image)
 
     def add(
         self,
@@ -247,31 +223,10 @@ class Index:
         """Features of a query image; the time it took is added to ``seconds``."""
         if isinstance(image, Features):
             return image
-        start = perf_counter()
-        self._load()
-        seconds["load"] += perf_counter() - start
         found = self.extract(image)
         for stage, time in found.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + time
         return found
-
-    def _ready(self, vocabulary: Vocabulary) -> float:
-        """Seconds to make ready what the first query needs, and no other."""
-        start = perf_counter()
-        with self._loading:
-            if self._warm is not vocabulary:
-                row = np.ones((1, vocabulary.words.shape[1]), np.float32)
-                vocabulary.signatures(row, vocabulary.assign(row))
-                self._warm = vocabulary
-        return perf_counter() - start
-
-    def _load(self) -> tuple[Detector, Descriptor]:
-        with self._loading:
-            if self._extractor is None:
-                detect, describe = self.settings.load()
-                compare(self.snapshot.settings, identity(self.settings, describe), self.folder)
-                self._extractor = detect, describe
-            return self._extractor
 
     def _names(self, image: Path) -> list[str]:
         """The names of the photos that a path, a folder or a name stands for."""
@@ -288,15 +243,3 @@ class Index:
 
 def _paths(images: Photos) -> list[Path]:
     return [Path(images)] if isinstance(images, str | os.PathLike) else [Path(i) for i in images]
-
-
-def _check_box(box: Box | None, view: Features) -> None:
-    if box is None:
-        return
-    x, y, width, height = box
-    across, down = view.image_size
-    if x >= across or y >= down or x + width <= 0 or y + height <= 0:
-        raise HardnetError(
-            f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
-            f"{across}x{down} pixels"
-        )
