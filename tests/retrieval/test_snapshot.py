@@ -23,6 +23,8 @@ def test_numbers_of_images(made_index: Path, made: SimpleNamespace) -> None:
     assert [snapshot.locate(k) for k in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [snapshot.name(k) for k in range(4)] == ["a", "b", "c", "d"]
     assert [snapshot.find(name) for name in "abcd"] == [0, None, 2, 3]
+    assert snapshot.find_many(["d", "nobody", "b", "a"]).tolist() == [3, -1, -1, 0]
+    assert snapshot.find_many([]).tolist() == []
     assert snapshot.names() == ["a", "c", "d"]
     assert snapshot.size(3) == made.make_image("d").size
     assert snapshot.file(3) == (made.make_image("d").file_bytes, 0)

@@ -13,11 +13,13 @@ from hardnet.retrieval import writer as writing
 from hardnet.retrieval.checks import verify
 from hardnet.retrieval.segment import IndexedImage
 from hardnet.retrieval.snapshot import open_snapshot
+from hardnet.retrieval.staging import MANY
 from hardnet.retrieval.statistics import compute
 from hardnet.retrieval.writer import Writer
 
 HOLD = """
 import sys
+from hardnet.retrieval.staging import MANY
 from hardnet.retrieval.writer import Writer
 with Writer(sys.argv[1]):
     print("held", flush=True)
@@ -169,13 +171,17 @@ def test_compaction_spares_full_segments(
 def test_many_small_commits_do_not_make_many_segments(
     tmp_path: Path, made: SimpleNamespace, new_index: dict[str, object]
 ) -> None:
-    with Writer(tmp_path / "i", new_index) as writer:
-        for k in range(40):
+    counts = []
+    with Writer(tmp_path / "i", new_index, segment_features=3000) as writer:
+        for k in range(50):
             writer.add([made.make_image(str(k))])
             writer.commit()
+            counts.append(len(open_snapshot(tmp_path / "i").segments))
     snapshot = open_snapshot(tmp_path / "i")
-    assert len(snapshot.segments) <= writing.MANY + 1
-    assert made.state_of(snapshot) == {str(k): 0 for k in range(40)}
+    assert counts[: MANY - 1] == list(range(1, MANY))
+    assert max(counts) <= 2 * MANY
+    assert max(segment.features for segment in snapshot.segments) <= 3000
+    assert made.state_of(snapshot) == {str(k): 0 for k in range(50)}
 
 
 def test_statistics_are_those_of_the_living(made_index: Path) -> None:

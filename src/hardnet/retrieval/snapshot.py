@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.columns import REPAIR, Column, map_columns
@@ -110,12 +114,20 @@ class Snapshot:
 
     def find(self, name: str) -> int | None:
         """The image of that name, if it is in the index."""
-        hashed = HashedNames([name])
+        image = int(self.find_many([name])[0])
+        return None if image < 0 else image
+
+    def find_many(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """(N,) the images of those names; -1 where there is none. Much quicker than one by one."""
+        hashed = HashedNames(names)
+        out = np.full(len(names), -1, np.int64)
         for segment, base, living in zip(self.segments, self.bases, self.alive, strict=True):
-            local = int(segment.find_many(hashed)[0])
-            if local >= 0 and (living is None or living[local]):
-                return base + local
-        return None
+            local = segment.find_many(hashed)
+            rows = np.flatnonzero(local >= 0)
+            if living is not None:
+                rows = rows[living[local[rows]]]
+            out[rows] = base + local[rows]
+        return out
 
     def names(self) -> list[str]:
         """The names of all images that are in the index."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,11 @@ from hardnet.retrieval.names import HashedNames
 from hardnet.retrieval.segment import IndexedImage, Segment, write_segment
 from hardnet.retrieval.segment_columns import SEGMENT_IMAGES, SegmentFacts
 from hardnet.retrieval.statistics import Alive
+
+MANY = 16
+"""So many segments of about the same size may be; one more, and they are made one."""
+MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
+"""What is about the same size: shares of a full segment."""
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""
@@ -94,13 +100,27 @@ class Staging:
                 self.changed = True
         return found
 
-    def smaller(self, share: float) -> list[Staged]:
-        """The segments that hold less than this share of a full one."""
+    def between(self, low: float, high: float) -> list[Staged]:
+        """The segments that hold such a share of a full one; ``low`` belongs to it."""
+        shares = (
+            compaction.fullness(staged.part, self._segment_features, SEGMENT_IMAGES)
+            for staged in self.segments
+        )
         return [
             staged
-            for staged in self.segments
-            if compaction.fullness(staged.part, self._segment_features, SEGMENT_IMAGES) < share
+            for staged, share in zip(self.segments, shares, strict=True)
+            if low <= share < high
         ]
+
+    def tidy(self) -> None:
+        """Make one of many segments of about the same size, so that small commits do not add up.
+
+        An image is written anew once per order of magnitude, however many commits there are.
+        """
+        for low, high in pairwise(MAGNITUDES):
+            alike = self.between(low, high)
+            if len(alike) > MANY:
+                self.merge(alike)
 
     def merge(self, chosen: Sequence[Staged], progress: Progress | None = None) -> None:
         """Put as few new segments as possible in the place of some, without removed images."""

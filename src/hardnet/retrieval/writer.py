@@ -26,10 +26,6 @@ SEGMENT_FEATURES = 4_000_000
 """A segment is written when so many features are in hand: a hundred megabytes."""
 FEATURES_PER_WORD = 8
 """But at least so many per word, or the table of a large vocabulary would weigh too much."""
-SMALL = 1 / 16
-"""A segment with less than this share of a full one is small..."""
-MANY = 16
-"""...and more small ones than this are made one at the next commit."""
 
 
 class Writer:
@@ -156,7 +152,7 @@ class Writer:
         """
         self._check()
         self._flush()
-        small = self._staging.smaller(1 / 2)
+        small = self._staging.between(0, 1 / 2)
         chosen = [
             staged
             for staged in self._staging.segments
@@ -174,9 +170,7 @@ class Writer:
         self._flush()
         if isinstance(self._present, Manifest) and not self._staging.changed:
             return self.generation
-        small = self._staging.smaller(SMALL)
-        if len(small) > MANY:
-            self._staging.merge(small)
+        self._staging.tidy()
         # After a failure in here it is open which generation readers see: no second attempt.
         self._usable = False
         with writing(self.folder):
