@@ -19,6 +19,7 @@ from hardnet.bench.report import (
     figure_experiment,
     figure_hpatches,
     figure_retrieval,
+    figure_retrieval_growth,
     figure_sfm,
     figure_stereo,
     figure_w1bs,
@@ -28,6 +29,7 @@ from hardnet.bench.report import (
     match_pair,
     pairs,
     retrieval,
+    retrieval_growth,
     retrieval_speed,
     sfm,
     stereo,
@@ -90,6 +92,11 @@ KINDS: Mapping[str, Kind] = {
         retrieval.tables, {"distractors": figure_retrieval.draw}, figure_retrieval.has_curve
     ),
     "retrieval_speed": Kind(retrieval_speed.tables),
+    "retrieval_growth": Kind(
+        retrieval_growth.tables,
+        {"growth": figure_retrieval_growth.draw},
+        figure_retrieval_growth.has_curve,
+    ),
     "hpatches_scale": Kind(hpatches_scale.tables),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
