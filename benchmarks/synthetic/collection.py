@@ -25,7 +25,7 @@ from hardnet.retrieval.vocabulary import Vocabulary
 
 TICKETS = 1 << 22
 """A word is drawn by taking one of so many tickets; popular words have more of them."""
-NOISES = 1 << 20
+NOISES = 1 << 17
 """So many different disturbances of signatures."""
 SIZE = (1024, 768)
 
