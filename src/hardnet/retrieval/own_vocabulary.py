@@ -32,6 +32,9 @@ from hardnet.retrieval.work_folder import begin, owned
 PER_WORD = 24
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
 
+FEWEST_PER_WORD = 8
+"""A collection of a few photos gets so few words that views of one thing can share them."""
+
 VOCABULARY = "vocabulary.safetensors"
 
 Progress = Callable[[str, int, int], None]
@@ -95,7 +98,8 @@ def train_on_photos(
             f"none of {len(chosen)} photos has a keypoint: there is nothing to make visual words of"
             + (f" (skipped: {len(skipped)})" if skipped else "")
         )
-    size = words or size_for(len(rows) * len(photos) // max(len(kept), 1))
+    suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
+    size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)
     from hardnet.retrieval import kmeans  # faiss, which a given vocabulary does without
 
     vocabulary = kmeans.train(
