@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +21,21 @@ PROGRAM = Path(__file__).with_name("restless_writer.py")
 def made() -> SimpleNamespace:
     """Images that follow from their names, and what changes them: see restless_writer.py."""
     return SimpleNamespace(program=[sys.executable, str(PROGRAM)], **runpy.run_path(str(PROGRAM)))
+
+
+@pytest.fixture(scope="session")
+def nursery(made: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    """``start(folder, log, seed)`` starts a process that never stops changing an index."""
+    with subprocess.Popen(made.program, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def start(folder: Path, log: Path, seed: int) -> int:
+            print(json.dumps([str(folder), str(log), seed]), file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        yield SimpleNamespace(start=start)
+        process.kill()
 
 
 @pytest.fixture

@@ -6,9 +6,7 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,31 +17,6 @@ from hardnet.folder_lock import FolderLock
 from hardnet.retrieval.checks import verify
 from hardnet.retrieval.snapshot import open_snapshot
 from hardnet.retrieval.writer import Writer
-
-
-class Nursery:
-    """Starts writers, one after the other."""
-
-    def __init__(self, program: list[str]) -> None:
-        self._process = subprocess.Popen(program, stdin=-1, stdout=-1, text=True)
-
-    def start(self, folder: Path, log: Path, seed: int) -> int:
-        """A writer of an index, by the number of its process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps([str(folder), str(log), seed]), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def nursery(made: SimpleNamespace) -> Iterator[Nursery]:
-    nursery = Nursery(made.program)
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture
@@ -69,7 +42,7 @@ def notes(log: Path) -> list[tuple[str, dict[str, int]]]:
     return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
-def survive(folder: Path, made: SimpleNamespace, nursery: Nursery, kills: int) -> None:
+def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills: int) -> None:
     choose = random.Random(0)
     before: dict[str, int] = {}
     commits = moved = swept = 0
@@ -108,12 +81,14 @@ def survive(folder: Path, made: SimpleNamespace, nursery: Nursery, kills: int) -
     assert left == {*after.manifest.files(), "manifest.json", "lock"}
 
 
-def test_killed_many_times(folder: Path, made: SimpleNamespace, nursery: Nursery) -> None:
+def test_killed_many_times(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace) -> None:
     survive(folder, made, nursery, 15)
 
 
 @pytest.mark.slow
-def test_killed_hundreds_of_times(folder: Path, made: SimpleNamespace, nursery: Nursery) -> None:
+def test_killed_hundreds_of_times(
+    folder: Path, made: SimpleNamespace, nursery: SimpleNamespace
+) -> None:
     survive(folder, made, nursery, 300)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,31 +39,26 @@ def read_for(folder: Path, made: SimpleNamespace, seconds: float) -> list[tuple[
     return seen
 
 
-def read_while_writing(folder: Path, made: SimpleNamespace, seconds: float) -> int:
+def read_while_writing(
+    folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, seconds: float
+) -> int:
     new = {"settings": {}, "vocabulary": made.make_vocabulary()}
     with Writer(folder, new) as writer:
         writer.commit()
     log = folder.parent / "log"
-    with (
-        subprocess.Popen(made.program, stdin=-1, stdout=-1, text=True) as nursery,
-        ThreadPoolExecutor(READERS + 1) as pool,
-    ):
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        print(json.dumps([str(folder), str(log), 1]), file=nursery.stdin, flush=True)
-        writing = int(nursery.stdout.readline())
-        try:
+    writing = nursery.start(folder, log, 1)
+    try:
+        with ThreadPoolExecutor(READERS) as pool:
             readers = [pool.submit(read_for, folder, made, seconds) for _ in range(READERS)]
             checks = 0
             while not all(reader.done() for reader in readers):
                 assert verify(folder).ok
                 checks += 1
-            seen = [reader.result() for reader in readers]
-        finally:
-            os.kill(writing, signal.SIGKILL)
-            nursery.kill()
+        seen = [reader.result() for reader in readers]
+    finally:
+        os.kill(writing, signal.SIGKILL)
     # Generation g is the state of the (g - 1)th commit: every reader saw one that was committed.
-    said = [json.loads(line) for line in log.read_text().splitlines()]
+    said = [json.loads(line) for line in log.read_text().splitlines(True) if line.endswith("\n")]
     states = [{}, *(state for note, state in said if note == "coming")]
     generations: set[int] = set()
     for reader in seen:
@@ -77,10 +71,14 @@ def read_while_writing(folder: Path, made: SimpleNamespace, seconds: float) -> i
     return len(generations)
 
 
-def test_readers_see_whole_generations(tmp_path: Path, made: SimpleNamespace) -> None:
-    assert read_while_writing(tmp_path / "index", made, 2.5) > 1
+def test_readers_see_whole_generations(
+    tmp_path: Path, made: SimpleNamespace, nursery: SimpleNamespace
+) -> None:
+    assert read_while_writing(tmp_path / "index", made, nursery, 1.5) > 1
 
 
 @pytest.mark.slow
-def test_readers_see_whole_generations_for_long(tmp_path: Path, made: SimpleNamespace) -> None:
-    assert read_while_writing(tmp_path / "index", made, 60) > 100
+def test_readers_see_whole_generations_for_long(
+    tmp_path: Path, made: SimpleNamespace, nursery: SimpleNamespace
+) -> None:
+    assert read_while_writing(tmp_path / "index", made, nursery, 60) > 100

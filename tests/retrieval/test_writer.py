@@ -98,15 +98,27 @@ def test_the_later_image_of_a_name_counts(made_index: Path, made: SimpleNamespac
 def test_removing(made_index: Path, made: SimpleNamespace) -> None:
     with Writer(made_index) as writer:
         writer.add([made.make_image("x"), made.make_image("y")])
-        assert writer.remove(["x", "b", "a", "nobody", "a"]) == ["b", "nobody"]
-        assert writer.remove(["a"]) == ["a"]
+        assert writer.remove(["x", "b", "c", "nobody", "c"]) == ["b", "nobody"]
+        assert writer.remove(["c"]) == ["c"]
         writer.commit()
     snapshot = open_snapshot(made_index)
-    assert made.state_of(snapshot) == dict.fromkeys("cdy", 0)
-    assert [snapshot.find(name) for name in "ab"] == [None, None]
+    assert made.state_of(snapshot) == dict.fromkeys("ady", 0)
+    assert [snapshot.find(name) for name in "bc"] == [None, None]
     assert snapshot.manifest.removed == 2
     alive = [None if living is None else living.tolist() for living in snapshot.alive]
-    assert alive == [[False, False], None, None]
+    assert alive == [[True, False], [False, True], None]
+
+
+def test_a_segment_without_living_images_goes(made_index: Path, made: SimpleNamespace) -> None:
+    with Writer(made_index) as writer:
+        writer.remove(["a"])
+        writer.commit()
+        assert len(open_snapshot(made_index).segments) == 1
+        assert made.state_of(open_snapshot(made_index)) == dict.fromkeys("cd", 0)
+        writer.remove(["c", "d"])
+        writer.commit()
+    assert open_snapshot(made_index).segments == ()
+    assert only_what_is_named(made_index)
 
 
 def test_a_removed_image_can_come_back(made_index: Path, made: SimpleNamespace) -> None:
@@ -149,17 +161,17 @@ def test_compaction_spares_full_segments(
 ) -> None:
     with Writer(tmp_path / "i", new_index, segment_features=100) as writer:
         writer.add(made.make_image(str(k), features=10) for k in range(45))
-        writer.remove(["3", *(str(k) for k in range(10, 14)), *(str(k) for k in range(30, 40))])
+        writer.remove(["3", *(str(k) for k in range(10, 14)), *(str(k) for k in range(30, 39))])
         writer.commit()
         names = [entry.name for entry in open_snapshot(tmp_path / "i").manifest.segments]
         assert len(names) == 5
         writer.compact(waste=0.2)
         writer.commit()
         after = open_snapshot(tmp_path / "i")
-        # 10 % of the first are dead, 40 % of the second, all of the fourth; the last is half full.
+        # 10 % of the first are dead, 40 % of the second, 90 % of the fourth; the last is half full.
         kept = [entry.name for entry in after.manifest.segments]
         assert kept[:3] == [names[0], names[2], names[4]]
-        assert [segment.features for segment in after.segments] == [100, 100, 50, 60]
+        assert [segment.features for segment in after.segments] == [100, 100, 50, 70]
         writer.compact(waste=0)
         writer.commit()
         last = open_snapshot(tmp_path / "i")

@@ -116,7 +116,9 @@ class Staging:
         """Make one of many segments of about the same size, so that small commits do not add up.
 
         An image is written anew once per order of magnitude, however many commits there are.
+        Segments without a living image go: that needs no room on the disk.
         """
+        self.segments = [s for s in self.segments if s.alive is None or s.alive.any()]
         for low, high in pairwise(MAGNITUDES):
             alike = self.between(low, high)
             if len(alike) > MANY:

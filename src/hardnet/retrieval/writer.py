@@ -24,7 +24,7 @@ from hardnet.retrieval.sweep import sweep
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written when so many features are in hand: a hundred megabytes."""
-FEATURES_PER_WORD = 8
+FEATURES_PER_WORD = 16
 """But at least so many per word, or the table of a large vocabulary would weigh too much."""
 
 
