@@ -53,14 +53,14 @@ class Assigner:
 
         def assign(start: int) -> None:
             part = np.ascontiguousarray(rows[start : start + ROWS], np.float32)
-            found = self._candidates(part, count + MORE)
+            found = self.candidates(part, count + MORE)
             refine(part, self._words, self._half, found, out[start : start + ROWS])
 
         map_threads(assign, range(0, len(rows), ROWS))
         return out
 
-    def _candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
-        """(N, count) words whose integer products say that they may be near; -1 for none."""
+    def candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
+        """(N, count) words that are near by their integer products, -1 for none; on this thread."""
         moved = rows * self._row_scale
         moved += np.float32(64.5)
         small = np.clip(moved, 1, 127, out=moved).astype(np.uint8)

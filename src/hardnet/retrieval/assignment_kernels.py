@@ -119,3 +119,78 @@ def add_rows(
         counts[labels[n]] += 1
         for d in range(rows.shape[1]):
             sums[labels[n], d] += rows[n, d]
+
+
+@njit(nogil=True, cache=True)
+def group_rows(
+    probes: NDArray[np.int32], cells: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The rows that look into each cell.
+
+    Args:
+        probes: (N, P) cells each row looks into; -1 for none.
+        cells: number of cells C.
+
+    Returns:
+        starts (C + 1,) and rows: those of cell c are ``rows[starts[c]:starts[c + 1]]``, ascending.
+    """
+    starts = np.zeros(cells + 1, np.int64)
+    for n in range(len(probes)):
+        for cell in probes[n]:
+            if cell >= 0:
+                starts[cell + 1] += 1
+    for c in range(cells):
+        starts[c + 1] += starts[c]
+    ends = starts[:-1].copy()
+    rows = np.empty(starts[cells], np.int32)
+    for n in range(len(probes)):
+        for cell in probes[n]:
+            if cell >= 0:
+                rows[ends[cell]] = n
+                ends[cell] += 1
+    return starts, rows
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def scan_cells(
+    rows: NDArray[np.float32],
+    words: NDArray[np.float32],
+    half: NDArray[np.float32],
+    cell_starts: NDArray[np.int64],
+    row_starts: NDArray[np.int64],
+    row_numbers: NDArray[np.int32],
+    out: NDArray[np.int32],
+) -> None:
+    """The nearest words of each row in the cells it looks into.
+
+    Cell after cell, so that its words are in the cache for all rows that look into it.
+
+    Args:
+        rows: (N, D).
+        words: (K, D), those of a cell next to each other.
+        half: (K,) half their squared lengths.
+        cell_starts: (C + 1,) where the words of each cell begin.
+        row_starts: (C + 1,) of ``group_rows``.
+        row_numbers: of ``group_rows``.
+        out: (N, M) the nearest, nearest first; -1 where there are not so many.
+    """
+    last = out.shape[1] - 1
+    nearest = np.full(out.shape, np.inf, np.float32)
+    out[:] = -1
+    for cell in range(len(cell_starts) - 1):
+        for k in range(row_starts[cell], row_starts[cell + 1]):
+            n = row_numbers[k]
+            row = rows[n]
+            for word in range(cell_starts[cell], cell_starts[cell + 1]):
+                dot = np.float32(0)
+                for d in range(len(row)):
+                    dot += row[d] * words[word, d]
+                far = half[word] - dot
+                if far < nearest[n, last]:
+                    place = last
+                    while place > 0 and nearest[n, place - 1] > far:
+                        nearest[n, place] = nearest[n, place - 1]
+                        out[n, place] = out[n, place - 1]
+                        place -= 1
+                    nearest[n, place] = far
+                    out[n, place] = word

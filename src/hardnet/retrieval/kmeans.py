@@ -19,6 +19,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval import kmeans_checkpoint
 from hardnet.retrieval.assignment import Assigner, Rows
 from hardnet.retrieval.assignment_kernels import add_rows
+from hardnet.retrieval.cells import LARGE, CellAssigner, Cells, make_cells, recall
 from hardnet.retrieval.signature_training import median_thresholds, random_projection
 from hardnet.retrieval.vocabulary import Vocabulary, prepare
 
@@ -29,6 +30,7 @@ PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
 
 _CHUNK = 65_536
+_RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
 _SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
 
 
@@ -73,8 +75,8 @@ def train(
         words, done = kmeans_checkpoint.read(checkpoint, identity)
     total = (iterations + 1) * len(data.chosen)
     for iteration in range(done, iterations):
+        words, assigner, _ = _search_structure(words)
         sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-        assigner = Assigner(words)
         for start, rows in data.chunks():
             add_rows(rows, assigner(rows)[:, 0], sums, counts)
             if progress is not None:
@@ -84,6 +86,14 @@ def train(
         if checkpoint is not None:
             kmeans_checkpoint.write(checkpoint, words, iteration + 1, identity)
     return _finish(data, words, descriptor, seed, iterations, progress, dict(provenance or {}))
+
+
+def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:
+    """What finds the nearest of the words, which many words are put into another order for."""
+    if len(words) <= LARGE:
+        return words, Assigner(words), None
+    words, cells = make_cells(words)
+    return words, CellAssigner(words, cells), cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +166,7 @@ def _finish(
     """The last assignment, the thresholds, and what is known about the words."""
     count = len(data.chosen)
     labels, squares = np.empty(count, np.int32), 0.0
-    assigner = Assigner(words)
+    words, assigner, cells = _search_structure(words)
     for start, rows in data.chunks():
         labels[start : start + len(rows)] = assigner(rows)[:, 0]
         far = rows - words[labels[start : start + len(rows)]]
@@ -165,10 +175,17 @@ def _finish(
             progress(
                 "learning words", iterations * count + start + len(rows), (iterations + 1) * count
             )
+    facts: dict[str, Any] = {}
+    if isinstance(assigner, CellAssigner):
+        some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
+        facts["assignment_recall"] = recall(assigner, words, some)
     used = np.bincount(labels, minlength=len(words)) > 0
-    words, labels = words[used], (np.cumsum(used, dtype=np.int32) - 1)[labels]
+    kept = np.concatenate([[0], np.cumsum(used)])  # of the words before each
+    words, labels = words[used], kept[labels].astype(np.int32)
+    if cells is not None:
+        cells = Cells(cells.centres, kept[cells.starts])
     projection = random_projection(words.shape[1], seed)
-    facts = {
+    facts |= {
         "training_descriptors": count,
         "seed": seed,
         "iterations": iterations,
@@ -181,4 +198,5 @@ def _finish(
         median_thresholds(words, projection, labels, data.read),
         descriptor,
         provenance | facts,
+        cells,
     )

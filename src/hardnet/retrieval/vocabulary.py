@@ -1,4 +1,4 @@
-"""Visual words: the space of descriptors cut into cells, and signatures that refine a cell."""
+"""Visual words: the centres that descriptors are near to, and signatures that tell more."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from safetensors.numpy import save_file
 from hardnet.detectors.threads import map_threads
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner
+from hardnet.retrieval.cells import CellAssigner, Cells
 from hardnet.retrieval.hamming import BITS, Signatures, pack_bits
 
 Rows = NDArray[np.float32]
 
+SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
+
 FORMAT = "hardnet-vocabulary-1"
 _ROWS = 1024  # of which signatures are made at once by a thread
 _ARRAYS = ("words", "mean", "projection", "thresholds")
+_CELL_ARRAYS = ("centres", "starts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +36,13 @@ class Vocabulary:
     """Words and what signatures need.
 
     Attributes:
-        words: (K, D) float32, centres of the cells in the space of ``prepare``.
+        words: (K, D) float32, in the space of ``prepare``.
         mean: (D,) float32, of the training descriptors.
         projection: (128, D) float32, orthogonal rows.
         thresholds: (K, 128) float16, per word the medians of the projected training descriptors.
         descriptor: whose descriptors these are words of.
         provenance: who made it, of what; JSON values.
+        cells: of a large vocabulary, whose nearest words are then found by them.
     """
 
     words: Rows
@@ -46,6 +51,7 @@ class Vocabulary:
     thresholds: NDArray[np.float16]
     descriptor: str
     provenance: dict[str, Any] = field(default_factory=dict)
+    cells: Cells | None = None
 
     def __len__(self) -> int:
         return len(self.words)
@@ -54,8 +60,7 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """16 hex digits that change with any number in it."""
         digest = hashlib.sha256(self.descriptor.encode())
-        for name in _ARRAYS:
-            values = np.ascontiguousarray(getattr(self, name))
+        for name, values in _arrays(self).items():
             digest.update(f"{name} {values.shape} {values.dtype}".encode())
             digest.update(values.tobytes())
         return digest.hexdigest()[:16]
@@ -73,8 +78,10 @@ class Vocabulary:
         return self._assigner(prepared, count)
 
     @cached_property
-    def _assigner(self) -> Assigner:
-        return Assigner(self.words)
+    def _assigner(self) -> Assigner | CellAssigner:
+        if self.cells is None:
+            return Assigner(self.words)
+        return CellAssigner(self.words, self.cells)
 
     def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
@@ -105,15 +112,22 @@ def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
     return rows
 
 
+def _arrays(vocabulary: Vocabulary) -> dict[str, NDArray[Any]]:
+    """All its numbers, by name."""
+    arrays = {name: getattr(vocabulary, name) for name in _ARRAYS}
+    if vocabulary.cells is not None:
+        arrays |= {name: getattr(vocabulary.cells, name) for name in _CELL_ARRAYS}
+    return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+
+
 def save(vocabulary: Vocabulary, path: Path | str) -> None:
     """Write a vocabulary as safetensors."""
-    arrays = {name: np.ascontiguousarray(getattr(vocabulary, name)) for name in _ARRAYS}
     facts = {
         "format": FORMAT,
         "descriptor": vocabulary.descriptor,
         "provenance": json.dumps(vocabulary.provenance, sort_keys=True),
     }
-    save_file(arrays, str(path), facts)
+    save_file(_arrays(vocabulary), str(path), facts)
 
 
 def load(path: Path | str) -> Vocabulary:
@@ -125,11 +139,17 @@ def load(path: Path | str) -> Vocabulary:
             facts: dict[str, str] = stored.metadata() or {}
             if facts.get("format") != FORMAT:
                 raise HardnetError(f"{path} is not a vocabulary of this version of hardnet")
-            arrays = {name: stored.get_tensor(name) for name in _ARRAYS}
+            arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable vocabulary: {error}") from error
+    if missing := [name for name in _ARRAYS if name not in arrays]:
+        raise HardnetError(f"{path} has no {', '.join(missing)}; make it again")
+    has_cells = all(name in arrays for name in _CELL_ARRAYS)
     vocabulary = Vocabulary(
-        **arrays, descriptor=facts["descriptor"], provenance=json.loads(facts["provenance"])
+        **{name: arrays[name] for name in _ARRAYS},
+        descriptor=facts["descriptor"],
+        provenance=json.loads(facts["provenance"]),
+        cells=Cells(**{name: arrays[name] for name in _CELL_ARRAYS}) if has_cells else None,
     )
     _check(vocabulary, path)
     return vocabulary
@@ -150,6 +170,12 @@ def _check(vocabulary: Vocabulary, path: Path | str) -> None:
 
 
 def size_for(features: int) -> int:
-    """A sensible number of words for a collection of so many features."""
-    power = round(math.log2(max(features, 1) / 16))
-    return 1 << min(max(power, 10), 16)
+    """A sensible number of words for a collection of so many features: a power of two.
+
+    A word needs some 16 descriptors to be learned from (8k words for the 118k features of 300 small
+    photographs); the published number, 65,536, is reached with a million features and kept, for
+    Hamming signatures do the rest. Past 2048 features per word the lists that a query reads become
+    the cost, so a collection of more than 134 million features has more words, up to a million.
+    """
+    wanted = max(min(features / 16, PUBLISHED_SIZE), features / 2048, SMALLEST_SIZE)
+    return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
