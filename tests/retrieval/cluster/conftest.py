@@ -6,12 +6,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hardnet import extract
 from hardnet.features import Features
+from hardnet.retrieval.index import Index
 from hardnet.retrieval.kmeans import train
+from hardnet.retrieval.modes import MODES
 from hardnet.retrieval.quantise import quantise
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.retrieval.writer import Writer
@@ -47,7 +51,7 @@ class SmallIndex:
 
 
 @pytest.fixture(scope="session")
-def ray() -> Iterator[object]:
+def ray() -> Iterator[Any]:
     """A Ray with two worker processes' worth of room; ended after the last test."""
     module = pytest.importorskip(
         "ray", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'
@@ -73,8 +77,6 @@ def small(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallIndex:
         for name, path in paths.items()
     }
     rows = [one.descriptors for one in features.values()]
-    import numpy as np
-
     vocabulary = train(np.concatenate(rows), 64, descriptor="hardnet", seed=0)
     folder = tmp_path_factory.mktemp("cluster") / "index"
     with Writer(folder, {"settings": dict(SETTINGS), "vocabulary": vocabulary}) as writer:
@@ -82,3 +84,18 @@ def small(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallIndex:
             writer.add(quantise(name, features[name], vocabulary) for name in group)
             writer.commit()
     return SmallIndex(folder, paths, features, vocabulary)
+
+
+@pytest.fixture(scope="session")
+def local(small: SmallIndex) -> Index:
+    """The same index in this process; its kernels are compiled before others need them."""
+    index = Index(small.folder)
+    for mode in MODES:
+        index.search(small.features["camera.png"], mode=mode)
+    return index
+
+
+def pid_of(ray: Any, actor: Any) -> int:
+    """The process of an actor."""
+    pid: int = ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+    return pid

@@ -72,7 +72,7 @@ def _start(ray: Any, address: str) -> None:
         ray.init(address="local", include_dashboard=False, **quiet)
         return
     if address != "auto":
-        _reach(address)  # Ray itself would try for many minutes
+        reach(address)  # Ray itself would try for many minutes
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -83,7 +83,7 @@ def _start(ray: Any, address: str) -> None:
         ) from error
 
 
-def _reach(address: str) -> None:
+def reach(address: str) -> None:
     """Raise if nobody listens there."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():

@@ -1,0 +1,86 @@
+"""An index built by worker processes of Ray is the index that one machine builds."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.build import build
+from hardnet.retrieval.cluster import build_on_cluster
+from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
+from hardnet.retrieval.cluster.describers import Describers
+from hardnet.retrieval.index_settings import IndexSettings
+from hardnet.retrieval.snapshot import open_snapshot
+
+from .conftest import SETTINGS, SmallIndex, pid_of
+
+
+def test_the_same_index(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
+    broken, gone = tmp_path / "broken.png", tmp_path / "gone.png"
+    broken.write_bytes(b"words, not pixels" * 20)
+    photos = small.photos | {"broken.png": broken, "gone.png": gone}
+    settings = IndexSettings(**SETTINGS)
+    # The words are trained on a sample of two photos; the others are described afterwards.
+    reports = [
+        make(tmp_path / name, photos, settings, words=16, commit_images=4)
+        for name, make in (("here", build), ("there", build_on_cluster))
+    ]
+    assert vars(reports[0]) == vars(reports[1])
+    assert sorted(reports[1].skipped) == ["broken.png", "gone.png"]
+    here, there = (open_snapshot(tmp_path / name) for name in ("here", "there"))
+    assert here.names() == there.names()
+    assert here.vocabulary.fingerprint == there.vocabulary.fingerprint
+    facts = [[(s.name, s.facts) for s in one.manifest.segments] for one in (here, there)]
+    assert facts[0] == facts[1]  # sizes and checksums of all columns
+    assert here.manifest.state == there.manifest.state
+
+
+def test_a_killed_worker_loses_nothing(ray: Any, small: SmallIndex) -> None:
+    with Describers(ray, IndexSettings(**SETTINGS), workers=1) as describers:
+        states = {name: {"bytes": 1, "mtime_ns": 2} for name in small.photos}
+        results = describers.indexed(small.photos, states, small.vocabulary)
+        first = next(results)
+        os.kill(pid_of(ray, describers.actors[0]), signal.SIGKILL)
+        found = dict([first, *results])
+    assert list(found) == list(small.photos)
+    from hardnet.retrieval.quantise import quantise
+
+    for name, image in found.items():
+        assert not isinstance(image, HardnetError)
+        expected = quantise(name, small.features[name], small.vocabulary, states[name])
+        assert (image.name, image.size, image.file_bytes, image.mtime_ns) == (
+            expected.name,
+            expected.size,
+            1,
+            2,
+        )
+        for column in ("words", "signatures", "geometry"):
+            np.testing.assert_array_equal(getattr(image, column), getattr(expected, column))
+
+
+def test_other_weights_are_refused() -> None:
+    actor = DescribeActor(SETTINGS, {"weights": "others"}, 1)
+    with pytest.raises(HardnetError, match=r"node \S+: the index was made with other weights"):
+        actor.ready()
+
+
+def test_a_photo_that_only_the_driver_sees(
+    small: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hardnet.retrieval.cluster.describers import _error
+
+    path = tmp_path / "there.png"
+    photo = Photo(str(path), "there.png", {})
+    [found] = DescribeActor(SETTINGS, {}, 1).features([photo])
+    assert isinstance(found, Failure)
+    assert found.unseen_by
+    assert "does not exist" in str(_error(photo, path, found))  # nobody sees it
+    path.touch()
+    with pytest.raises(HardnetError, match=r"node \S+ does not see .*there.png: put the photos"):
+        _error(photo, path, found)

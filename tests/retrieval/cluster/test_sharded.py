@@ -1,0 +1,218 @@
+"""Shards in real worker processes of Ray, some of them killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.retrieval.cluster.connect import Connection, load_ray, reach
+from hardnet.retrieval.cluster.nodes import check_nodes
+from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
+from hardnet.retrieval.cluster.sharded import ShardedIndex, divide
+from hardnet.retrieval.hits import Results
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.modes import MODES
+from hardnet.retrieval.quantise import quantise
+from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.writer import Writer
+
+from .conftest import NAMES, SmallIndex, pid_of
+
+
+@pytest.fixture(scope="module")
+def sharded(ray: Any, local: Index) -> Iterator[ShardedIndex]:
+    """Two shards of two segments each."""
+    with ShardedIndex(local.folder, shards=2) as index:
+        assert sorted(len(slot.positions) for slot in index._slots) == [2, 2]
+        yield index
+    assert ray.is_initialized()  # it was not the index that started Ray
+
+
+def assert_same(found: Results, expected: Results) -> None:
+    """The same hits, to the last bit."""
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        assert (one.path, one.image, one.score, one.inliers, one.view) == (
+            other.path,
+            other.image,
+            other.score,
+            other.inliers,
+            other.view,
+        )
+        for a, b in ((one.transform, other.transform), (one.region, other.region)):
+            assert (a is None) == (b is None)
+            if a is not None and b is not None:
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_results_are_those_of_one_machine(
+    mode: str, sharded: ShardedIndex, local: Index, small: SmallIndex
+) -> None:
+    for name in ("camera.png", "coffee.png"):
+        query = small.features[name]
+        found = sharded.search(query, len(NAMES), mode=mode)
+        assert_same(found, local.search(query, len(NAMES), mode=mode))
+        assert found.missing == []
+        assert found[0].path.endswith(name)
+
+
+def test_views_boxes_and_files(sharded: ShardedIndex, local: Index, small: SmallIndex) -> None:
+    query = [small.photos["chelsea.png"], small.photos["coins.png"]]
+    boxes = [(50.0, 50.0, 250.0, 200.0), None]
+    found = sharded.search(query, 5, boxes, "hqe+sv")
+    expected = local.search(query, 5, boxes, "hqe+sv")
+    assert_same(found, expected)
+    assert list(found.seconds) == list(expected.seconds)
+    assert [view.path for view in found.query] == [str(path) for path in query]
+
+
+def test_a_killed_shard_is_missing_then_comes_back(
+    ray: Any, sharded: ShardedIndex, local: Index, small: SmallIndex
+) -> None:
+    query = small.features["camera.png"]
+    mode = "hqe+sv"
+    victim, survivor = sharded._slots
+    old = pid_of(ray, victim.actor)
+    os.kill(old, signal.SIGKILL)
+    partial = sharded.search(query, len(NAMES), mode=mode)
+    # What is alive ranks as if the rest had never been asked, with the idf of the whole.
+    part = LocalShard(local.snapshot, survivor.positions)
+    assert_same(partial, local.search(query, len(NAMES), mode=mode, shards=part))
+    [missing] = partial.missing
+    names = [local.snapshot.manifest.segments[at].name for at in victim.positions]
+    assert missing.startswith("shard 1 of 2 (")
+    assert all(name in missing for name in names)
+    assert "its worker died and is being restarted" in missing
+    assert sharded.wait(60)
+    assert pid_of(ray, victim.actor) != old
+    complete = sharded.search(query, len(NAMES), mode=mode)
+    assert complete.missing == sharded.missing == []
+    assert_same(complete, local.search(query, len(NAMES), mode=mode))
+
+
+def test_a_hanging_shard_does_not_hang_the_query(
+    ray: Any, sharded: ShardedIndex, local: Index, small: SmallIndex, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(sharded, "timeout", 0.5)
+    hanging = pid_of(ray, sharded._slots[1].actor)
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        query = small.features["camera.png"]
+        found = sharded.search(query, mode="he")
+        [missing] = found.missing
+        assert "shard 2 of 2" in missing
+        assert "no answer within 0.5 s" in missing
+        again = sharded.search(query, mode="he")  # known to be away: nobody waits for it
+        assert again.missing == [missing]
+        assert again.seconds["score"] < 0.5
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+    assert sharded.wait(60)
+    assert_same(sharded.search(query), local.search(query))
+
+
+def test_all_shards_change_to_a_new_generation(
+    ray: Any, small: SmallIndex, local: Index, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    settings = local.settings.to_json()
+    vocabulary = small.vocabulary
+
+    def add(*names: str) -> None:
+        with Writer(folder) as writer:
+            writer.add(quantise(name, small.features[name], vocabulary) for name in names)
+            writer.commit()
+
+    with Writer(folder, {"settings": settings, "vocabulary": vocabulary}) as writer:
+        writer.commit()
+    add("camera.png", "brick.png")
+    query = small.features["coins.png"]
+    with ShardedIndex(folder, shards=1) as sharded:
+        assert len(sharded) == 2
+        assert not sharded.refresh()
+        before = sharded.search(query, mode="he")
+        add("coins.png", "page.png")
+        assert_same(sharded.search(query, mode="he"), before)
+        assert sharded.refresh()
+        assert_same(sharded.search(query), Index(folder).search(query))
+        assert len(sharded) == 4
+        # The files of this generation go away, and with them a process that would need them.
+        with Writer(folder) as writer:
+            writer.remove(["page.png"])
+            writer.compact(waste=0.0)
+            writer.commit()
+        pid = pid_of(ray, sharded._slots[0].actor)
+        os.kill(pid, signal.SIGKILL)
+        sharded.search(query)
+        assert sharded.wait(60)
+        assert len(sharded) == 3
+        assert_same(sharded.search(query), Index(folder).search(query))
+
+
+def test_nodes_must_see_the_folder_and_have_the_same_version(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_nodes(ray, [tmp_path]) == 1
+    with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
+        check_nodes(ray, [tmp_path, tmp_path / "nowhere"])
+    monkeypatch.setattr("hardnet.retrieval.cluster.nodes.metadata.version", lambda name: "9.9")
+    with pytest.raises(HardnetError, match=r"node \S+ has hardnet [\d.]+, this machine 9\.9"):
+        check_nodes(ray)
+
+
+def test_an_actor_says_what_it_does_not_see(local: Index, tmp_path: Path) -> None:
+    manifest = local.snapshot.manifest
+    with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
+        ShardActor().open(str(tmp_path / "nowhere"), manifest, (0,))
+    with pytest.raises(OutdatedError, match=r"does not see .*segments"):
+        ShardActor().open(str(tmp_path), manifest, (0,))
+    with pytest.raises(OutdatedError, match="generation 7"):
+        ShardActor().features_of(7, np.array([0]))
+
+
+def test_addresses(ray: Any) -> None:
+    with pytest.raises(HardnetError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
+        reach("127.0.0.1:1")
+    for wrong in ("nonsense", "ray://host", "host:port", "ray://:10001"):
+        with pytest.raises(HardnetError, match=f"{wrong} is no address of a Ray cluster"):
+            reach(wrong)
+    with pytest.raises(HardnetError, match="connected to another cluster than 127"):
+        Connection("127.0.0.1:1")
+
+
+def test_wrong_numbers(small: SmallIndex) -> None:
+    with pytest.raises(HardnetError, match="shards is 0"):
+        ShardedIndex(small.folder, shards=0)
+    with pytest.raises(HardnetError, match="timeout is 0"):
+        ShardedIndex(small.folder, timeout=0)
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"ray .*hardnet\[cluster\]"):
+        load_ray()
+
+
+def test_the_local_index_needs_no_ray() -> None:
+    code = (
+        "import sys, hardnet.retrieval.index, hardnet.retrieval.cluster, hardnet.cli.index, "
+        "hardnet.cli.search; assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_segments_are_divided_by_their_weight() -> None:
+    assert divide([5, 1, 4, 2], 2) == [[0, 1], [2, 3]]
+    assert divide([3], 3) == [[0], [], []]
+    assert divide([0, 0, 0, 0], 2) == [[0, 2], [1, 3]]
+    assert divide([], 1) == [[]]
