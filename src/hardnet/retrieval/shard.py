@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POSTINGS_PER_PIECE = 1_000_000
 """Work below this, about a millisecond, is not worth another thread."""
+LIST_POSTINGS = 64
+"""To find a list in memory takes as long as to read so many postings."""
 
 Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Image numbers (n,) and their scores (n,)."""
@@ -111,7 +113,7 @@ class LocalShard:
             return kept + (self.snapshot.bases[position] + first), scores[kept]
 
         parts = self._pieces(lookup)
-        if self._postings(lookup, self.positions) > POSTINGS_PER_PIECE:
+        if self._work(lookup, self.positions) > POSTINGS_PER_PIECE:
             rankings = map_threads(piece, parts)
         else:
             rankings = [piece(part) for part in parts]
@@ -125,12 +127,14 @@ class LocalShard:
         """Spatial verification of each of ``images``, in their order."""
         from hardnet.retrieval.spatial import verify_images
 
-        found: dict[int, Verified] = {}
-        for position, local in self._by_segment(images):
+        def part(chosen: tuple[int, NDArray[np.int64]]) -> list[Verified]:
+            position, local = chosen
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            for verified in verify_images(query, segment, local, verification):
-                image = base + verified.image
-                found[image] = replace(verified, image=image)
+            answers = verify_images(query, segment, local, verification)
+            return [replace(one, image=base + one.image) for one in answers]
+
+        parts = map_threads(part, self._by_segment(images))
+        found = {one.image: one for answers in parts for one in answers}
         return [found[int(image)] for image in images]
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
@@ -194,10 +198,11 @@ class LocalShard:
         position = np.searchsorted(bases, numbers, side="right") - 1
         return [(int(one), numbers[position == one] - bases[one]) for one in np.unique(position)]
 
-    def _postings(self, lookup: Lookup, positions: Sequence[int]) -> int:
-        """About how many postings a query reads: all words are taken as equally frequent."""
+    def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
+        """About how long a query takes, in postings: all words are taken as equally frequent."""
         features: int = sum(self.snapshot.segments[position].features for position in positions)
-        return features * len(lookup.words) // max(len(self.statistics.idf), 1)
+        each = features // max(len(self.statistics.idf), 1) + LIST_POSTINGS * len(positions)
+        return each * len(lookup.words)
 
     def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:
         """Ranges of images (position of the segment, first, last) that share the work.
@@ -205,11 +210,11 @@ class LocalShard:
         What the pieces are changes no score.
         """
         wanted = 4 * max(cv2.getNumThreads(), 1)
-        share = max(self._postings(lookup, self.positions) // wanted, POSTINGS_PER_PIECE)
+        share = max(self._work(lookup, self.positions) // wanted, POSTINGS_PER_PIECE)
         pieces = []
         for position in self.positions:
             images = self.snapshot.segments[position].images
-            count = max(min(-(-self._postings(lookup, [position]) // share), images), 1)
+            count = max(min(-(-self._work(lookup, [position]) // share), images), 1)
             edges = np.linspace(0, images, count + 1).astype(int).tolist()
             pieces += [(position, first, last) for first, last in pairwise(edges)]
         return pieces
