@@ -223,12 +223,19 @@ def test_more_images_than_a_segment_holds(
     assert snapshot.statistics.document_counts[0] == 201
 
 
-def test_large_vocabularies_have_large_segments(tmp_path: Path, made: SimpleNamespace) -> None:
-    new = {"settings": {}, "vocabulary": made.make_vocabulary(1_000)}
-    with Writer(tmp_path / "i", new) as writer:
-        assert writer._segment_features == 4_000_000
-    # A million words: the table of a segment costs at most six bytes per word.
-    assert 6 / writing.FEATURES_PER_WORD < 1
+def test_large_vocabularies_have_large_segments(
+    tmp_path: Path,
+    made: SimpleNamespace,
+    new_index: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "SEGMENT_FEATURES", 100)
+    monkeypatch.setattr(writing, "FEATURES_PER_WORD", 4)  # times 50 words
+    with Writer(tmp_path / "i", new_index) as writer:
+        writer.add(made.make_image(str(k), features=20) for k in range(25))
+        writer.commit()
+    features = [segment.features for segment in open_snapshot(tmp_path / "i").segments]
+    assert features == [200, 200, 100]
 
 
 def test_the_second_writer_is_told(made_index: Path) -> None:
