@@ -21,6 +21,13 @@ the squared one (Lebeda et al. 2012)."""
 HYPOTHESIS_INLIERS = 3
 """A hypothesis with fewer inliers is not refined."""
 
+SURE_INLIERS = 30
+"""A refined model of so many inliers is better than the hypotheses of these inliers: they are not
+tried any more. It is the images that show the same that have many pairs, and most of them agree."""
+
+SLACK = 1.001
+"""The quick count is in single precision: its thresholds are wider by this."""
+
 
 @compiled
 def verify(
@@ -113,14 +120,15 @@ def _best_model(
         areas = area_of(query[j]), area_of(image[j])
         # NaN is neither a hypothesis nor an inlier.
         points[4, j] = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
+    rough, least = points.astype(np.float32), HYPOTHESIS_INLIERS - 1
     best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
     model, chosen = np.empty(12), np.empty(size, np.bool_)
     for i in _nearest_first(distances, max_hypotheses):
-        if np.isnan(points[4, i]):
+        if np.isnan(points[4, i]) or (best >= SURE_INLIERS and best_chosen[i]):
             continue
         frame_to_frame(query[i], image[i], model)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
-        if _count(points, model, limit, log_ratio) <= max(best, HYPOTHESIS_INLIERS - 1):
+        if _count(rough, model, limit * SLACK, log_ratio * SLACK) <= max(best, least):
             continue
         count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
         if count <= best or count < HYPOTHESIS_INLIERS:
@@ -164,12 +172,13 @@ def _nearest_first(distances: Any, most: int) -> Any:
 
 @compiled
 def _count(points: Any, model: Any, limit: float, log_ratio: float) -> int:
-    """How many pairs agree with a model."""
-    growth = np.log(model[0] * model[4] - model[1] * model[3])
-    count = 0
+    """How many pairs agree with a model; in single precision, eight at a time."""
+    rough = model.astype(np.float32)
+    growth = np.float32(np.log(model[0] * model[4] - model[1] * model[3]))
+    most, ratio, count = np.float32(limit), np.float32(log_ratio), np.int32(0)
     for j in range(points.shape[1]):
-        fits = (transfer_error(points, j, model) < limit) & (abs(points[4, j] - growth) < log_ratio)
-        count += fits
+        fits = (transfer_error(points, j, rough) < most) & (abs(points[4, j] - growth) < ratio)
+        count += np.int32(fits)
     return count
 
 
