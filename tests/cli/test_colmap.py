@@ -121,3 +121,26 @@ def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
         done = run.invoke(app, ["sfm", *arguments])
         assert isinstance(done.exception, HardnetError)
         assert message in str(done.exception)
+
+
+def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Settings] = []
+
+    def pretend(images: Path, work: Path, settings: Settings, **options: object) -> Report:
+        given.append(settings)
+        return Report(3, {}, 9, 3, 3, 99, {"sparse/0": ModelNumbers(3, 1234, 5000, 4.05, 0.51)})
+
+    def found(index: Path, photos: dict[str, Path], similar: int, **_: object) -> tuple:
+        assert (index, similar, len(photos)) == (Path("some.index"), 2, 4)
+        return [("camera.png", "motorcycle_left.png")], ["broken.jpg"]
+
+    monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
+    monkeypatch.setattr("hardnet.retrieval.similar_pairs.similar_pairs", found)
+    command = ["colmap", str(album), "-o", str(tmp_path / "work"), "--pairs", "retrieval"]
+    done = run.invoke(app, command)
+    assert "--pairs retrieval needs --index" in str(done.exception)
+    done = run.invoke(app, [*command, "--index", "some.index", "--similar", "2"])
+    assert done.exit_code == 0, done.exception
+    assert "1 photos are not in some.index" in done.stderr
+    assert given[0].pairs == tmp_path / "work.pairs.txt"
+    assert (tmp_path / "work.pairs.txt").read_text() == "camera.png\tmotorcycle_left.png\n"

@@ -33,7 +33,9 @@ features.h5 and report.json. Run it again after it was stopped and it goes on wh
 
 Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 
-[dim]Example:[/]  hardnet colmap photos -o work
+[dim]Examples:[/]  hardnet colmap photos -o work
+
+           hardnet colmap photos -o work --pairs retrieval --index photos.index
 """
 
 
@@ -49,6 +51,7 @@ class Pairs(StrEnum):
 
     exhaustive = "exhaustive"
     sequential = "sequential"
+    retrieval = "retrieval"
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +70,8 @@ def _colmap(
     max_size: MaxSize = 1600,
     upright: Upright = False,
     pairs: Annotated[
-        Pairs, typer.Option(help="All pairs, or photos taken one after the other.")
+        Pairs,
+        typer.Option(help="All pairs, photos taken one after the other, or similar photos."),
     ] = Pairs.exhaustive,
     pairs_file: Annotated[
         Path | None, typer.Option(help="Instead: match these pairs, two names of photos per line.")
@@ -81,6 +85,13 @@ def _colmap(
     loop: Annotated[
         int, typer.Option(min=0, help="Sequential: every so many photos with each other; 0: none.")
     ] = 0,
+    index: Annotated[
+        Path | None,
+        typer.Option(help="Retrieval: the photos in an index of `hardnet index build`."),
+    ] = None,
+    similar: Annotated[
+        int, typer.Option(min=1, help="Retrieval: with so many of the most similar photos.")
+    ] = 20,
     ratio: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
     ] = None,
@@ -110,7 +121,7 @@ def _colmap(
     workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    from hardnet.interop.colmap.pairs import PairSettings
+    from hardnet.interop.colmap.pairs import Method, PairSettings
     from hardnet.interop.colmap.reconstruction import reconstruct
     from hardnet.interop.colmap.settings import Settings
     from hardnet.matching.neighbours import RATIO
@@ -118,13 +129,21 @@ def _colmap(
     from hardnet.sfm.cameras import CameraSettings
     from hardnet.sfm.mapping import MapperSettings
 
+    chosen: PairSettings | Path
+    if pairs_file is not None:
+        chosen = pairs_file
+    elif pairs is Pairs.retrieval:
+        chosen = _similar(images, index, similar, output)
+    else:
+        method: Method = "sequential" if pairs is Pairs.sequential else "exhaustive"
+        chosen = PairSettings(method, overlap, quadratic, loop)
     settings = Settings(
         detector=detector,
         descriptor=descriptor,
         keypoints=keypoints,
         max_size=max_size or None,
         upright=upright,
-        pairs=pairs_file or PairSettings(pairs.value, overlap, quadratic, loop),
+        pairs=chosen,
         strategy=Strategy(ratio=RATIO if ratio is None else ratio, guided=guided),
         verification=verification.value,
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
@@ -142,6 +161,28 @@ def _colmap(
     if mapping and not report.models:
         _say(f"no model: {_why_not(report, min_images)}")
         raise typer.Exit(1)
+
+
+def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Path:
+    """A file of pairs beside the work folder, made by an index of the photos."""
+    from hardnet.images import list_images
+    from hardnet.retrieval.similar_pairs import similar_pairs, write_pairs
+
+    if index is None:
+        raise HardnetError(
+            "--pairs retrieval needs --index: make one with `hardnet index build INDEX IMAGES`"
+        )
+    photos = {path.relative_to(images).as_posix(): path for path in list_images(images)}
+    with Stage() as stage:
+        pairs, unknown = similar_pairs(index, photos, similar, progress=stage)
+    if unknown:
+        _say(
+            f"note: {len(unknown)} photos are not in {index} and have no pairs ({unknown[0]}, ...); "
+            "unless they cannot be read, add them with `hardnet index add`"
+        )
+    path = output.with_name(f"{output.name}.pairs.txt")
+    write_pairs(path, pairs)
+    return path
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
@@ -162,7 +203,7 @@ def _warn_of_many(images: Path, settings: Settings) -> None:
     if count > MANY_PHOTOS and isinstance(chosen, PairSettings) and chosen.method == "exhaustive":
         _say(
             f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
-            "after the other, --pairs sequential is much faster"
+            "after the other, --pairs sequential is much faster; else --pairs retrieval"
         )
 
 

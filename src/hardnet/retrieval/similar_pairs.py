@@ -1,0 +1,106 @@
+"""Pairs of photos that look alike, for structure from motion: a few per photo, not all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.modes import DEFAULT_MODE, Mode
+from hardnet.retrieval.photo_names import name_of
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.search import ranking
+from hardnet.retrieval.shard import ImageFeatures, LocalShard
+from hardnet.retrieval.snapshot import Snapshot, open_snapshot
+
+SIMILAR = 20
+"""Photos that each photo is paired with."""
+
+Pair = tuple[str, str]
+
+
+def similar_pairs(
+    index: str | os.PathLike[str],
+    photos: Mapping[str, Path],
+    similar: int = SIMILAR,
+    mode: str | Mode = DEFAULT_MODE,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> tuple[list[Pair], list[str]]:
+    """Each photo with those that an index finds most similar to it; nothing is extracted again.
+
+    Args:
+        index: folder of an index that has the photos, and maybe others.
+        photos: what to call them in the pairs -> file.
+        similar: so many for each photo.
+        mode: how to search.
+        progress: told how far it is.
+
+    Returns:
+        Pairs of names, each once, sorted; and the names of photos that the index does not have.
+
+    Raises:
+        HardnetError: the index has not even two of the photos.
+    """
+    if similar < 1:
+        raise HardnetError(f"similar is {similar}: give at least 1")
+    folder = Path(index)
+    snapshot = open_snapshot(folder)
+    shard = LocalShard(snapshot)
+    numbers, unknown = _known(snapshot, photos)
+    if len(numbers) < 2:
+        raise HardnetError(
+            f"{folder} has {len(numbers)} of {len(photos)} photos: add them with "
+            "`hardnet index add`"
+        )
+    found: set[Pair] = set()
+    for done, (image, name) in enumerate(numbers.items()):
+        progress("similar photos", done, len(numbers))
+        (features,) = shard.features_of(np.array([image], np.int64))
+        ranked = ranking(_as_query(features), shard, mode)
+        found |= {_pair(name, numbers[one]) for one in _others(ranked, image, numbers, similar)}
+    return sorted(found), unknown
+
+
+def write_pairs(path: Path, pairs: list[Pair]) -> None:
+    """Write pairs as ``hardnet colmap --pairs-file`` reads them."""
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+
+
+def _known(snapshot: Snapshot, photos: Mapping[str, Path]) -> tuple[dict[int, str], list[str]]:
+    """Image number -> name of the photos that an index has, and the names of the others."""
+    found: dict[int, str] = {}
+    unknown: list[str] = []
+    for name, photo in photos.items():
+        image = snapshot.find(name_of(photo, snapshot.folder))
+        if image is None:
+            unknown.append(name)
+        else:
+            found[image] = name
+    return found, unknown
+
+
+def _others(
+    ranked: NDArray[np.int64], image: int, numbers: Mapping[int, str], count: int
+) -> list[int]:
+    """The best ``count`` of a ranking that are asked for, the image itself left out."""
+    return [one for one in ranked.tolist() if one != image and one in numbers][:count]
+
+
+def _pair(a: str, b: str) -> Pair:
+    return min(a, b), max(a, b)
+
+
+def _as_query(features: ImageFeatures) -> Query:
+    """What the index knows of a photo, as a query: one word per feature."""
+    return Query(
+        words=features.words[:, None],
+        signatures=features.signatures[:, None],
+        frames=features.frames,
+        view=np.zeros(len(features), np.int32),
+        view_sizes=(features.size,),
+        boxes=(None,),
+    )
