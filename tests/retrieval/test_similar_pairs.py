@@ -52,5 +52,5 @@ def test_photos_that_are_not_indexed(place: Path) -> None:
     pairs, unknown = similar_pairs(place / "index", photos)
     assert (len(pairs), unknown) == (1, ["new.png"])
     del photos[NAMES[0]]
-    with pytest.raises(HardnetError, match="has 1 of 2 photos: .*hardnet index add"):
+    with pytest.raises(HardnetError, match=r"has 1 of 2 photos: .*hardnet index add"):
         similar_pairs(place / "index", photos)

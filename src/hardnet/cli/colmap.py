@@ -177,8 +177,8 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
         pairs, unknown = similar_pairs(index, photos, similar, progress=stage)
     if unknown:
         _say(
-            f"note: {len(unknown)} photos are not in {index} and have no pairs ({unknown[0]}, ...); "
-            "unless they cannot be read, add them with `hardnet index add`"
+            f"note: {len(unknown)} photos are not in {index} and have no pairs ({unknown[0]}, "
+            "...); unless they cannot be read, add them with `hardnet index add`"
         )
     path = output.with_name(f"{output.name}.pairs.txt")
     write_pairs(path, pairs)
