@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,8 @@ class Segment:
 
     def names(self) -> list[str]:
         """The names of all images."""
-        return [self.name(image) for image in range(self.images)]
+        stored, edges = self._names.tobytes(), self._name_offsets.tolist()
+        return [decode_name(stored[start:end]) for start, end in pairwise(edges)]
 
     def find(self, name: str) -> int | None:
         """The image of that name, removed or not."""
@@ -226,7 +228,7 @@ class Segment:
     def table(self, chosen: NDArray[np.int64]) -> ImageTable:
         """What is known of some images, to write them again."""
         return ImageTable(
-            names=tuple(self.name(int(image)) for image in chosen),
+            names=tuple(map(self.names().__getitem__, chosen.tolist())),
             sizes=self.image_sizes[chosen],
             features=self.feature_counts[chosen],
             file_bytes=self.file_bytes[chosen],
