@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.hamming import Signatures, pack_bits, unpack_bits
 from hardnet.retrieval.terms import HeTerms, he_terms
 
 if TYPE_CHECKING:
+    from hardnet.retrieval.hamming import Signatures
     from hardnet.retrieval.query import Query
     from hardnet.retrieval.shard import ImageFeatures
 
@@ -49,12 +49,14 @@ def hqe_expansion(
         return terms
     known = np.unique(terms.words)
     chosen = reliable_words([image.words for image in reliable], known, int(alpha * len(known)))
-    words, signatures = [terms.words], [terms.signatures]
-    for image in reliable:
-        keep = np.isin(image.words, chosen)
-        words.append(image.words[keep])
-        signatures.append(image.signatures[keep])
-    joined, majority = join_signatures(np.concatenate(words), np.concatenate(signatures), seed)
+    words = np.concatenate([image.words for image in reliable])
+    signatures = np.concatenate([image.signatures for image in reliable])
+    keep = np.isin(words, chosen)
+    joined, majority = join_signatures(
+        np.concatenate([terms.words, words[keep]]),
+        np.concatenate([terms.signatures, signatures[keep]]),
+        seed,
+    )
     return HeTerms(joined, majority, np.arange(len(joined), dtype=np.int32))
 
 
@@ -75,9 +77,11 @@ def reliable_words(
     Returns:
         The words, best first.
     """
-    words, counts = np.unique(
-        np.concatenate([np.unique(image) for image in images]), return_counts=True
-    )
+    owner = np.repeat(np.arange(len(images), dtype=np.int64), [len(image) for image in images])
+    # A word counts once per image.
+    both = np.sort(owner << 32 | np.concatenate(images))
+    once = both[np.diff(both, prepend=-1) > 0] & 0xFFFFFFFF
+    words, counts = np.unique(once.astype(np.int32), return_counts=True)
     ranked: NDArray[np.int32] = words[np.argsort(-counts, kind="stable")]
     unknown = np.flatnonzero(~np.isin(ranked, known))
     if len(unknown) < new:
@@ -100,12 +104,12 @@ def join_signatures(
     Returns:
         The different words (T,) int32, ascending, and a signature (T, 2) for each.
     """
+    from hardnet.retrieval.majority_kernels import vote
+
     order = np.argsort(words, kind="stable")
-    joined, starts, counts = np.unique(words[order], return_index=True, return_counts=True)
-    bits = unpack_bits(signatures[order])
-    ones = np.add.reduceat(bits, starts, axis=0, dtype=np.int64) if len(bits) else bits
-    more = pack_bits(2 * ones > counts[:, None])
-    tie = pack_bits(2 * ones == counts[:, None])
+    joined, starts = np.unique(words[order], return_index=True)
+    more, tie = np.empty((len(joined), 2), np.uint64), np.empty((len(joined), 2), np.uint64)
+    vote(np.append(starts, len(order)).astype(np.int64), signatures[order], more, tie)
     return joined.astype(np.int32), more | (tie & _coins(joined, seed))
 
 

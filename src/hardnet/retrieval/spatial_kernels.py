@@ -179,7 +179,7 @@ def _count(points: Any, model: Any, limit: float, log_ratio: float) -> int:
     for j in range(points.shape[1]):
         fits = (transfer_error(points, j, rough) < most) & (abs(points[4, j] - growth) < ratio)
         count += np.int32(fits)
-    return count
+    return int(count)
 
 
 @compiled
