@@ -125,8 +125,8 @@ def test_names_of_the_same_hash(
 
     monkeypatch.setattr(names, "blake2b", Same)
     write_segment(tmp_path / "s", [made.make_image(name) for name in "abc"], made.WORDS)
-    found = Segment(tmp_path / "s").find_many(HashedNames(["c", "d", "a", "b"]))
-    assert found.tolist() == [2, -1, 0, 1]
+    rows, images = Segment(tmp_path / "s").find_many(HashedNames(["c", "d", "a", "b"]))
+    assert (rows.tolist(), images.tolist()) == ([0, 2, 3], [2, 0, 1])
 
 
 def test_no_images(tmp_path: Path) -> None:

@@ -140,4 +140,4 @@ def test_opening_and_finding_are_quick(tmp_path: Path, made: SimpleNamespace) ->
 @pytest.mark.slow
 def test_a_million_images(tmp_path: Path, made: SimpleNamespace) -> None:
     folder = large_index(tmp_path / "i", made, 250, 4000)
-    assert check_quick(folder, opening=0.5, finding=0.01).images == 1_000_000
+    assert check_quick(folder, opening=1.0, finding=0.05).images == 1_000_000

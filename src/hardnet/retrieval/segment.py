@@ -207,19 +207,21 @@ class Segment:
 
     def find(self, name: str) -> int | None:
         """The image of that name, removed or not."""
-        image = int(self.find_many(HashedNames([name]))[0])
-        return None if image < 0 else image
+        _, images = self.find_many(HashedNames([name]))
+        return int(images[0]) if len(images) else None
 
-    def find_many(self, names: HashedNames) -> NDArray[np.int64]:
-        """(N,) the images of those names, removed or not; -1 where there is none."""
-        first = np.searchsorted(self._name_hashes, names.hashes, "left")
-        last = np.searchsorted(self._name_hashes, names.hashes, "right")
-        out = np.full(len(names), -1, np.int64)
-        for row in np.flatnonzero(last > first):
-            for image in self._name_order[first[row] : last[row]].tolist():
-                if self._name_bytes(image) == names.encoded[row]:
-                    out[row] = image
-        return out
+    def find_many(self, names: HashedNames) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n,) which of the names are here, and (n,) the images of those, removed or not."""
+        first = self._name_hashes.searchsorted(names.hashes)
+        last = self._name_hashes.searchsorted(names.hashes, "right")
+        found = [
+            (row, image)
+            for row in np.flatnonzero(last > first).tolist()
+            for image in self._name_order[first[row] : last[row]].tolist()
+            if self._name_bytes(image) == names.encoded[row]
+        ]
+        rows, images = np.array(found, np.int64).reshape(-1, 2).T
+        return rows, images
 
     def _name_bytes(self, image: int) -> bytes:
         start, end = self._name_offsets[image : image + 2].tolist()

@@ -122,11 +122,10 @@ class Snapshot:
         hashed = HashedNames(names)
         out = np.full(len(names), -1, np.int64)
         for segment, base, living in zip(self.segments, self.bases, self.alive, strict=True):
-            local = segment.find_many(hashed)
-            rows = np.flatnonzero(local >= 0)
-            if living is not None:
-                rows = rows[living[local[rows]]]
-            out[rows] = base + local[rows]
+            rows, local = segment.find_many(hashed)
+            if len(rows) and living is not None:
+                rows, local = rows[living[local]], local[living[local]]
+            out[rows] = base + local
         return out
 
     def names(self) -> list[str]:

@@ -85,17 +85,15 @@ class Staging:
         hashed = HashedNames(names)
         found: set[str] = set()
         for position, staged in enumerate(self.segments):
-            local = staged.segment.find_many(hashed)
-            at = np.flatnonzero(local >= 0)
-            if not len(at):
+            rows, images = staged.segment.find_many(hashed)
+            if not len(rows):
                 continue
-            alive = np.ones(len(staged.segment), bool)
-            if staged.alive is not None:
-                alive &= staged.alive
-                at = at[alive[local[at]]]
-            if len(at):
-                alive[local[at]] = False
-                found.update(names[int(row)] for row in at)
+            alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive
+            rows, images = rows[alive[images]], images[alive[images]]
+            if len(rows):
+                alive = alive.copy()
+                alive[images] = False
+                found.update(names[row] for row in rows.tolist())
                 self.segments[position] = replace(staged, alive=alive)
                 self.changed = True
         return found
