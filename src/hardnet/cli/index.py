@@ -14,12 +14,15 @@ from rich.table import Table
 from hardnet.cli import index_build
 from hardnet.cli.index_build import AsJson, Folder, say
 from hardnet.cli.stage import Stage
+from hardnet.errors import HardnetError
 
 _REMOVE = """Remove photos, or all photos of a folder, from an index. The files stay.
 
 The room is free after `hardnet index compact`.
 
-[dim]Example:[/]  hardnet index remove photos.index photos/blurred.jpg photos/old
+[dim]Examples:[/]  hardnet index remove photos.index photos/blurred.jpg photos/old
+
+           hardnet index remove photos.index --gone
 """
 _COMPACT = """Join small segments and free the room of removed photos.
 
@@ -55,14 +58,21 @@ def register(app: typer.Typer) -> None:
 def _remove(
     folder: Folder,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES...", help="Photos, and folders of photos.")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="IMAGES...", help="Photos, and folders of photos."),
+    ] = None,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="Also all photos whose files are gone.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     from hardnet.retrieval.index import Index
 
+    if not images and not gone:
+        raise HardnetError("name the photos to remove, or use --gone")
     index = Index(folder)
-    removed = index.remove(images)
+    lost = [Path(path) for path in index.paths() if gone and not Path(path).exists()]
+    removed = index.remove([*(images or []), *lost])
     if as_json:
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:

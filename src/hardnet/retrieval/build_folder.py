@@ -22,6 +22,15 @@ def is_index(folder: Path) -> bool:
     return (folder / "manifest.json").exists()
 
 
+def check_begun(folder: Path) -> None:
+    """Raise if an index has no photos yet because its vocabulary is not trained."""
+    if (folder / WORK).is_dir() and not is_index(folder):
+        raise HardnetError(
+            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
+            "then run the same command again"
+        )
+
+
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
     """The folder for what is not committed, as long as nobody else builds this index."""

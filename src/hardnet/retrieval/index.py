@@ -17,6 +17,7 @@ from hardnet.retrieval import checks
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.build import BuildReport, Progress
+from hardnet.retrieval.build_folder import check_begun
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index_info import index_info
 from hardnet.retrieval.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
@@ -52,6 +53,7 @@ class Index:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        check_begun(self.folder)
         self._shard = LocalShard(open_snapshot(self.folder))
         self._describer = QueryDescriber(self.snapshot.settings, self.folder)
 
