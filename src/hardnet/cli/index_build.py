@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from hardnet.cli.cluster_option import Cluster, describing_on
 from hardnet.cli.feature_options import (
     DescriptorName,
     DetectorName,
@@ -30,6 +31,9 @@ It can be stopped at any moment; the same command goes on. Photos that are in th
 changed are not done again, photos that changed are replaced; photos that cannot be read are skipped
 and listed. Visual words are trained on the photos themselves unless --vocabulary has some.
 The descriptor hardnet-int8 is quicker.
+
+With --cluster, worker processes of Ray describe the photos, which must be under the same path on
+all nodes; --workers is then their number. The index is the same.
 
 Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
@@ -79,6 +83,7 @@ def _build(
     max_size: MaxSize = 1024,
     upright: Upright = False,
     workers: Workers = None,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
@@ -90,7 +95,7 @@ def _build(
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
     given = None if vocabulary is None else load(vocabulary)
-    with _resumable() as stage:
+    with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
         report = build(
             folder,
             named_photos(images, folder),
@@ -98,6 +103,7 @@ def _build(
             vocabulary=given,
             words=words,
             workers=workers,
+            describing=describing,
             progress=stage,
         )
     _finish(report, folder, time.perf_counter() - start, as_json)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hardnet.cli.cluster_option import Cluster, opened
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ _HELP = """Find the photos of an index that show the same object or place as the
 
 Several QUERY images are several views of one object. The query is described as the photos of the
 index were; nothing has to be said twice.
+
+With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder of
+the index must be under the same path on all nodes. The hits are the same. Shards that do not answer
+are named.
 
 Exit code 0: something was found. 1: nothing was, or the query cannot be read.
 
@@ -57,18 +62,23 @@ def _search(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a picture of the hits here.")
     ] = None,
+    cluster: Cluster = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="With --cluster: how many; one for each node.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for numba.
-    from hardnet.retrieval.index import Index
     from hardnet.retrieval.modes import DEFAULT_MODE
 
     boxes = [_box(text) for text in box or []]
     if boxes and len(boxes) != len(query):
         raise HardnetError(f"{len(boxes)} --box for {len(query)} QUERY: give one for each")
     chosen = mode or DEFAULT_MODE
-    with Console(stderr=True).status("Searching..."):
-        collection = Index(index)
+    if shards is not None and cluster is None:
+        raise HardnetError("--shards is of use with --cluster only: add --cluster ADDRESS")
+    waiting = Console(stderr=True).status("Searching...")
+    with waiting, opened(index, cluster, shards) as collection:
         results = collection.search(list(query), k, boxes or None, chosen)
         if output is not None:
             results.draw(output)

@@ -162,7 +162,7 @@ def test_all_shards_change_to_a_new_generation(
 def test_nodes_must_see_the_folder_and_have_the_same_version(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check_nodes(ray, [tmp_path]) == 1
+    assert len(check_nodes(ray, [tmp_path])) == 1
     with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
         check_nodes(ray, [tmp_path, tmp_path / "nowhere"])
     monkeypatch.setattr("hardnet.retrieval.cluster.nodes.metadata.version", lambda name: "9.9")

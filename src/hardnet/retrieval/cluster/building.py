@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,16 @@ def build_on_cluster(
         options: further options of :func:`hardnet.retrieval.build.build`.
     """
     settings = settings or IndexSettings()
+    with describers_on(address, settings, workers) as describers:
+        return build(Path(folder), photos, settings, describing=describers, **options)
+
+
+@contextmanager
+def describers_on(
+    address: str, settings: IndexSettings, workers: int | None = None
+) -> Iterator[Describers]:
+    """Workers of the cluster at ``address``, all of which can work with us."""
     with Connection(address) as connection:
         check_nodes(connection.ray)
         with Describers(connection.ray, settings, workers) as describers:
-            return build(
-                Path(folder),
-                photos,
-                settings,
-                describing=describers,
-                **options,
-            )
+            yield describers

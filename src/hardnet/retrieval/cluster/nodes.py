@@ -19,7 +19,7 @@ def alive_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> int:
+def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
     """Ask every node whether it can work with us.
 
     Args:
@@ -27,7 +27,7 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> int:
         folders: that every node must see under the same path.
 
     Returns:
-        How many nodes there are.
+        Ray's ids of the nodes.
 
     Raises:
         HardnetError: names the node and what it lacks.
@@ -67,7 +67,7 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> int:
         except ray.exceptions.RayError:
             continue  # it left between two breaths: no worker will be there
         _check(name, facts)
-    return len(nodes)
+    return [node["NodeID"] for node in nodes]
 
 
 def _check(node: str, facts: dict[str, Any]) -> None:

@@ -69,7 +69,8 @@ class ShardedIndex:
         try:
             self._ray = self._connection.ray
             nodes = check_nodes(self._ray, [self.folder])
-            self._slots = [Slot(self._ray) for _ in range(shards or nodes)]
+            count = shards or len(nodes)
+            self._slots = [Slot(self._ray, nodes[n % len(nodes)]) for n in range(count)]
             self._open()
         except BaseException:
             self.close()

@@ -21,6 +21,10 @@ class Slot:
     segments and is not asked anything before that is answered: a query never waits for a shard
     that is known to be away.
 
+    Args:
+        ray: the module, connected.
+        node: Ray's id of the node it should be on; on any other if that one dies.
+
     Attributes:
         actor: Ray's handle.
         positions: the segments of the snapshot that are its own.
@@ -31,11 +35,16 @@ class Slot:
         where: the node it was last seen on.
     """
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, node: str) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         self._ray = ray
         # No retries: a query is asked again without the shard, which is quicker than its return.
         remote = ray.remote(
-            num_cpus=0, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
         )
         self.actor = remote(ShardActor).remote()
         self.positions: tuple[int, ...] = ()
