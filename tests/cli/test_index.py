@@ -58,7 +58,6 @@ def place(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for name in NAMES:
         shutil.copy(photos / name, folder)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
     return tmp_path
 
 

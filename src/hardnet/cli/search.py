@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from hardnet.cli.cluster_option import Cluster, opened
 from hardnet.errors import HardnetError
@@ -123,21 +122,17 @@ def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, 
 
 
 def _show(results: Results) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "score", "inliers"):
-        table.add_column(name, justify="right")
-    table.add_column("photo", overflow="fold")
-    for rank, hit in enumerate(results.hits, 1):
-        table.add_row(str(rank), f"{hit.score:.4g}", _inliers(hit), _path(hit))
-    console = Console()
+    # No table of rich: it would fold a long path, which nobody could copy.
+    console = Console(soft_wrap=True, highlight=False)
     if results.hits:
-        console.print(table)
+        console.print(f"{'':>4}  {'score':>8}  {'inliers':>7}  photo", style="dim")
+    for rank, hit in enumerate(results.hits, 1):
+        style = "bold" if hit.verified else "dim"
+        inliers = f"{hit.inliers or '-':>7}"
+        line = f"{rank:>4}  {hit.score:>8.4g}  [{style}]{inliers}[/]  {_path(hit)}"
+        console.print(line)
     stages = ", ".join(f"{name} {1000 * time:.1f}" for name, time in results.seconds.items())
-    console.print(f"milliseconds: {stages}", style="dim", highlight=False, soft_wrap=True)
-
-
-def _inliers(hit: Hit) -> str:
-    return f"[bold]{hit.inliers}[/]" if hit.verified else f"[dim]{hit.inliers or '-'}[/]"
+    console.print(f"milliseconds: {stages}", style="dim")
 
 
 def _path(hit: Hit) -> str:
