@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from hardnet.errors import HardnetError
 from hardnet.frames import Frames, from_similarity, transform
 from hardnet.retrieval.compact_frames import pack, unpack
 from hardnet.retrieval.query import Query
@@ -91,6 +92,7 @@ def test_a_known_map_among_outliers(segment_of, truth: np.ndarray) -> None:
     )
     assert set(range(60)) <= set(found.pairs[:, 0].tolist())
     assert found.inliers == len(found.pairs) <= 64
+    assert found.tentatives == 200
     assert corner_error(found, truth) < 0.5
     assert found.view == 0
 
@@ -372,3 +374,25 @@ def test_rerank() -> None:
     # Equal inliers and scores: the lower number.
     assert rerank(images[::-1], scores[::-1], [answer(15, 4), answer(14, 4)])[:2].tolist() == [1, 0]
     assert len(rerank(images[:0], scores[:0], [])) == 0
+
+
+def test_sure_is_more_than_chance() -> None:
+    def answer(inliers: int, tentatives: int) -> Verified:
+        return Verified(0, inliers, np.eye(2, 3), 0, np.zeros((inliers, 2), np.int64), tentatives)
+
+    verification = Verification()
+    assert verification.is_sure(answer(10, 0))
+    assert not verification.is_sure(answer(9, 9))
+    assert verification.is_sure(answer(20, 1000))
+    assert not verification.is_sure(answer(19, 1000))
+    unverified = Verified(0, 50, None, 0, np.zeros((0, 2), np.int64))
+    assert not verification.is_sure(unverified)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"pixels": 0}, {"pixels": float("nan")}, {"area_ratio": 1}, {"ma": 0}, {"shortlist": 0}],
+)
+def test_settings_that_mean_nothing(wrong: dict) -> None:
+    with pytest.raises(HardnetError, match=next(iter(wrong))):
+        Verification(**wrong)
