@@ -92,7 +92,7 @@ def train_on_photos(
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
     kept = [work / "features" / f"{key}{npz.SUFFIX}" for key in chosen if key not in report.skipped]
-    rows, name = _descriptors(kept, expected * PER_WORD, seed, progress)
+    rows, name = _descriptors(kept, expected * PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
             f"none of {len(chosen)} photos has a keypoint: there is nothing to make visual words of"
@@ -166,22 +166,24 @@ def kept_features(name: str, photo: Path, work: Path) -> Features | None:
 
 
 def _descriptors(
-    files: list[Path], most: int, seed: int, progress: Progress
+    files: list[Path], most: int, progress: Progress
 ) -> tuple[NDArray[np.float32], str]:
-    """At most ``most`` descriptors (N, D) of these files in a random order, and their name."""
-    rng = np.random.default_rng(seed)
-    parts, name, found = [], "", 0
+    """The first ``most`` descriptors (N, D) of these files, and the name of the descriptor."""
+    rows, name, found = np.zeros((0, 1), np.float32), "", 0
     for done, path in enumerate(files):
         progress("reading", done, len(files))
         features = check_real(npz.read_features(path))
-        found += len(features)
-        parts.append(features.descriptors.astype(np.float32, copy=False))
         name = features.descriptor
-        if found >= most:
+        if not len(features):
+            continue
+        if not found:  # all at once: to join parts at the end would take twice the memory
+            rows = np.empty((most, features.descriptors.shape[1]), np.float32)
+        part = features.descriptors[: most - found]
+        rows[found : found + len(part)] = part
+        found += len(part)
+        if found == most:
             break
-    if not found:
-        return np.zeros((0, 1), np.float32), name
-    return np.concatenate(parts)[rng.permutation(found)[:most]], name
+    return rows[:found], name
 
 
 def _key(name: str) -> str:
