@@ -1,0 +1,168 @@
+"""Nearest words of descriptors: ours, and faiss flat and HNSW, in one run.
+
+Faiss flat is what the asmk package assigns with. Words of the first size are learned from every
+second photograph; the larger vocabularies, which would take long to learn, have as words means of
+two descriptors of one such word. Descriptors of the other photographs are assigned.
+
+Example: HARDNET_DATA=data python benchmarks/assign_words.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from hardnet import provenance
+from hardnet.features import Features
+from hardnet.images import list_images
+from hardnet.pipeline import extract_many
+from hardnet.retrieval import kmeans
+from hardnet.retrieval.cells import LARGE, make_cells
+from hardnet.retrieval.vocabulary import Vocabulary
+
+Rows = NDArray[np.float32]
+Words = NDArray[Any]
+
+REPETITIONS = 3
+COUNT = 3  # words per descriptor of a query
+QUERY = 500  # descriptors of a query
+PRODUCTS = 80_000_000  # descriptors times words that faiss is given: seconds per repetition
+HNSW_LIMIT = 65_536  # larger graphs take minutes to build
+
+
+def main(
+    sizes: Annotated[
+        list[int] | None, typer.Option("--size", help="Words [8192 65536 1048576].")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/assign_words.json"),
+) -> None:
+    """Descriptors per second, recall, and milliseconds for the descriptors of a query."""
+    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
+        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
+    cv2.setNumThreads(threads)
+    sizes = sizes or [8_192, 65_536, 1_048_576]
+    photos = list_images(data / "oxford-affine" if data else Path(str(files("skimage") / "data")))
+    described = [f.descriptors for _, f in extract_many(photos) if isinstance(f, Features)]
+    learned = np.concatenate(described[::2])
+    rows = np.concatenate(described[1::2])
+    rows = rows[np.random.default_rng(0).permutation(len(rows))]
+    first = kmeans.train(learned, min(sizes), descriptor="hardnet", iterations=4)
+    measured = {}
+    for size in sizes:
+        vocabulary = first if size == min(sizes) else _larger(first, learned, size)
+        measured[size] = _measure(vocabulary, rows[: max(PRODUCTS // size, QUERY)])
+        for name, row in measured[size].items():
+            print(f"{size:8d}  {name:24s} " + "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
+        del vocabulary
+    results = {
+        "kind": "assign_words",
+        "sizes": measured,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/assign_words.py', *sys.argv[1:]])}",
+            {
+                "threads": threads,
+                "sizes": sizes,
+                "photos": len(photos),
+                "descriptors_learned_from": len(learned),
+                "words_per_descriptor_of_a_query": COUNT,
+                "descriptors_of_a_query": QUERY,
+            },
+            photos,
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
+    """Means of two descriptors of one word, so many, in cells if they are many."""
+    rng = np.random.default_rng(1)
+    prepared = first.prepare(descriptors)
+    labels = first.assign(prepared)[:, 0]
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(len(first) + 1))
+    one = rng.integers(len(prepared), size=size)
+    low, high = starts[labels[one]], starts[labels[one] + 1]
+    other = order[rng.integers(low, high)]
+    share = rng.uniform(0.2, 0.8, (size, 1)).astype(np.float32)
+    words = share * prepared[one] + (1 - share) * prepared[other]
+    words += rng.normal(scale=0.01, size=words.shape).astype(np.float32)  # none is there twice
+    cells = None
+    if size > LARGE:
+        words, cells = make_cells(words)
+    thresholds = (words @ first.projection.T).astype(np.float16)
+    return Vocabulary(words, first.mean, first.projection, thresholds, "hardnet", {}, cells)
+
+
+def _measure(vocabulary: Vocabulary, descriptors: Rows) -> dict[str, dict[str, float]]:
+    """Per contestant: descriptors per second, times faiss flat, recall, milliseconds of a query."""
+    import faiss
+
+    prepared = vocabulary.prepare(descriptors)
+    flat = faiss.IndexFlatL2(prepared.shape[1])
+    flat.add(vocabulary.words)
+
+    def both(rows: Rows, count: int) -> Words:
+        prepared = vocabulary.prepare(rows)
+        words = vocabulary.assign(prepared, count)
+        vocabulary.signatures(prepared, words)
+        return words
+
+    contestants: dict[str, tuple[Callable[[Rows, int], Words], Rows]] = {
+        "faiss flat": (lambda rows, count: flat.search(rows, count)[1], prepared),
+        "hardnet": (vocabulary.assign, prepared),
+        "hardnet with signatures": (both, descriptors),
+    }
+    if len(vocabulary) <= HNSW_LIMIT:
+        graph = faiss.IndexHNSWFlat(prepared.shape[1], 16)
+        graph.hnsw.efSearch = 64
+        graph.add(vocabulary.words)
+        contestants["faiss HNSW16"] = (lambda rows, count: graph.search(rows, count)[1], prepared)
+    seconds: dict[str, list[float]] = {}
+    for _, (assign, rows) in contestants.items():
+        assign(rows[:100], 1)
+    for _ in range(REPETITIONS):
+        for name, (assign, rows) in contestants.items():  # they take turns: load hits all alike
+            seconds.setdefault(name, []).append(_seconds(assign, rows, 1))
+    rate = {name: len(prepared) / float(np.median(times)) for name, times in seconds.items()}
+    exact = flat.search(prepared, COUNT)[1]
+    out = {}
+    for name, (assign, rows) in contestants.items():
+        one, several = assign(rows, 1), assign(rows, COUNT)
+        query = [_seconds(assign, rows[:QUERY], COUNT) for _ in range(REPETITIONS)]
+        out[name] = {
+            "per_second": rate[name],
+            "times_faiss_flat": rate[name] / rate["faiss flat"],
+            "recall": float((one[:, 0] == exact[:, 0]).mean()),
+            "recall_of_several": float((several[:, :, None] == exact[:, None]).any(1).mean()),
+            "query_ms": float(np.median(query)) * 1000,
+        }
+    return out
+
+
+def _seconds(assign: Callable[[Rows, int], Words], rows: Rows, count: int) -> float:
+    start = time.perf_counter()
+    assign(rows, count)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    typer.run(main)
