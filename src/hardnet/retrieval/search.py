@@ -107,7 +107,7 @@ class _Flow:
         found = self.verified[image]
         assert found.transform is not None
         assert self.mode.verification is not None
-        view, sure = found.view, found.inliers >= self.mode.verification.verified_inliers
+        view, sure = found.view, self.mode.verification.is_sure(found)
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
         return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
 
