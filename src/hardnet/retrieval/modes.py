@@ -20,13 +20,15 @@ class Mode:
         scoring: how images are scored; with ``expansion``, in the second pass.
         verification: the best images are verified by geometry and re-ranked by their inliers.
         expansion: what the first pass finds extends the query of a second one. "average": the
-            word vectors of the verified images are averaged with the query's (Chum et al. 2007).
+            word vectors of the images that are verified for sure
+            (:meth:`~hardnet.retrieval.spatial.Verification.is_sure`) are averaged with the query's
+            (Chum et al. 2007).
             "hqe": the signatures of reliable images are joined per word (Tolias and Jegou 2014).
         first: how images are scored in the first pass, where that differs.
         shortlist: hqe: so many of the best images may be reliable.
         h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
         reliable: hqe: an image with so many of them is reliable. With ``verification``, an image
-            that is verified is reliable instead.
+            that is verified for sure is reliable instead.
         alpha: hqe: new words, as a share of the words of the query.
         seed: hqe: of bits that are undecided.
     """

@@ -100,14 +100,18 @@ class _Flow:
         found = self.verified.get(image)
         return found is not None and found.transform is not None
 
+    def is_sure(self, image: int) -> bool:
+        """Whether it has more inliers than chance gives: one wrong image spoils an expansion."""
+        verification, found = self.mode.verification, self.verified.get(image)
+        return verification is not None and found is not None and verification.is_sure(found)
+
     def hit(self, name: str, image: int, score: float) -> Hit:
         """The hit that an image becomes."""
         if not self.is_verified(image):
             return Hit(name, image, score)
         found = self.verified[image]
         assert found.transform is not None
-        assert self.mode.verification is not None
-        view, sure = found.view, self.mode.verification.is_sure(found)
+        view, sure = found.view, self.is_sure(image)
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
         return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
 
@@ -139,10 +143,10 @@ class _Flow:
         mode = self.mode
         with self.stage("expand"):
             if mode.expansion == "average":
-                verified = [self.verified[i] for i in images.tolist() if self.is_verified(i)]
+                verified = [self.verified[i] for i in images.tolist() if self.is_sure(i)]
                 return average_expansion(self.query, verified, self.shards.features_of)
             if mode.verification is not None:
-                chosen = np.array([i for i in images.tolist() if self.is_verified(i)], np.int64)
+                chosen = np.array([i for i in images.tolist() if self.is_sure(i)], np.int64)
             else:
                 images = images[: mode.shortlist]
                 counts = self.shards.reliable(self.query, images, mode.h_t_strict)
