@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.bench.report import (
+    assign_words,
     brown,
     describe,
     detect,
@@ -97,6 +98,7 @@ KINDS: Mapping[str, Kind] = {
         {"growth": figure_retrieval_growth.draw},
         figure_retrieval_growth.has_curve,
     ),
+    "assign_words": Kind(assign_words.tables),
     "hpatches_scale": Kind(hpatches_scale.tables),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
