@@ -104,7 +104,7 @@ def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
     other = order[rng.integers(low, high)]
     share = rng.uniform(0.2, 0.8, (size, 1)).astype(np.float32)
     words = share * prepared[one] + (1 - share) * prepared[other]
-    words += rng.normal(scale=0.01, size=words.shape).astype(np.float32)  # none is there twice
+    words += np.float32(0.01) * rng.standard_normal(words.shape, np.float32)  # none is there twice
     cells = None
     if size > LARGE:
         words, cells = make_cells(words)
