@@ -63,7 +63,7 @@ DEFAULT_MODE = "he+sv"
 """What a search uses if it is not told: the best on the first 100 photos of UKBench.
 
 With 8192 words of other photos (1024 keypoints of at most 1024 pixels) its mAP was 0.9995 and its
-N-S score 3.99; bow 0.980, bow+sv 0.996, bow+qe 0.997, he 0.999, hqe 0.965, hqe+sv 0.997. With four
+N-S score 3.99; bow 0.980, bow+sv 0.996, bow+qe 0.996, he 0.999, hqe 0.965, hqe+sv 0.997. With four
 photos of each object there is little to expand a query with, and much to expand it wrongly.
 """
 
