@@ -123,12 +123,15 @@ def _best_model(
     rough, least = points.astype(np.float32), HYPOTHESIS_INLIERS - 1
     best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
     model, chosen = np.empty(12), np.empty(size, np.bool_)
+    rough_model = np.empty(12, np.float32)
     for i in _nearest_first(distances, max_hypotheses):
         if np.isnan(points[4, i]) or (best >= SURE_INLIERS and best_chosen[i]):
             continue
         frame_to_frame(query[i], image[i], model)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
-        if _count(rough, model, limit * SLACK, log_ratio * SLACK) <= max(best, least):
+        _copy(model, rough_model)
+        agree = _count(rough, points[4, i], rough_model, limit * SLACK, log_ratio * SLACK)
+        if agree <= max(best, least):
             continue
         count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
         if count <= best or count < HYPOTHESIS_INLIERS:
@@ -171,13 +174,12 @@ def _nearest_first(distances: Any, most: int) -> Any:
 
 
 @compiled
-def _count(points: Any, model: Any, limit: float, log_ratio: float) -> int:
+def _count(points: Any, growth: float, model: Any, limit: float, log_ratio: float) -> int:
     """How many pairs agree with a model; in single precision, eight at a time."""
-    rough = model.astype(np.float32)
-    growth = np.float32(np.log(model[0] * model[4] - model[1] * model[3]))
+    grown = np.float32(growth)
     most, ratio, count = np.float32(limit), np.float32(log_ratio), np.int32(0)
     for j in range(points.shape[1]):
-        fits = (transfer_error(points, j, rough) < most) & (abs(points[4, j] - growth) < ratio)
+        fits = (transfer_error(points, j, model) < most) & (abs(points[4, j] - grown) < ratio)
         count += np.int32(fits)
     return int(count)
 
