@@ -40,7 +40,8 @@ class Assigner:
     """Finds the nearest of ``words`` (K, D) for rows (N, D) of about unit length."""
 
     def __init__(self, words: Rows) -> None:
-        self._words = np.ascontiguousarray(words, np.float32)
+        # Writable, or another variant of the kernels is compiled for it.
+        self._words = np.require(words, np.float32, ["C", "W"])
         self._half = half_squares(self._words)
         largest = float(np.abs(self._words).max(initial=1e-6))
         word_scale, self._row_scale = 127 / largest, np.float32(63 / (_HEADROOM * largest))
