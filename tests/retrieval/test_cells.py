@@ -58,7 +58,7 @@ def test_more_cells_find_more_and_recall_says_how_many(monkeypatch):
 
 def test_result_does_not_depend_on_the_other_rows():
     words, made = make_cells(_words()[0])
-    rows = _words(rows=700)[1]
+    rows = _words(rows=3000)[1]
     assign = CellAssigner(words, made)
     parts = np.concatenate([assign(rows[:3], 3), assign(rows[3:], 3)])
     assert np.array_equal(assign(rows, 3), parts)

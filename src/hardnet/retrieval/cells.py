@@ -25,6 +25,7 @@ PROBES, MORE_PROBES = 32, 64
 """Cells that are searched for the nearest word, and for several: the others lie further off."""
 
 _ROUNDS = 3
+_MOST_ROWS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +75,23 @@ class CellAssigner:
         count = min(count, len(self._words))
         out = np.empty((len(rows), count), np.int32)
         probes = max(PROBES if count == 1 else MORE_PROBES, count)
+        # The more rows at once, the more of them share a cell while it is in the cache.
+        many = min(max(len(rows) // 8, ROWS), _MOST_ROWS)
 
         def assign(start: int) -> None:
-            part = np.ascontiguousarray(rows[start : start + ROWS], np.float32)
-            near = self._near_cells.candidates(part, probes)
-            grouped = group_rows(near, len(self._starts) - 1)
-            here = out[start : start + ROWS]
+            part = np.ascontiguousarray(rows[start : start + many], np.float32)
+            near = [
+                self._near_cells.candidates(part[first : first + ROWS], probes)
+                for first in range(0, len(part), ROWS)
+            ]
+            grouped = group_rows(np.concatenate(near), len(self._starts) - 1)
+            here = out[start : start + many]
             scan_cells(part, self._words, self._half, self._starts, *grouped, here)
             for n in np.flatnonzero(here[:, -1] < 0):  # all near cells are all but empty
                 far = self._half - self._words @ part[n]
                 here[n] = np.argsort(far, kind="stable")[:count]
 
-        map_threads(assign, range(0, len(rows), ROWS))
+        map_threads(assign, range(0, len(rows), many))
         return out
 
 
