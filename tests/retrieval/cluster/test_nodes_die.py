@@ -194,7 +194,7 @@ def workers():
 
 def kill():
     global kills
-    while not done.wait(1 + 2 * chance.random()):
+    while kills < 4 and not done.wait(1 + 4 * chance.random()):
         for pid in workers()[:1]:
             os.kill(pid, signal.SIGKILL)
             kills += 1

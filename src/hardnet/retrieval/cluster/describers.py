@@ -14,7 +14,7 @@ from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
 from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
-from hardnet.retrieval.cluster.nodes import alive_nodes
+from hardnet.retrieval.cluster.nodes import working_nodes
 from hardnet.retrieval.index_settings import IndexSettings, identity
 from hardnet.retrieval.segment import IndexedImage
 from hardnet.retrieval.vocabulary import Vocabulary
@@ -34,8 +34,8 @@ class Describers:
 
     def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
         self._ray = ray
-        cores = [int(node["Resources"].get("CPU", 0)) for node in alive_nodes(ray)]
-        own = max(min([CORES, *(count for count in cores if count)]), 1)
+        cores = [int(node["Resources"]["CPU"]) for node in working_nodes(ray)]
+        own = max(min(CORES, *cores), 1)
         count = workers or max(sum(cores) // own, 1)
         _, describe = settings.load()
         # The batches of a worker that died are done again by us, not by Ray: others are free.

@@ -14,13 +14,16 @@ PROBE_SECONDS = 60.0
 """How long a node may take to start a process that answers."""
 
 
-def alive_nodes(ray: Any) -> list[dict[str, Any]]:
-    """Ray's facts about the nodes that are there."""
-    return [node for node in ray.nodes() if node["Alive"]]
+def working_nodes(ray: Any) -> list[dict[str, Any]]:
+    """Ray's facts about the nodes that are there and have cores to give; some heads have none."""
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
+    if not nodes:
+        raise HardnetError("the Ray cluster has no node with cores: add one with ray start")
+    return nodes
 
 
 def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
-    """Ask every node whether it can work with us.
+    """Ask every node that will work whether it can work with us.
 
     Args:
         ray: the module, connected.
@@ -49,7 +52,7 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
 
     task = ray.remote(num_cpus=0, max_retries=0)(probe)
     paths = [str(folder) for folder in folders]
-    nodes = alive_nodes(ray)
+    nodes = working_nodes(ray)
     asked = [
         task.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

@@ -11,7 +11,11 @@ from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
 if TYPE_CHECKING:
     from hardnet.retrieval.manifest import Manifest
 
-_STARTING = "its worker is starting"
+_STARTING = "its worker has not started yet"
+
+_BYTES = 2**20
+"""No cores are set aside for a shard, which would keep others from working while nobody searches.
+But one that asks for nothing at all is put on any node, whatever it was told."""
 
 
 class Slot:
@@ -42,6 +46,7 @@ class Slot:
         # No retries: a query is asked again without the shard, which is quicker than its return.
         remote = ray.remote(
             num_cpus=0,
+            memory=_BYTES,
             max_restarts=-1,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
