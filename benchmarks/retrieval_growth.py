@@ -31,13 +31,13 @@ from synthetic.collection import Collection, measure_shape
 from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.images import list_images
-from hardnet.retrieval.best import best
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, query_terms
-from hardnet.retrieval.shard import LocalShard
-from hardnet.retrieval.snapshot import open_snapshot
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.ranking.best import best
+from hardnet.retrieval.ranking.query import Query
+from hardnet.retrieval.ranking.scoring import Scoring, query_terms
+from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.writer import Writer
 
 SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 WORDS = 1 << 16

@@ -18,9 +18,9 @@ import pytest
 
 from hardnet.cli.app import main
 from hardnet.images import read_image, write_image
-from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.snapshot import open_snapshot
+from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.words import vocabulary as vocabularies
 
 QUICK = ("--descriptor", "rootsift", "--keypoints", "150", "--max-size", "300")
 NAMES = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
@@ -273,7 +273,7 @@ def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
     program = (
         "import sys\n"
         "from hardnet.cli.app import main\n"
-        "from hardnet.retrieval import build\n"
+        "from hardnet.retrieval.building import build\n"
         "build.build.__kwdefaults__['commit_images'] = 5\n"
         "main()"
     )

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.store.writer import Writer
 
 PROGRAM = Path(__file__).with_name("restless_writer.py")
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hardnet.retrieval.segment import IndexedImage
-from hardnet.retrieval.snapshot import Snapshot, open_snapshot
-from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.store.writer import Writer
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 WORDS = 50
 SEGMENT_FEATURES = 300

@@ -231,9 +231,9 @@ def test_add_remove_replace(own: Path, photos: Path, tmp_path: Path) -> None:
 
 
 def test_adding_to_an_index_is_building_it_at_once(own: Path, made: Path, tmp_path: Path) -> None:
-    from hardnet.retrieval.build import build
-    from hardnet.retrieval.index_settings import IndexSettings
-    from hardnet.retrieval.photo_names import named_photos
+    from hardnet.retrieval.building.build import build
+    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.photo_names import named_photos
 
     vocabulary = Index(made / "index").snapshot.vocabulary
     photos = named_photos([own / "photos"], own / "other")

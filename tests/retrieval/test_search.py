@@ -11,12 +11,12 @@ from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
 from hardnet.retrieval.hits import region_of
 from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.ranking.query import Query
+from hardnet.retrieval.ranking.scoring import Scoring
+from hardnet.retrieval.ranking.shard import ImageFeatures
+from hardnet.retrieval.ranking.terms import BowTerms, HeTerms
 from hardnet.retrieval.search import ranking, search
-from hardnet.retrieval.shard import ImageFeatures
-from hardnet.retrieval.spatial import Verification, Verified
-from hardnet.retrieval.terms import BowTerms, HeTerms
+from hardnet.retrieval.verification.spatial import Verification, Verified
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 20]])
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from hardnet.retrieval.building.describing import Describing
+    from hardnet.retrieval.building.index_settings import IndexSettings
     from hardnet.retrieval.cluster.sharded import ShardedIndex
-    from hardnet.retrieval.describing import Describing
     from hardnet.retrieval.index import Index
-    from hardnet.retrieval.index_settings import IndexSettings
 
 Cluster = Annotated[
     str | None,

@@ -124,7 +124,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 
 
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
-    from hardnet.retrieval.checks import verify
+    from hardnet.retrieval.store.checks import verify
 
     with Stage() as stage:
         report = verify(folder, stage)

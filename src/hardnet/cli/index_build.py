@@ -23,7 +23,7 @@ from hardnet.cli.feature_options import (
 from hardnet.cli.stage import Stage
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.build import BuildReport
+    from hardnet.retrieval.building.build import BuildReport
 
 _BUILD = """Make an index of photos, to search it with `hardnet search`.
 
@@ -87,10 +87,10 @@ def _build(
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
-    from hardnet.retrieval.build import build
-    from hardnet.retrieval.index_settings import IndexSettings
-    from hardnet.retrieval.photo_names import named_photos
-    from hardnet.retrieval.vocabulary import load
+    from hardnet.retrieval.building.build import build
+    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.words.vocabulary import load
 
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
@@ -110,8 +110,8 @@ def _build(
 
 
 def _add(folder: Folder, images: Images, workers: Workers = None, as_json: AsJson = False) -> None:
-    from hardnet.retrieval.build import add
-    from hardnet.retrieval.photo_names import named_photos
+    from hardnet.retrieval.building.build import add
+    from hardnet.retrieval.building.photo_names import named_photos
 
     start = time.perf_counter()
     with _resumable() as stage:
@@ -132,8 +132,8 @@ def _vocabulary(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    from hardnet.retrieval.index_settings import IndexSettings
-    from hardnet.retrieval.own_vocabulary import write_vocabulary
+    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.own_vocabulary import write_vocabulary
 
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)

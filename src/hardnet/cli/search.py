@@ -136,7 +136,7 @@ def _show(results: Results) -> None:
 
 
 def _path(hit: Hit) -> str:
-    from hardnet.retrieval.photo_names import shown
+    from hardnet.retrieval.building.photo_names import shown
 
     return escape(shown(hit.path))
 

@@ -12,23 +12,23 @@ from typing import Any
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import Source
-from hardnet.retrieval import build as building
-from hardnet.retrieval import checks
 from hardnet.retrieval import search as searching
-from hardnet.retrieval import vocabulary as vocabularies
-from hardnet.retrieval.build import BuildReport, Progress
-from hardnet.retrieval.build_folder import check_begun
+from hardnet.retrieval.building import build as building
+from hardnet.retrieval.building.build import BuildReport, Progress
+from hardnet.retrieval.building.build_folder import check_begun
+from hardnet.retrieval.building.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
+from hardnet.retrieval.building.photo_names import name_of, named_photos, path_of
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index_info import index_info
-from hardnet.retrieval.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
-from hardnet.retrieval.photo_names import name_of, named_photos, path_of
-from hardnet.retrieval.query import Query, make_query
 from hardnet.retrieval.query_describer import QueryDescriber, check_box
-from hardnet.retrieval.shard import LocalShard, Shard
-from hardnet.retrieval.snapshot import Snapshot, open_snapshot
-from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.ranking.query import Query, make_query
+from hardnet.retrieval.ranking.shard import LocalShard, Shard
+from hardnet.retrieval.store import checks
+from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.store.writer import Writer
+from hardnet.retrieval.words import vocabulary as vocabularies
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Image files, and folders that are searched recursively."""
@@ -218,7 +218,7 @@ class Index:
         return index_info(self.snapshot)
 
     def verify(self) -> Any:
-        """Read every file and compare its checksum; see :func:`hardnet.retrieval.checks.verify`."""
+        """Read every file and compare its checksum."""
         return checks.verify(self.folder)
 
     def _described(self, image: QueryPhoto, seconds: dict[str, float]) -> Features:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardnet.retrieval.snapshot import Snapshot
+from hardnet.retrieval.store.snapshot import Snapshot
 
 
 def index_info(snapshot: Snapshot) -> dict[str, Any]:

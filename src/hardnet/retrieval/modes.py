@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.scoring import Scoring
-from hardnet.retrieval.spatial import Verification
+from hardnet.retrieval.ranking.scoring import Scoring
+from hardnet.retrieval.verification.spatial import Verification
 
 Expansion = Literal["average", "hqe"]
 
@@ -20,9 +20,8 @@ class Mode:
         scoring: how images are scored; with ``expansion``, in the second pass.
         verification: the best images are verified by geometry and re-ranked by their inliers.
         expansion: what the first pass finds extends the query of a second one. "average": the
-            word vectors of the images that are verified for sure
-            (:meth:`~hardnet.retrieval.spatial.Verification.is_sure`) are averaged with the query's
-            (Chum et al. 2007).
+            word vectors of the images that are verified for sure (``Verification.is_sure``) are
+            averaged with the query's (Chum et al. 2007).
             "hqe": the signatures of reliable images are joined per word (Tolias and Jegou 2014).
         first: how images are scored in the first pass, where that differs.
         shortlist: hqe: so many of the best images may be reliable.

@@ -15,9 +15,9 @@ from hardnet import features
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import Source
+from hardnet.retrieval.building.index_settings import IndexSettings, compare, identity
 from hardnet.retrieval.hits import Box
-from hardnet.retrieval.index_settings import IndexSettings, compare, identity
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor

@@ -1,8 +1,8 @@
 """The stages of a search, in order: score, verify, expand, score again, verify again, rank.
 
 The stages know nothing of files or machines: they ask a
-:class:`~hardnet.retrieval.shard.Shard`, which may be all of an index in this process or many parts
-on many machines.
+:class:`~hardnet.retrieval.ranking.shard.Shard`, which may be all of an index in this process or
+many parts on many machines.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.expansion.average_expansion import average_expansion
+from hardnet.retrieval.expansion.hqe import hqe_expansion
 from hardnet.retrieval.hits import Box, Hit, QueryImage, Results, region_of
 from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode, mode_named
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, query_terms
-from hardnet.retrieval.shard import Shard
-from hardnet.retrieval.spatial import Verified, rerank
-from hardnet.retrieval.terms import Terms
+from hardnet.retrieval.ranking.query import Query
+from hardnet.retrieval.ranking.scoring import Scoring, query_terms
+from hardnet.retrieval.ranking.shard import Shard
+from hardnet.retrieval.ranking.terms import Terms
+from hardnet.retrieval.verification.spatial import Verified, rerank
 
 __all__ = ["DEFAULT_MODE", "MODES", "Box", "Hit", "Mode", "Results", "ranking", "search"]
 

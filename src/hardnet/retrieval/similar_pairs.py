@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval.building.photo_names import name_of
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
-from hardnet.retrieval.photo_names import name_of
-from hardnet.retrieval.query import Query
+from hardnet.retrieval.ranking.query import Query
+from hardnet.retrieval.ranking.shard import ImageFeatures, LocalShard
 from hardnet.retrieval.search import ranking
-from hardnet.retrieval.shard import ImageFeatures, LocalShard
-from hardnet.retrieval.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 
 SIMILAR = 20
 """Photos that each photo is paired with."""

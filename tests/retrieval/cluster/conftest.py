@@ -13,12 +13,12 @@ import pytest
 
 from hardnet import extract
 from hardnet.features import Features
+from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.kmeans import train
 from hardnet.retrieval.modes import MODES
-from hardnet.retrieval.quantise import quantise
-from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.store.writer import Writer
+from hardnet.retrieval.words.kmeans import train
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 NAMES = (
     "astronaut.png",

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.retrieval.snapshot import open_snapshot
+from hardnet.retrieval.store.snapshot import open_snapshot
 
 from .conftest import SmallIndex
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.cluster.connect import Connection, load_ray, reach
 from hardnet.retrieval.cluster.nodes import check_nodes
 from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
@@ -21,9 +22,8 @@ from hardnet.retrieval.cluster.sharded import ShardedIndex, divide
 from hardnet.retrieval.hits import Results
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.modes import MODES
-from hardnet.retrieval.quantise import quantise
-from hardnet.retrieval.shard import LocalShard
-from hardnet.retrieval.writer import Writer
+from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.store.writer import Writer
 
 from .conftest import NAMES, SmallIndex, pid_of
 

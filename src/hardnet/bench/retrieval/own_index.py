@@ -9,14 +9,14 @@ from time import perf_counter
 
 from hardnet.bench.retrieval.collection import Box
 from hardnet.features import Features
+from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.modes import Mode, mode_named
-from hardnet.retrieval.quantise import quantise
-from hardnet.retrieval.query import make_query
+from hardnet.retrieval.ranking.query import make_query
+from hardnet.retrieval.ranking.shard import LocalShard
 from hardnet.retrieval.search import search
-from hardnet.retrieval.shard import LocalShard
-from hardnet.retrieval.snapshot import open_snapshot
-from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.retrieval.writer import NewIndex, Writer
+from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.writer import NewIndex, Writer
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 SINGLE = ":sa"
 """Ends the name of a mode whose queries have one word per feature (single assignment)."""

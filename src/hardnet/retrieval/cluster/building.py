@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hardnet.retrieval.build import BuildReport, build
+from hardnet.retrieval.building.build import BuildReport, build
+from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.describers import Describers
 from hardnet.retrieval.cluster.nodes import check_nodes
-from hardnet.retrieval.index_settings import IndexSettings
 
 
 def build_on_cluster(
@@ -24,7 +24,7 @@ def build_on_cluster(
     workers: int | None = None,
     **options: Any,
 ) -> BuildReport:
-    """Make an index, or go on with one, as :func:`hardnet.retrieval.build.build` does.
+    """Make an index, or go on with one, as :func:`hardnet.retrieval.building.build.build` does.
 
     The index is the same, to the last bit. The photos must be on a disk that all nodes share,
     under the same path; the folder of the index need not be.
@@ -35,7 +35,7 @@ def build_on_cluster(
         settings: how photos are described.
         address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
         workers: processes; by default as many as the cores of the cluster can keep busy.
-        options: further options of :func:`hardnet.retrieval.build.build`.
+        options: further options of :func:`hardnet.retrieval.building.build.build`.
     """
     settings = settings or IndexSettings()
     with describers_on(address, settings, workers) as describers:

@@ -12,10 +12,10 @@ from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.retrieval.index_settings import IndexSettings, compare, identity
-from hardnet.retrieval.quantise import quantise
-from hardnet.retrieval.segment import IndexedImage
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.building.index_settings import IndexSettings, compare, identity
+from hardnet.retrieval.building.quantise import quantise
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

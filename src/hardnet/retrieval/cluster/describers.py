@@ -12,12 +12,12 @@ from typing import Any, Self
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
+from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
 from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
 from hardnet.retrieval.cluster.nodes import working_nodes
-from hardnet.retrieval.index_settings import IndexSettings, identity
-from hardnet.retrieval.segment import IndexedImage
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.words.vocabulary import Vocabulary
 
 CORES = 4
 """Of one worker process: more share a network, fewer keep more photos in memory."""
@@ -61,7 +61,7 @@ class Describers:
         states: Mapping[str, Mapping[str, int]],
         vocabulary: Vocabulary,
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """What an index keeps of photos; see :class:`hardnet.retrieval.describing.Describing`."""
+        """What an index keeps of photos, as a ``Describing`` of building/describing.py gives it."""
         sent = [
             Photo(os.path.abspath(path), name, dict(states[name])) for name, path in photos.items()
         ]

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.retrieval.cluster.shard_actor import OutdatedError
 from hardnet.retrieval.cluster.slot import Slot, reason
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring
-from hardnet.retrieval.shard import ImageFeatures, Ranking
-from hardnet.retrieval.terms import Terms
+from hardnet.retrieval.ranking.query import Query
+from hardnet.retrieval.ranking.scoring import Scoring
+from hardnet.retrieval.ranking.shard import ImageFeatures, Ranking
+from hardnet.retrieval.ranking.terms import Terms
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.snapshot import Snapshot
-    from hardnet.retrieval.spatial import Verification, Verified
+    from hardnet.retrieval.store.snapshot import Snapshot
+    from hardnet.retrieval.verification.spatial import Verification, Verified
 
 Answer = TypeVar("Answer")
 
@@ -32,7 +32,7 @@ class LostError(Exception):
 
 
 class ShardSet:
-    """A :class:`~hardnet.retrieval.shard.Shard` over actors; all that is asked must be answered.
+    """A ``Shard`` (ranking/shard.py) over actors; all that is asked must be answered.
 
     Args:
         ray: the module, connected.
@@ -56,8 +56,8 @@ class ShardSet:
         self._owner = {position: slot for slot in slots for position in slot.positions}
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`~hardnet.retrieval.shard.Shard`, also for the following."""
-        from hardnet.retrieval.best import order
+        """See :class:`~hardnet.retrieval.ranking.shard.Shard`, also for the following."""
+        from hardnet.retrieval.ranking.best import order
 
         shared = self._ray.put(terms)
         answers = self._ask(

@@ -20,7 +20,7 @@ from hardnet.retrieval.cluster.slot import Slot
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
-from hardnet.retrieval.snapshot import Snapshot
+from hardnet.retrieval.store.snapshot import Snapshot
 
 TIMEOUT = 30.0
 """Seconds that a shard may take for one answer; after that it counts as missing."""

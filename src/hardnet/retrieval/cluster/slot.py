@@ -9,7 +9,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.manifest import Manifest
+    from hardnet.retrieval.store.manifest import Manifest
 
 _STARTING = "its worker has not started yet"
 

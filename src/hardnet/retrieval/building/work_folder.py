@@ -1,0 +1,52 @@
+"""A folder for work that may be killed and goes on: one process at a time, the same settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hardnet.errors import HardnetError
+from hardnet.folder_lock import FolderLock
+from hardnet.patchsets.cache import replacing
+from hardnet.retrieval.building.index_settings import compare
+
+_SETTINGS = "settings.json"
+_LOCK = "lock"
+
+
+@contextmanager
+def owned(work: Path, result: Path) -> Iterator[None]:
+    """Nobody else works in the folder, which is made; it goes if the block ends well.
+
+    Args:
+        work: the folder.
+        result: what is made there, for the error.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(work, _LOCK)
+    if not lock.take():
+        raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
+    try:
+        yield
+        shutil.rmtree(work, ignore_errors=True)
+    finally:
+        (work / _LOCK).unlink(missing_ok=True)  # before it is released: see FolderLock
+        lock.release()
+
+
+def begin(work: Path, settings: Mapping[str, Any], result: Path) -> None:
+    """Note the settings of the work, or compare them with those it was begun with."""
+    path = work / _SETTINGS
+    if path.exists():
+        was = json.loads(path.read_text())
+        try:
+            compare(was, settings, result)
+        except HardnetError as error:
+            raise HardnetError(f"{error} (or delete {work} to begin anew)") from None
+        return
+    with replacing(path) as part:
+        part.write_text(json.dumps(settings, indent=1) + "\n")

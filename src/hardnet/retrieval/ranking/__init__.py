@@ -1,0 +1,1 @@
+"""Scores of the images of an index for a query."""

@@ -1,0 +1,1 @@
+"""The index on disk: immutable segments, one manifest, one writer, many readers."""

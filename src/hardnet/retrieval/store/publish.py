@@ -1,0 +1,92 @@
+"""Making a staged generation the one that readers see."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from safetensors import SafetensorError
+
+from hardnet.retrieval.store import compaction
+from hardnet.retrieval.store.durable import FileFacts, file_facts, sync_folder
+from hardnet.retrieval.store.manifest import (
+    UNFINISHED,
+    Manifest,
+    VocabularyEntry,
+    state_path,
+    write_manifest,
+)
+from hardnet.retrieval.store.staging import Staging
+from hardnet.retrieval.store.state import write_state
+from hardnet.retrieval.store.statistics import compute
+from hardnet.retrieval.words.vocabulary import Vocabulary, save
+
+
+class NewIndex(TypedDict):
+    """What a new index is made of: settings (JSON values) of the features, and a vocabulary."""
+
+    settings: dict[str, Any]
+    vocabulary: Vocabulary
+
+
+def publish(folder: Path, present: Manifest | NewIndex, staging: Staging) -> Manifest:
+    """Write what the coming generation needs, all of it to the disk, and then its manifest.
+
+    Args:
+        folder: of the index.
+        present: the generation before, or what a new index is made of.
+        staging: the coming generation.
+
+    Returns:
+        Its manifest.
+    """
+    segments = [staged.segment for staged in staging.segments]
+    alive = [staged.alive for staged in staging.segments]
+    counts = [compaction.living(staged.part) for staged in staging.segments]
+    images = sum(count for count, _ in counts)
+    words = present.words if isinstance(present, Manifest) else len(present["vocabulary"])
+    facts: dict[str, Any] = {
+        "generation": staging.generation,
+        "segments": tuple(staged.entry for staged in staging.segments),
+        "state": write_state(
+            folder / state_path(staging.generation), alive, compute(segments, alive, words)
+        ),
+        "images": images,
+        "features": sum(count for _, count in counts),
+        "removed": sum(len(segment) for segment in segments) - images,
+    }
+    if isinstance(present, Manifest):
+        manifest = replace(present, **facts)
+    else:
+        vocabulary = _save_vocabulary(folder, present["vocabulary"])
+        manifest = Manifest(
+            settings=present["settings"], words=words, vocabulary=vocabulary, **facts
+        )
+    for place in ("segments", "generations"):
+        sync_folder(folder / place)
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _save_vocabulary(folder: Path, vocabulary: Vocabulary) -> VocabularyEntry:
+    entry = VocabularyEntry(vocabulary.fingerprint, FileFacts(0, 0))
+    path = folder / entry.path
+    workplace = folder / UNFINISHED  # whatever files the writing of it makes, a sweep finds them
+    workplace.mkdir(exist_ok=True)
+    part = workplace / path.name
+    try:
+        save(vocabulary, part)
+    except SafetensorError as error:  # it has the system's reason in its text only
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+    part.chmod((folder / "lock").stat().st_mode & 0o777)  # for whoever may read the rest
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    workplace.rmdir()
+    sync_folder(folder)
+    return replace(entry, file=file_facts(path))

@@ -1,0 +1,1 @@
+"""Spatial verification: do the features of two photos agree with one affine map?"""

@@ -1,0 +1,1 @@
+"""Visual words: the vocabulary, its training, the nearest words and the signatures."""

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hardnet
+from hardnet.errors import HardnetError
+from hardnet.retrieval.building import own_vocabulary
+from hardnet.retrieval.building.index_settings import IndexSettings
+from hardnet.retrieval.building.own_vocabulary import kept_features, train_on_photos
+from hardnet.retrieval.building.quantise import check_real
+
+SETTINGS = IndexSettings(descriptor="rootsift", keypoints=60, max_size=200)
+NAMES = ("camera.png", "coins.png", "page.png", "rocket.jpg", "text.png", "coffee.png")
+
+
+@pytest.fixture
+def album(photos: Path, tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "photos").mkdir()
+    return {
+        f"../photos/{name}": Path(shutil.copy(photos / name, tmp_path / "photos")) for name in NAMES
+    }
+
+
+def test_a_stopped_training_goes_on(
+    album: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, skipped = train_on_photos(album, tmp_path / "whole", SETTINGS, words=12)
+    assert (len(whole), whole.descriptor, skipped) == (12, "rootsift", {})
+    assert whole.provenance["words_asked"] == 12
+
+    def stop(what: str, done: int, total: int) -> None:
+        if what != "describing" and done:
+            raise KeyboardInterrupt
+
+    work = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        train_on_photos(album, work, SETTINGS, words=12, progress=stop)
+    told: list[tuple[str, int]] = []
+    vocabulary, _ = train_on_photos(
+        album,
+        work,
+        SETTINGS,
+        words=12,
+        progress=lambda what, done, total: told.append((what, done)),
+    )
+    assert vocabulary.fingerprint == whole.fingerprint
+    assert next(done for what, done in told if what == "describing") == 5, "nothing twice"
+    # Once trained it is only read.
+    monkeypatch.setattr(own_vocabulary, "_descriptors", None)
+    again, _ = train_on_photos(album, work, SETTINGS, words=12)
+    assert again.fingerprint == whole.fingerprint
+
+
+def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    # 24 features for each of 5 words are those of two photos; which two, the names decide.
+    train_on_photos(album, work, SETTINGS, words=5)
+    found = {name: kept_features(name, photo, work) for name, photo in album.items()}
+    names = [name for name, features in found.items() if features is not None]
+    assert len(names) == 2
+    name = names[0]
+    direct = hardnet.extract(album[name], "dog", "rootsift", 60, 200)
+    np.testing.assert_array_equal(found[name].descriptors, direct.descriptors)
+    np.testing.assert_array_equal(found[name].frames, direct.frames)
+    shutil.copy(album["../photos/text.png"], album[name])
+    assert kept_features(name, album[name], work) is None, "the file has changed"
+    album[name].unlink()
+    assert kept_features(name, album[name], work) is None
+    # A larger collection: the same photos are of the sample, unless new ones come before them.
+    train_on_photos(dict(list(album.items())[::-1]), tmp_path / "other", SETTINGS, words=5)
+    again = [n for n, p in album.items() if kept_features(n, p, tmp_path / "other") is not None]
+    assert names[1] in again
+
+
+def test_few_photos_get_few_words(album: dict[str, Path], tmp_path: Path) -> None:
+    vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS)
+    assert len(vocabulary) == sum(60 for _ in NAMES) // 8
+
+
+def test_mistakes(album: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(HardnetError, match="words is 0"):
+        train_on_photos(album, tmp_path / "work", SETTINGS, words=0)
+    features = hardnet.extract(album["../photos/coins.png"], "dog", "rootsift", 60, 200)
+    assert check_real(features) is features
+    bits = replace(features, descriptor="orb", descriptors=np.zeros((60, 32), np.uint8))
+    with pytest.raises(HardnetError, match="orb makes bits, which have no visual words"):
+        check_real(bits)
+    broken = tmp_path / "broken.jpg"
+    broken.write_text("words")
+    with pytest.raises(HardnetError, match=r"none of 1 photos has a keypoint.*skipped: 1"):
+        train_on_photos({"broken.jpg": broken}, tmp_path / "none", SETTINGS)
