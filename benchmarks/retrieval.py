@@ -34,7 +34,7 @@ from hardnet.bench.retrieval.judging import judge
 from hardnet.bench.retrieval.labelled import PROTOCOL, read_ukbench
 from hardnet.bench.retrieval.own_index import OwnIndex
 from hardnet.bench.retrieval.photos import Photo, images_of, split
-from hardnet.bench.retrieval.words import trained_words
+from hardnet.bench.retrieval.words import for_words, trained_words
 from hardnet.features import Features
 from hardnet.patchsets.cache import user_cache
 from hardnet.retrieval.ranking.query import make_query
@@ -107,6 +107,8 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
+    if vocabulary is None and not vocabulary_images:
+        raise typer.BadParameter("give --vocabulary-images or --vocabulary")
     if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
         variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
@@ -122,7 +124,7 @@ def main(
     else:
         named = images_of(vocabulary_images or [])
         others = [Photo(name, path) for name, path in split(named, named)[0]]
-        many = FeatureStore(kept / "features", describe, Extraction())
+        many = FeatureStore(kept / "features", describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)
         trained = trained_words(kept / "words", many, others, descriptor, words, 0, _say)
     features = list(store.read_all(photos, descriptor))

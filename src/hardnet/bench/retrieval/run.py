@@ -18,7 +18,7 @@ from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore, Prog
 from hardnet.bench.retrieval.judging import judge
 from hardnet.bench.retrieval.own_index import OwnIndex, Photos, parse_mode
 from hardnet.bench.retrieval.photos import Photo, check_names
-from hardnet.bench.retrieval.words import trained_words
+from hardnet.bench.retrieval.words import for_words, trained_words
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -40,7 +40,8 @@ class Settings:
     """How a collection is searched.
 
     Attributes:
-        extraction: how keypoints are found.
+        extraction: how keypoints are found; more of them in the photos of the vocabulary, see
+            :func:`~hardnet.bench.retrieval.words.for_words`.
         longer_side: every photo of the collection is brought to this size; None: as it is.
         words: of the vocabulary.
         modes: of our search, see :func:`~hardnet.bench.retrieval.own_index.parse_mode`.
@@ -97,6 +98,7 @@ def compare(
         per query (median, without extraction), ``features`` per query.
     """
     features = FeatureStore(store / "features", descriptors, settings.extraction)
+    examples = FeatureStore(store / "features", descriptors, for_words(settings.extraction))
     photos = {
         name: Photo(name, collection.file_of(name), longer_side=settings.longer_side)
         for name in [*collection.images, *collection.queries_only]
@@ -104,7 +106,8 @@ def compare(
     counts = settings.counts(len(distractors))
     used = list(distractors[: counts[-1]])
     check_names([*photos.values(), *used])
-    unreadable = features.fill([*photos.values(), *vocabulary_photos, *used], progress)
+    unreadable = features.fill([*photos.values(), *used], progress)
+    unreadable |= examples.fill(vocabulary_photos, progress)
     for question in collection.questions:
         if question.image in unreadable:
             raise HardnetError(unreadable[question.image])
@@ -114,7 +117,7 @@ def compare(
         told = partial(_within, progress, label)
         words = trained_words(
             store / "words",
-            features,
+            examples,
             vocabulary_photos,
             label,
             settings.words,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.retrieval.feature_store import FeatureStore, Progress
+from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore, Progress
 from hardnet.bench.retrieval.photos import Photo
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import replacing
@@ -19,6 +20,13 @@ from hardnet.retrieval.words.vocabulary import Vocabulary
 
 PER_WORD = 64
 """At most so many descriptors train each word; more change little."""
+KEYPOINTS = 1000
+"""Per photo of the vocabulary, if the collection's photos have fewer: words need many examples."""
+
+
+def for_words(extraction: Extraction) -> Extraction:
+    """How keypoints are found in the photos of the vocabulary."""
+    return replace(extraction, keypoints=max(extraction.keypoints, KEYPOINTS))
 
 
 def trained_words(
