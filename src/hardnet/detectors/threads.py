@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import cv2
@@ -11,11 +13,47 @@ import cv2
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
+MOST_THREADS = 256
+"""Those that are not needed are never started."""
+
 
 def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """``work`` of every piece, in order. The result does not depend on the number of threads."""
+    """``work`` of every piece, in order. The result does not depend on the number of threads.
+
+    The caller works too, and waits for nobody who has not begun: ``work`` may itself call this.
+    """
     workers = min(cv2.getNumThreads(), len(pieces))
     if workers < 2:
         return [work(piece) for piece in pieces]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, pieces))
+    results: dict[int, Result] = {}
+    left = iter(range(len(pieces)))
+
+    def share() -> None:
+        try:
+            for number in left:
+                results[number] = work(pieces[number])
+        finally:  # after an error the others need not go on
+            for _ in left:
+                pass
+
+    helpers = [_pool().submit(share) for _ in range(workers - 1)]
+    try:
+        share()
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]
+        errors = [helper.exception() for helper in begun]
+    for error in errors:
+        if error is not None:
+            raise error
+    return [results[number] for number in range(len(pieces))]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that stay: to start one takes longer than many a piece."""
+    return ThreadPoolExecutor(MOST_THREADS, "hardnet")
+
+
+# A process that is forked has none of its parent's threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
