@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.words import vocabulary
@@ -100,6 +102,22 @@ def test_saved_and_loaded(tmp_path):
         assert np.array_equal(one, other)
     assert (again.descriptor, again.provenance) == ("hardnet", {"photos": 3})
     assert again.fingerprint == words.fingerprint
+
+
+def test_equal_vocabularies_are_equal_files(tmp_path):
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    before = os.umask(0o027)
+    try:
+        for path in paths:
+            vocabulary.save(_vocabulary(provenance={"photos": 3, "seed": 1}), path)
+    finally:
+        os.umask(before)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o640, 0o640]
+    # Another program reads the same: the package of the format itself.
+    stored = load_file(paths[0])
+    assert sorted(stored) == ["mean", "projection", "thresholds", "words"]
+    assert np.array_equal(stored["thresholds"], _vocabulary().thresholds)
 
 
 def test_fingerprint_changes_with_every_array_and_the_descriptor():

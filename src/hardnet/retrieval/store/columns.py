@@ -19,41 +19,17 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.durable import FileFacts, write_file
+from hardnet.retrieval.tensor_file import KINDS, tensor_file
 
 Column = NDArray[Any]
 
 REPAIR = "bring the index folder back from a copy, or build the index again"
 """The fix for any damage."""
 
-_KINDS = {
-    "U8": "<u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-    "I64": "<i8",
-    "F32": "<f4",
-}
-_CODES = {np.dtype(kind): code for code, kind in _KINDS.items()}
-
 
 def write_columns(path: Path, columns: Mapping[str, Column]) -> FileFacts:
-    """Write arrays under their names, the widest numbers first so that all are aligned."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in columns.items()}
-    arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
-    header: dict[str, Any] = {}
-    end = 0
-    for name, array in arrays.items():
-        start, end = end, end + array.nbytes
-        kind = _CODES[array.dtype.newbyteorder("<")]
-        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    views = [
-        array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
-        for array in arrays.values()
-        if array.size
-    ]
-    return write_file(path, [struct.pack("<Q", len(text)), text, *views])
+    """Write arrays under their names."""
+    return write_file(path, tensor_file(columns))
 
 
 def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
@@ -93,7 +69,7 @@ def _arrays(content: mmap.mmap) -> dict[str, Column]:
     header: dict[str, dict[str, Any]] = json.loads(content[8 : 8 + length])
     arrays: dict[str, Column] = {}
     for name, facts in header.items():
-        kind, shape = np.dtype(_KINDS[facts["dtype"]]), tuple(facts["shape"])
+        kind, shape = np.dtype(KINDS[facts["dtype"]]), tuple(facts["shape"])
         start, _ = facts["data_offsets"]
         count = int(np.prod(shape, dtype=np.int64))
         if not count:

@@ -19,8 +19,6 @@ from hardnet.retrieval.store.segment_columns import SegmentFacts
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-UNFINISHED = "unfinished"
-"""Folder for what is written by others' code before it has its name."""
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from safetensors import SafetensorError
-
 from hardnet.retrieval.store import compaction
-from hardnet.retrieval.store.durable import FileFacts, file_facts, sync_folder
-from hardnet.retrieval.store.manifest import (
-    UNFINISHED,
-    Manifest,
-    VocabularyEntry,
-    state_path,
-    write_manifest,
-)
+from hardnet.retrieval.store.durable import FileFacts, sync_folder, write_file
+from hardnet.retrieval.store.manifest import Manifest, VocabularyEntry, state_path, write_manifest
 from hardnet.retrieval.store.staging import Staging
 from hardnet.retrieval.store.state import write_state
 from hardnet.retrieval.store.statistics import compute
-from hardnet.retrieval.words.vocabulary import Vocabulary, save
+from hardnet.retrieval.words.vocabulary import Vocabulary, file_content
 
 
 class NewIndex(TypedDict):
@@ -74,19 +63,4 @@ def publish(folder: Path, present: Manifest | NewIndex, staging: Staging) -> Man
 
 def _save_vocabulary(folder: Path, vocabulary: Vocabulary) -> VocabularyEntry:
     entry = VocabularyEntry(vocabulary.fingerprint, FileFacts(0, 0))
-    path = folder / entry.path
-    workplace = folder / UNFINISHED  # whatever files the writing of it makes, a sweep finds them
-    workplace.mkdir(exist_ok=True)
-    part = workplace / path.name
-    try:
-        save(vocabulary, part)
-    except SafetensorError as error:  # it has the system's reason in its text only
-        number = re.search(r"os error (\d+)", str(error))
-        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
-    part.chmod((folder / "lock").stat().st_mode & 0o777)  # for whoever may read the rest
-    with part.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    workplace.rmdir()
-    sync_folder(folder)
-    return replace(entry, file=file_facts(path))
+    return replace(entry, file=write_file(folder / entry.path, file_content(vocabulary)))

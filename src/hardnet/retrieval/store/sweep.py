@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from hardnet.retrieval.store.manifest import MANIFEST, UNFINISHED, read_manifest
+from hardnet.retrieval.store.manifest import MANIFEST, read_manifest
 
 _OURS = re.compile(
     r"segments/\d{8}-\d{4,}\.safetensors"
@@ -30,4 +29,3 @@ def sweep(folder: Path) -> None:
             if _OURS.fullmatch(name) and name not in kept:
                 with suppress(OSError):
                     path.unlink()
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from hardnet.detectors.threads import map_threads
 from hardnet.errors import HardnetError
+from hardnet.retrieval.tensor_file import tensor_file
 from hardnet.retrieval.words.assignment import Assigner
 from hardnet.retrieval.words.cells import CellAssigner, Cells
 from hardnet.retrieval.words.hamming import BITS, Signatures, pack_bits
@@ -120,14 +120,20 @@ def _arrays(vocabulary: Vocabulary) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
 
 
-def save(vocabulary: Vocabulary, path: Path | str) -> None:
-    """Write a vocabulary as safetensors."""
+def file_content(vocabulary: Vocabulary) -> list[bytes | memoryview]:
+    """The bytes of its file, in parts; always the same for the same vocabulary."""
     facts = {
         "format": FORMAT,
         "descriptor": vocabulary.descriptor,
         "provenance": json.dumps(vocabulary.provenance, sort_keys=True),
     }
-    save_file(_arrays(vocabulary), str(path), facts)
+    return tensor_file(_arrays(vocabulary), facts)
+
+
+def save(vocabulary: Vocabulary, path: Path | str) -> None:
+    """Write a vocabulary as safetensors."""
+    with open(path, "wb") as file:
+        file.writelines(file_content(vocabulary))
 
 
 def load(path: Path | str) -> Vocabulary:
