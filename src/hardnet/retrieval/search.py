@@ -23,7 +23,9 @@ from hardnet.retrieval.ranking.query import Query
 from hardnet.retrieval.ranking.scoring import Scoring, query_terms
 from hardnet.retrieval.ranking.shard import Shard
 from hardnet.retrieval.ranking.terms import Terms
-from hardnet.retrieval.verification.spatial import Verified, rerank
+from hardnet.retrieval.verification.query_region import features_in_region
+from hardnet.retrieval.verification.reranking import rerank
+from hardnet.retrieval.verification.spatial import Verified
 
 __all__ = ["DEFAULT_MODE", "MODES", "Box", "Hit", "Mode", "Results", "ranking", "search"]
 
@@ -143,14 +145,17 @@ class _Flow:
         """The terms of the second pass, from the best images of the first."""
         mode = self.mode
         with self.stage("expand"):
+            sure = [self.verified[i] for i in images.tolist() if self.is_sure(i)]
             if mode.expansion == "average":
-                verified = [self.verified[i] for i in images.tolist() if self.is_sure(i)]
-                return average_expansion(self.query, verified, self.shards.features_of)
+                return average_expansion(self.query, sure, self.shards.features_of)
             if mode.verification is not None:
-                chosen = np.array([i for i in images.tolist() if self.is_sure(i)], np.int64)
+                chosen = np.array([one.image for one in sure], np.int64)
+                features = [
+                    features_in_region(self.query, one, image)
+                    for one, image in zip(sure, self.shards.features_of(chosen), strict=True)
+                ]
             else:
                 images = images[: mode.shortlist]
                 counts = self.shards.reliable(self.query, images, mode.h_t_strict)
-                chosen = images[counts >= mode.reliable]
-            features = self.shards.features_of(chosen)
+                features = self.shards.features_of(images[counts >= mode.reliable])
             return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)

@@ -14,7 +14,8 @@ from hardnet.frames import Frames, from_similarity, transform
 from hardnet.retrieval.ranking.query import Query
 from hardnet.retrieval.store.compact_frames import pack, unpack
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.verification.spatial import Verification, Verified, rerank, verify_images
+from hardnet.retrieval.verification.reranking import rerank
+from hardnet.retrieval.verification.spatial import Verification, Verified, verify_images
 
 SIZE = (1024, 768)
 WORDS = 4096

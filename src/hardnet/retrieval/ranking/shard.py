@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -125,17 +125,15 @@ class LocalShard:
         self, query: Query, images: NDArray[np.int64], verification: Verification
     ) -> list[Verified]:
         """Spatial verification of each of ``images``, in their order."""
-        from hardnet.retrieval.verification.spatial import verify_images
+        from hardnet.retrieval.verification.spatial import verify_parts
 
-        def part(chosen: tuple[int, NDArray[np.int64]]) -> list[Verified]:
-            position, local = chosen
-            segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            answers = verify_images(query, segment, local, verification)
-            return [replace(one, image=base + one.image) for one in answers]
-
-        parts = map_threads(part, self._by_segment(images))
-        found = {one.image: one for answers in parts for one in answers}
-        return [found[int(image)] for image in images]
+        snapshot = self.snapshot
+        parts = [
+            (snapshot.segments[position], snapshot.bases[position], local)
+            for position, local in self._by_segment(images)
+        ]
+        found = verify_parts(query, parts, verification)
+        return [found[image] for image in images.tolist()]
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
         """(n,) correspondences of the query with each image within Hamming distance ``h``."""

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 PUBLISHED_SIZE = 1024
 """Longer side, in pixels, of the photos for which the published threshold is meant."""
 
-PIECE_IMAGES = 16
-"""So many images are one thread's piece of work, at least."""
+PIECE_FEATURES = 50_000
+"""The images of so many features are one thread's piece of work, at least: two milliseconds. With
+less, waiting for another thread takes longer than it helps."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ class Verified:
     tentatives: int = 0
 
 
+Part = tuple["Segment", int, NDArray[np.int64]]
+"""A segment, the number of its first image, and the numbers of images in the segment."""
+
+
 def verify_images(
     query: Query,
     segment: Segment,
@@ -133,24 +138,58 @@ def verify_images(
         One answer per image, in order; the same however many threads there are.
     """
     numbers = np.asarray(images, np.int64).reshape(-1)
-    table = word_table(query, len(segment.offsets) - 1, verification.ma)
+    found = verify_parts(query, [(segment, 0, numbers)], verification)
+    return [found[image] for image in numbers.tolist()]
+
+
+def verify_parts(
+    query: Query, parts: Sequence[Part], verification: Verification
+) -> dict[int, Verified]:
+    """Verify images of several segments; the answers by the image's number in all of them."""
+    if not parts:
+        return {}
+    asked = _ask(query, parts[0][0].words, verification)
+    pieces = []
+    for segment, base, images in parts:
+        features = int(segment.feature_counts[images].sum())
+        count = max(1, min(cv2.getNumThreads(), features // PIECE_FEATURES, len(images)))
+        # The best images come first and take longest: every piece has its share of them.
+        pieces += [(segment, base, images[start::count]) for start in range(count)]
+    answers = map_threads(lambda piece: _verify_piece(asked, *piece, verification), pieces)
+    return {one.image: one for piece in answers for one in piece}
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A query as all segments need it.
+
+    Attributes:
+        table: its terms by word.
+        frames: (N, 6), see :func:`_comparable`.
+        view: (N,) int64, the view of each feature.
+        scales: (V,) longer side of each view over the published one.
+    """
+
+    table: WordTable
+    frames: NDArray[np.float64]
+    view: NDArray[np.int64]
+    scales: NDArray[np.float64]
+
+
+def _ask(query: Query, words: int, verification: Verification) -> _Asked:
     scales = np.array([max(size) for size in query.view_sizes]) / PUBLISHED_SIZE
-    frames = _comparable(query.frames, scales[query.view], verification.upright)
-
-    def piece(part: NDArray[np.int64]) -> list[Verified]:
-        return _verify_piece(query, table, frames, scales, segment, part, verification)
-
-    pieces = max(1, min(2 * cv2.getNumThreads(), len(numbers) // PIECE_IMAGES))
-    parts = map_threads(piece, np.array_split(numbers, pieces))
-    return [one for part in parts for one in part]
+    return _Asked(
+        word_table(query, words, verification.ma),
+        _comparable(query.frames, scales[query.view], verification.upright),
+        query.view.astype(np.int64),
+        scales,
+    )
 
 
 def _verify_piece(
-    query: Query,
-    table: WordTable,
-    query_frames: NDArray[np.float64],
-    query_scales: NDArray[np.float64],
+    asked: _Asked,
     segment: Segment,
+    base: int,
     images: NDArray[np.int64],
     verification: Verification,
 ) -> list[Verified]:
@@ -159,18 +198,19 @@ def _verify_piece(
     from hardnet.retrieval.words.hamming import BITS
 
     h_t = BITS if verification.h_t is None else verification.h_t
-    pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
+    pairs = find_correspondences(asked.table, segment, images, h_t, verification.max_pairs)
     sizes = np.asarray(segment.image_sizes)[images]
     image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
-    owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))
+    tentatives = np.diff(pairs.bounds)
+    owner = np.repeat(np.arange(len(images)), tentatives)
     frames = unpack(np.asarray(segment.geometry)[pairs.postings], sizes[owner])
     counts, views, models, inliers = verify(
         pairs.bounds,
         pairs.features,
         pairs.places,
         pairs.distances,
-        query.view[pairs.features].astype(np.int64),
-        query_frames[pairs.features],
+        asked.view[pairs.features],
+        asked.frames[pairs.features],
         _comparable(frames, image_scales[owner], verification.upright),
         verification.pixels**2,
         verification.area_ratio,
@@ -179,17 +219,15 @@ def _verify_piece(
     )
     # From pixels of photos of the published size to pixels of these.
     models = models.reshape(-1, 2, 3) * image_scales[:, None, None]
-    models[:, :, :2] /= query_scales[views][:, None, None]
+    models[:, :, :2] /= asked.scales[views][:, None, None]
     chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
-    answers, first = [], 0
-    tried = np.diff(pairs.bounds).tolist()
-    for image, count, view, model, tentatives in zip(
-        images.tolist(), counts.tolist(), views.tolist(), models, tried, strict=True
-    ):
-        mine, map_or_none = chosen[first : first + count], model if count else None
-        answers.append(Verified(image, count, map_or_none, view, mine, tentatives))
-        first += count
-    return answers
+    rows = np.stack([base + images, counts, views, tentatives, np.cumsum(counts)], 1).tolist()
+    return [
+        Verified(image, count, model, view, chosen[last - count : last], tried)
+        if count
+        else Verified(image, 0, None, view, chosen[:0], tried)
+        for model, (image, count, view, tried, last) in zip(models, rows, strict=True)
+    ]
 
 
 def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> NDArray[np.float64]:
@@ -203,26 +241,3 @@ def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> N
         scaled[:, 1, 0], scaled[:, 1, 1] = (row * other).sum(axis=1) / length, area / length
         scaled[:, 0, 0], scaled[:, 0, 1] = length, 0
     return scaled.reshape(-1, 6)
-
-
-def rerank(
-    images: NDArray[np.int64], scores: NDArray[np.float32], verified: Sequence[Verified]
-) -> NDArray[np.int64]:
-    """The order in which ranked images are shown once some of them are verified.
-
-    Verified images come first, those with more inliers before those with fewer; at equal inliers
-    the score decides, then the image number. The others follow in the order they had.
-
-    Args:
-        images: (n,) numbers, best first.
-        scores: (n,) their scores.
-        verified: the answers for some of the images, in any order.
-
-    Returns:
-        (n,) positions in ``images``.
-    """
-    inliers = {v.image: v.inliers for v in verified if v.transform is not None}
-    counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
-    place = np.arange(len(images))
-    moved = counts > 0
-    return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
