@@ -24,11 +24,16 @@ Answer = TypeVar("Answer")
 
 
 class LostError(Exception):
-    """Shards did not answer: the search must begin anew without them."""
+    """Shards did not answer: the search must begin anew without them.
 
-    def __init__(self, lost: Mapping[Slot, str]) -> None:
-        super().__init__("; ".join(lost.values()))
-        self.lost = lost
+    Attributes:
+        lost: those whose process died, with the reason for people.
+        hanging: those that took too long.
+    """
+
+    def __init__(self, lost: Mapping[Slot, str], hanging: Mapping[Slot, str]) -> None:
+        super().__init__("; ".join([*lost.values(), *hanging.values()]))
+        self.lost, self.hanging = lost, hanging
 
 
 class ShardSet:
@@ -130,10 +135,10 @@ class ShardSet:
         ready = set(
             self._ray.wait(asked, num_returns=len(asked), timeout=self._timeout)[0] if asked else ()
         )
-        answers, lost = [], {}
+        answers, lost, hanging = [], {}, {}
         for slot, answer in zip(slots, asked, strict=True):
             if answer not in ready:
-                lost[slot] = f"no answer within {self._timeout:g} s"
+                hanging[slot] = f"no answer within {self._timeout:g} s"
                 continue
             try:
                 answers.append(self._ray.get(answer))
@@ -145,6 +150,6 @@ class ShardSet:
                 raise  # a fault in the program, which the next attempt would have as well
             except self._ray.exceptions.RayError as error:
                 lost[slot] = reason(error)
-        if lost:
-            raise LostError(lost)
+        if lost or hanging:
+            raise LostError(lost, hanging)
         return answers

@@ -16,17 +16,14 @@ from hardnet.features import Features
 from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.nodes import check_nodes
 from hardnet.retrieval.cluster.shard_set import LostError, ShardSet
-from hardnet.retrieval.cluster.slot import Slot
+from hardnet.retrieval.cluster.slot import OPEN_SECONDS, Slot
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
 from hardnet.retrieval.store.snapshot import Snapshot
 
 TIMEOUT = 30.0
-"""Seconds that a shard may take for one answer; after that it counts as missing."""
-
-OPEN_SECONDS = 120.0
-"""Seconds that shards may take to start: processes, and perhaps a compiler."""
+"""Seconds that a shard may take for one answer; after that it is started anew."""
 
 
 class ShardedIndex:
@@ -115,6 +112,8 @@ class ShardedIndex:
                 except LostError as error:
                     for slot, why in error.lost.items():
                         slot.lose(why)
+                    for slot, why in error.hanging.items():
+                        slot.restart(why)
 
     def refresh(self) -> bool:
         """Show what others have committed since; returns whether there was anything.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hardnet.errors import HardnetError
@@ -10,6 +11,9 @@ from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.manifest import Manifest
+
+OPEN_SECONDS = 120.0
+"""Seconds that a shard may take to start: a process, and perhaps a compiler."""
 
 _STARTING = "its worker has not started yet"
 
@@ -23,7 +27,7 @@ class Slot:
 
     After the actor has died, or kept a query waiting, the slot sends it the order to open its
     segments and is not asked anything before that is answered: a query never waits for a shard
-    that is known to be away.
+    that is known to be away. A process that hangs is ended, and started anew.
 
     Args:
         ray: the module, connected.
@@ -56,6 +60,7 @@ class Slot:
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not, self.where = _STARTING, ""
         self._opening: Any = None
+        self._since = 0.0
         self._order: tuple[str, Manifest] | None = None
 
     def open(self, folder: str, manifest: Manifest, positions: Sequence[int]) -> None:
@@ -70,6 +75,12 @@ class Slot:
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not = why
         self._opening = self.actor.open.remote(*self._order, self.positions)
+        self._since = monotonic()
+
+    def restart(self, why: str) -> None:
+        """It hangs: start its process anew, which also a stopped one cannot refuse."""
+        self._ray.kill(self.actor, no_restart=False)
+        self.lose(why)
 
     def look(self, seconds: float = 0.0) -> bool:
         """Whether it answers now; an opening that is under way gets so many seconds."""
@@ -77,6 +88,8 @@ class Slot:
             return self.is_open
         ready, _ = self._ray.wait([self._opening], timeout=seconds)
         if not ready:
+            if monotonic() - self._since > OPEN_SECONDS:
+                self.restart(f"its worker did not open its segments within {OPEN_SECONDS:g} s")
             return False
         try:
             self.where = self._ray.get(self._opening)
