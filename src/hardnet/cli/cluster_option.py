@@ -20,7 +20,8 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Work on a Ray cluster: HOST:PORT of its head, auto, or local to start one here.",
+        help="Work on a Ray cluster: HOST:PORT of its head, auto for the one that this machine "
+        "belongs to, ray://HOST:PORT from outside, or local to start one here.",
     ),
 ]
 
@@ -33,7 +34,7 @@ def describing_on(
     if address is None:
         yield None
         return
-    from hardnet.retrieval.cluster.building import describers_on
+    from hardnet.retrieval.cluster.describers import describers_on
 
     # Ray reports dead workers on stdout, where a machine expects JSON.
     with redirect_stdout(sys.stderr), describers_on(address, settings, workers) as describers:

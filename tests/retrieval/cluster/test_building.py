@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.cluster import build_on_cluster
 from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
 from hardnet.retrieval.cluster.describers import Describers
+from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.words.assignment import Assigner
 
 from .conftest import SETTINGS, SmallIndex, pid_of
 
@@ -64,8 +67,32 @@ def test_a_killed_worker_loses_nothing(ray: Any, small: SmallIndex) -> None:
             np.testing.assert_array_equal(getattr(image, column), getattr(expected, column))
 
 
+def test_a_worker_prepares_a_vocabulary_once(
+    small: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hardnet.retrieval.words import vocabulary as module
+
+    made = []
+
+    def count(words: Any) -> Any:
+        made.append(words)
+        return Assigner(words)
+
+    monkeypatch.setattr(module, "Assigner", count)
+    actor = DescribeActor(SETTINGS, {}, 1)
+    name = "coins.png"
+    photo = Photo(str(small.photos[name]), name, {"bytes": 1, "mtime_ns": 2})
+    for fingerprint, expected in (("a", 1), ("a", 1), ("b", 2)):
+        # Ray makes a new object for every call.
+        [image] = actor.indexed([photo], fingerprint, replace(small.vocabulary))
+        assert isinstance(image, IndexedImage)
+        assert len(image) == len(small.features[name])
+        assert len(made) == expected
+
+
 def test_other_weights_are_refused() -> None:
-    actor = DescribeActor(SETTINGS, {"weights": "others"}, 1)
+    settings = SETTINGS | {"descriptor": "hardnet-int8"}
+    actor = DescribeActor(settings, {"weights": "others"}, 1)
     with pytest.raises(HardnetError, match=r"node \S+: the index was made with other weights"):
         actor.ready()
 

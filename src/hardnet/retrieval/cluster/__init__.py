@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.cluster.building import build_on_cluster
+    from hardnet.retrieval.cluster.describers import build_on_cluster
     from hardnet.retrieval.cluster.sharded import ShardedIndex
 
 __all__ = ["ShardedIndex", "build_on_cluster"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return ShardedIndex
     if name == "build_on_cluster":
-        from hardnet.retrieval.cluster.building import build_on_cluster
+        from hardnet.retrieval.cluster.describers import build_on_cluster
 
         return build_on_cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

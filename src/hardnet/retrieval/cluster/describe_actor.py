@@ -60,6 +60,7 @@ class DescribeActor:
         self._weights = weights
         self._cores = cores
         self._loaded: tuple[Any, Any] | None = None
+        self._words: tuple[str, Vocabulary] | None = None
 
     def ready(self) -> str:
         """The name of the node, once the network is loaded.
@@ -96,15 +97,20 @@ class DescribeActor:
             return [_plain(path, result) for path, result in results]
 
     def indexed(
-        self, photos: Sequence[Photo], vocabulary: Vocabulary
+        self, photos: Sequence[Photo], fingerprint: str, vocabulary: Vocabulary
     ) -> list[IndexedImage | Failure]:
         """What an index keeps of photos; or why there is nothing."""
+        words = self._kept(fingerprint, vocabulary)
         return [
-            found
-            if isinstance(found, Failure)
-            else quantise(photo.name, found, vocabulary, photo.state)
+            found if isinstance(found, Failure) else quantise(photo.name, found, words, photo.state)
             for photo, found in zip(photos, self.features(photos), strict=True)
         ]
+
+    def _kept(self, fingerprint: str, vocabulary: Vocabulary) -> Vocabulary:
+        """The vocabulary that came first: each batch brings a new one, with nothing computed."""
+        if self._words is None or self._words[0] != fingerprint:
+            self._words = fingerprint, vocabulary
+        return self._words[1]
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:

@@ -1,10 +1,10 @@
-"""Photos described by all workers of a cluster."""
+"""Photos described by all workers of a cluster; the driver writes the index."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,15 +12,55 @@ from typing import Any, Self
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
+from hardnet.retrieval.building.build import BuildReport, build
 from hardnet.retrieval.building.index_settings import IndexSettings, identity
+from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
 from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
-from hardnet.retrieval.cluster.nodes import working_nodes
+from hardnet.retrieval.cluster.nodes import check_nodes, working_nodes
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.words.vocabulary import Vocabulary
 
 CORES = 4
 """Of one worker process: more share a network, fewer keep more photos in memory."""
+
+
+def build_on_cluster(
+    folder: str | os.PathLike[str],
+    photos: Mapping[str, Path],
+    settings: IndexSettings | None = None,
+    *,
+    address: str = "local",
+    workers: int | None = None,
+    **options: Any,
+) -> BuildReport:
+    """Make an index, or go on with one, as :func:`~hardnet.retrieval.building.build.build` does.
+
+    The index is the same, to the last bit. The photos must be on a disk that all nodes share,
+    under the same path; the folder of the index need not be.
+
+    Args:
+        folder: of the index.
+        photos: name -> file, by ``photo_names.named_photos``.
+        settings: how photos are described.
+        address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
+        workers: processes; by default as many as the cores of the cluster can keep busy.
+        options: further options of :func:`hardnet.retrieval.building.build.build`.
+    """
+    settings = settings or IndexSettings()
+    with describers_on(address, settings, workers) as describers:
+        return build(Path(folder), photos, settings, describing=describers, **options)
+
+
+@contextmanager
+def describers_on(
+    address: str, settings: IndexSettings, workers: int | None = None
+) -> Iterator[Describers]:
+    """Workers of the cluster at ``address``, all of which can work with us."""
+    with Connection(address) as connection:
+        check_nodes(connection.ray)
+        with Describers(connection.ray, settings, workers) as describers:
+            yield describers
 
 
 class Describers:
@@ -70,7 +110,7 @@ class Describers:
         results = self._run(
             sent,
             list(photos.values()),
-            lambda actor, batch: actor.indexed.remote(batch, shared),
+            lambda actor, batch: actor.indexed.remote(batch, vocabulary.fingerprint, shared),
         )
         with closing(results):
             yield from zip(photos, results, strict=True)
