@@ -41,6 +41,8 @@ Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot b
 """
 _ADD = """Add photos to an index; those that changed are replaced.
 
+With --cluster, worker processes of Ray describe the photos; see `hardnet index build --help`.
+
 [dim]Example:[/]  hardnet index add photos.index new/ one.jpg
 """
 _VOCABULARY = """Train visual words on photos, for indexes of other photos.
@@ -109,13 +111,29 @@ def _build(
     _finish(report, folder, time.perf_counter() - start, as_json)
 
 
-def _add(folder: Folder, images: Images, workers: Workers = None, as_json: AsJson = False) -> None:
-    from hardnet.retrieval.building.build import add
+def _add(
+    folder: Folder,
+    images: Images,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    from hardnet.retrieval.building.build import build
+    from hardnet.retrieval.building.index_settings import IndexSettings
     from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.store.snapshot import open_snapshot
 
     start = time.perf_counter()
-    with _resumable() as stage:
-        report = add(folder, named_photos(images, folder), workers=workers, progress=stage)
+    settings = IndexSettings.from_json(open_snapshot(folder).settings)
+    with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
+        report = build(
+            folder,
+            named_photos(images, folder),
+            settings,
+            workers=workers,
+            describing=describing,
+            progress=stage,
+        )
     _finish(report, folder, time.perf_counter() - start, as_json)
 
 

@@ -31,9 +31,10 @@ NAMES = (
     "page.png",
     "text.png",
 )
+# The quickest descriptor: none of these tests depends on which one it is.
 SETTINGS = {
     "detector": "dog",
-    "descriptor": "hardnet",
+    "descriptor": "rootsift",
     "keypoints": 200,
     "max_size": 300,
     "upright": False,
@@ -72,12 +73,9 @@ def ray() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def small(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallIndex:
     paths = {name: photos / name for name in NAMES}
-    features = {
-        name: extract(path, keypoints=SETTINGS["keypoints"], max_size=SETTINGS["max_size"])
-        for name, path in paths.items()
-    }
+    features = {name: extract(path, **SETTINGS) for name, path in paths.items()}
     rows = [one.descriptors for one in features.values()]
-    vocabulary = train(np.concatenate(rows), 64, descriptor="hardnet", seed=0)
+    vocabulary = train(np.concatenate(rows), 64, descriptor="rootsift", seed=0)
     folder = tmp_path_factory.mktemp("cluster") / "index"
     with Writer(folder, {"settings": dict(SETTINGS), "vocabulary": vocabulary}) as writer:
         for group in (NAMES[:2], NAMES[2:3], NAMES[3:6], NAMES[6:]):

@@ -29,7 +29,8 @@ class Connection:
 
     Args:
         address: "local" starts Ray on this machine, "auto" finds the cluster this machine belongs
-            to, HOST:PORT is the head of a running one, ray://HOST:PORT its client server.
+            to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT the
+            client server of any.
 
     Raises:
         HardnetError: nobody answers at that address.
@@ -79,7 +80,7 @@ def _start(ray: Any, address: str) -> None:
         reason = str(error).strip().splitlines()[0]
         raise HardnetError(
             f"the Ray cluster {address} cannot be joined: {reason} (start one with ray start "
-            "--head, or use local)"
+            "--head, or use local; if it asks for a token, set RAY_AUTH_MODE=token)"
         ) from error
 
 
