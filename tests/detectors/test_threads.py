@@ -72,7 +72,7 @@ def test_an_error_comes_through(bad: int) -> None:
     assert map_threads(square, range(5)) == [0, 1, 4, 9, 16]
 
 
-def _in_child(answers) -> None:
+def _in_child(answers: multiprocessing.Queue[list[int]]) -> None:
     answers.put(map_threads(square, range(8)))
 
 

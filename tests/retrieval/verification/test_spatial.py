@@ -322,7 +322,10 @@ def test_a_query_without_features_and_no_images(segment_of) -> None:
     assert verify_images(query_of((frames, words)), segment, [], Verification()) == []
 
 
-def test_any_number_of_threads_and_any_order_give_the_same(segment_of) -> None:
+def test_any_number_of_threads_and_any_order_give_the_same(
+    segment_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hardnet.retrieval.verification.spatial.PIECE_FEATURES", 500)
     rng = np.random.default_rng(11)
     frames, words = frames_of(rng, 100), rng.integers(0, 50, 100)
     images = []

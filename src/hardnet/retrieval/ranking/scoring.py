@@ -173,10 +173,10 @@ def score_images(
 
     words, weights, matching = lookup.words, lookup.weights, lookup.matching
     offsets, image_ids = readonly(segment.offsets), readonly(segment.image_ids)
-    whole = last - first == segment.images
+    images = np.int64(segment.images)
     sums = np.zeros(last - first)
     if matching is None:
-        kernels.add_bow(words, weights, offsets, image_ids, np.int64(first), whole, sums)
+        kernels.add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
     else:
         kernels.add_he(
             words,
@@ -190,7 +190,7 @@ def score_images(
             image_ids,
             readonly(segment.signatures),
             np.int64(first),
-            whole,
+            images,
             sums,
         )
     scores = np.empty(last - first, np.float32)

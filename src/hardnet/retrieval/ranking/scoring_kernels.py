@@ -41,18 +41,20 @@ def find_lists(
     image_ids: NDArray[np.uint16],
     first: np.int64,
     last: np.int64,
-    whole: bool,
+    images: np.int64,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
 
-    If these are the ``whole`` of the segment, no posting is looked at.
+    Where these begin or end with the ``images`` of the segment, no posting is looked at.
     """
     begins, ends = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     for term in range(len(words)):
         begins[term], ends[term] = offsets[words[term]], offsets[words[term] + 1]
-    if not whole:
+    if first > 0:
         for term in range(len(words)):
             begins[term] = lower_bound(image_ids, begins[term], ends[term], first)
+    if last < images:
+        for term in range(len(words)):
             ends[term] = lower_bound(image_ids, begins[term], ends[term], last)
     return begins, ends
 
@@ -72,19 +74,21 @@ def add_bow(
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
     first: np.int64,
-    whole: bool,
+    images: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
-    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), whole)
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
     address = image_ids.ctypes.data
     for term in range(len(words)):
         ahead = term + AHEAD
         if ahead < len(words):
             ask_for(address, begins[ahead], ends[ahead], 2)
         weight = weights[term]
-        for image in image_ids[begins[term] : ends[term]]:
-            sums[np.int64(image) - first] += weight
+        for number in image_ids[begins[term] : ends[term]]:
+            image = np.int64(number) - first
+            if 0 <= image < len(sums):  # or the segment is damaged: nothing else may be written to
+                sums[image] += weight
 
 
 @compiled
@@ -100,7 +104,7 @@ def add_he(
     image_ids: NDArray[np.uint16],
     posting_signatures: NDArray[np.uint64],
     first: np.int64,
-    whole: bool,
+    images: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
@@ -108,7 +112,7 @@ def add_he(
     The terms of feature g are ``starts[g]`` to ``starts[g + 1]``; a match at distance h weighs
     ``decay[h]`` times the weight of its term.
     """
-    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), whole)
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
     address, owner_address = posting_signatures.ctypes.data, image_ids.ctypes.data
     burst = np.zeros(len(sums))
     sizes = np.zeros(len(sums), np.int32)
@@ -128,6 +132,8 @@ def add_he(
                 h = popcount(low ^ theirs[posting, 0]) + popcount(high ^ theirs[posting, 1])
                 if h <= h_t:
                     image = np.int64(owners[posting]) - first
+                    if image < 0 or image >= len(sums):  # the segment is damaged
+                        continue
                     if sizes[image] == 0:
                         touched[count] = image
                         count += 1
