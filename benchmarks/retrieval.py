@@ -47,6 +47,8 @@ NEIGHBOURS = 5
 """Of each query feature, in the flat search: as many as asmk's words."""
 TIMED = 5
 """Every fifth query is timed, in every repetition; all are asked once for the scores."""
+FLAT_PART = 4
+"""The flat search takes a part of these only: one view of each object for its scores."""
 
 Named = list[tuple[str, Features]]
 
@@ -144,6 +146,7 @@ def main(
         "repetitions": repetitions,
         "timed_queries": len(features[::TIMED]),
         "neighbours_of_flat_search": NEIGHBOURS,
+        "flat_search_scored_on": len(features[::FLAT_PART]),
     }
     command = [provenance.without_folders(word) for word in sys.argv[1:]]
     results = {
@@ -189,7 +192,7 @@ def _measure(
             times[ASMK].query.append(
                 _per_query(timed, lambda each, peer=peer: peer.rank(each, None))  # type: ignore[misc]
             )
-            times[FLAT].query.append(_per_query(timed[::4], flat.rank))
+            times[FLAT].query.append(_per_query(timed[::FLAT_PART], flat.rank))
         scores = {
             name: judge(
                 collection.questions, [own.rank(each, None, mode)[0] for _, each in features]
@@ -199,7 +202,10 @@ def _measure(
         scores[ASMK] = judge(
             collection.questions, [peer.rank(each, None)[0] for _, each in features]
         )
-        scores[FLAT] = judge(collection.questions, [flat.rank(each) for _, each in features])
+        scores[FLAT] = judge(
+            collection.questions[::FLAT_PART],
+            [flat.rank(each) for _, each in features[::FLAT_PART]],
+        )
         count = sum(len(each) for _, each in features)
         size = {name: _bytes_on_disk(folder) / count for name in ours}
         size[ASMK] = peer.bytes() / count

@@ -41,6 +41,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         f"{settings['features_per_photo']:.0f} {settings['descriptor']} features each, "
         f"{settings['words']} words, {settings['threads']} threads; times faster than asmk, median "
         "of repeats that take turns. Assignment to words is in both times, extraction in neither. "
-        "Bytes: all files of the index besides the vocabulary."
+        "Bytes: all files of the index besides the vocabulary. The flat search, which is slow, has "
+        f"its scores of {settings['flat_search_scored_on']} queries, one per object."
     )
     return [Table("Building and querying an index", columns, rows, note=note)]
