@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval.ranking.scoring import Scoring, score_segment
+from hardnet.retrieval.ranking.terms import BowTerms, HeTerms
 from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.manifest import read_manifest
 from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.statistics import compute
 from hardnet.retrieval.store.writer import Writer
 
 KINDS = ["segments", "generations", "vocabulary"]
@@ -147,3 +152,58 @@ def test_a_manifest_of_a_newer_version(made_index: Path) -> None:
     change_manifest(made_index, format=2, something="new")
     with pytest.raises(HardnetError, match=r"manifest.json is of format 2.*reads format 1.*pip"):
         open_snapshot(made_index)
+
+
+def overwrite(path: Path, column: str, byte: int) -> None:
+    """Fill a column of a segment with one byte; the size of the file stays."""
+    content = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<Q", content)
+    start, end = json.loads(content[8 : 8 + length])[column]["data_offsets"]
+    content[8 + length + start : 8 + length + end] = bytes([byte]) * (end - start)
+    path.write_bytes(content)
+
+
+def test_a_damaged_segment_is_not_read_beyond_its_end(made_index: Path) -> None:
+    path = file_of(made_index, "segments")
+    for column in ("image_ids", "forward_words"):
+        overwrite(path, column, 255)
+    snapshot = open_snapshot(made_index)
+    segment, words = snapshot.segments[0], np.arange(snapshot.words, dtype=np.int32)
+    for norms, terms, scoring in (
+        (snapshot.statistics.bow_norms, BowTerms(words, np.ones(len(words), np.float32)), "bow"),
+        (
+            snapshot.statistics.he_norms,
+            HeTerms(words, np.array(segment.signatures[words % len(segment.signatures)]), words),
+            "he",
+        ),
+    ):
+        idf = np.ones(len(words), np.float32)
+        found = score_segment(terms, segment, idf, norms[0], None, Scoring(method=scoring))
+        assert found.tolist() == [0] * segment.images
+    with pytest.raises(HardnetError, match=f"{path} is damaged: it points outside itself; {FIX}"):
+        segment.postings_of(0)
+    assert compute([segment], [None], len(words)).bow_norms[0].tolist() == [0] * segment.images
+
+
+def test_offsets_that_do_not_ascend(made_index: Path) -> None:
+    path = file_of(made_index, "segments")
+    content = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<Q", content)
+    start, _ = json.loads(content[8 : 8 + length])["offsets"]["data_offsets"]
+    content[8 + length + start + 7] = 255  # the highest byte of the second one
+    path.write_bytes(content)
+    with pytest.raises(HardnetError, match=f"{path} is damaged: its columns do not fit; {FIX}"):
+        open_snapshot(made_index)
+
+
+def test_damage_is_not_written_anew_with_a_good_checksum(made_index: Path) -> None:
+    path = file_of(made_index, "segments")
+    overwrite(path, "geometry", 7)
+    before = (made_index / "manifest.json").read_bytes()
+    with (
+        Writer(made_index) as writer,
+        pytest.raises(HardnetError, match=f"{path} is damaged: its checksum is wrong; {FIX}"),
+    ):
+        writer.compact()
+    assert (made_index / "manifest.json").read_bytes() == before
+    assert not verify(made_index).ok

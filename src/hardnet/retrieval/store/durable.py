@@ -13,6 +13,7 @@ from pathlib import Path
 from hardnet.errors import HardnetError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ def replace_file(path: Path, content: bytes) -> FileFacts:
     os.replace(part, path)
     sync_folder(path.parent)
     return facts
+
+
+def file_facts(path: Path) -> FileFacts:
+    """Size and crc32 of a file as it is."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+    return FileFacts(size, crc)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from hardnet.retrieval.store.segment_columns import (
     SegmentFacts,
     write_postings,
 )
+
+Number = TypeVar("Number", np.int32, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +148,7 @@ class Segment:
         self.images = len(self.image_sizes)
         self.features = len(self.image_ids)
         # Kernels do not look where they read: what they count by must fit.
+        all_starts = self.offsets, self.forward_offsets, self._name_offsets
         columns_fit = (
             len(self.offsets) - 1 == len(self._more_documents)
             and self.offsets[-1] == self.forward_offsets[-1] == self.features
@@ -153,6 +156,7 @@ class Segment:
             and len(self.forward_words) == self.features
             and len(self.forward_offsets) - 1 == len(self.mtime_ns) == self.images
             and len(self._name_offsets) - 1 == len(self._name_order) == self.images
+            and all((starts[1:] >= starts[:-1]).all() for starts in all_starts)
         )
         if not columns_fit:
             raise HardnetError(f"{path} is damaged: its columns do not fit; {REPAIR}")
@@ -183,13 +187,20 @@ class Segment:
         wide = np.zeros((len(rows), 4), np.uint8)
         wide[:, :3] = rows
         words: NDArray[np.int32] = wide.view("<i4")[:, 0].astype(np.int32, copy=False)
-        return words
+        return self._below(words, self.words)
 
     def postings_of(self, image: int) -> NDArray[np.int64]:
         """(n,) where the postings of an image lie, in the order of :meth:`words_of`."""
         from hardnet.retrieval.store.posting_kernels import find_postings
 
-        return find_postings(int(image), self.words_of(image), self.offsets, self.image_ids)
+        found = find_postings(int(image), self.words_of(image), self.offsets, self.image_ids)
+        return self._below(found, self.features)
+
+    def _below(self, numbers: NDArray[Number], end: int) -> NDArray[Number]:
+        """The numbers, if they are places in something that has ``end`` of them."""
+        if len(numbers) and numbers.max() >= end:
+            raise HardnetError(f"{self.path} is damaged: it points outside itself; {REPAIR}")
+        return numbers
 
     def size(self, image: int) -> tuple[int, int]:
         """Width and height of an image."""

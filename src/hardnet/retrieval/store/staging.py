@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hardnet.errors import HardnetError
 from hardnet.retrieval.store import compaction
-from hardnet.retrieval.store.durable import writing
+from hardnet.retrieval.store.columns import REPAIR
+from hardnet.retrieval.store.durable import FileFacts, file_facts, writing
 from hardnet.retrieval.store.manifest import SegmentEntry, segment_path
 from hardnet.retrieval.store.names import HashedNames
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
@@ -123,14 +125,22 @@ class Staging:
                 self.merge(alike)
 
     def merge(self, chosen: Sequence[Staged], progress: Progress | None = None) -> None:
-        """Put as few new segments as possible in the place of some, without removed images."""
+        """Put as few new segments as possible in the place of some, without removed images.
+
+        Raises:
+            HardnetError: one of them is damaged. Written anew, it would pass for whole.
+        """
         groups = compaction.bins([staged.part for staged in chosen], self._segment_features)
         untouched = {id(staged.segment): staged for staged in chosen if staged.alive is None}
+        facts = {id(staged.segment): staged.entry.facts.file for staged in chosen}
         merged: list[Staged] = []
         for done, group in enumerate(groups):
             if progress:
                 progress("compacting", done, len(groups))
             alone = untouched.get(id(group[0][0])) if len(group) == 1 else None
+            if alone is None:
+                for segment, _ in group:
+                    _check_whole(segment, facts[id(segment)])
             merge = partial(compaction.merge_segments, parts=group, words=self._words)
             merged.append(alone or self._write(merge))
         if progress:
@@ -151,3 +161,8 @@ class Staging:
                 path.unlink(missing_ok=True)
                 raise
         return Staged(SegmentEntry(name, facts), Segment(path, facts.file.bytes), None)
+
+
+def _check_whole(segment: Segment, facts: FileFacts) -> None:
+    if file_facts(segment.path) != facts:
+        raise HardnetError(f"{segment.path} is damaged: its checksum is wrong; {REPAIR}")

@@ -27,7 +27,7 @@ def count_documents(
         previous = np.int64(-1)
         for place in range(forward_offsets[image], forward_offsets[image + 1]):
             word = read_word(forward_words, place)
-            if word != previous:
+            if word != previous and word < len(counts):  # or the segment is damaged
                 counts[word] += 1
             previous = word
 
@@ -51,6 +51,8 @@ def measure_images(
         bow_sum, he_sum, previous, tf = 0.0, 0.0, np.int64(-1), 0
         for place in range(forward_offsets[image], forward_offsets[image + 1]):
             word = read_word(forward_words, place)
+            if word >= len(idf):  # the segment is damaged
+                continue
             if word != previous:
                 square = np.float64(idf[previous]) ** 2 if tf else 0.0
                 bow_sum += tf * tf * square

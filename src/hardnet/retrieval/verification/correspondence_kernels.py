@@ -116,6 +116,9 @@ def _find_runs(
             + (np.int64(forward_words[place, 1]) << 8)
             + (np.int64(forward_words[place, 2]) << 16)
         )
+        if word >> 6 >= len(present):  # the segment is damaged
+            place += 1
+            continue
         block, bit = present[word >> 6], np.uint64(word & 63)
         if not (block >> bit) & np.uint64(1):
             place += 1
