@@ -59,8 +59,9 @@ def train(
         seed: of the sample, the first words and the projection.
         iterations: of k-means.
         progress: called with what is done, how much of it and how much in all.
-        checkpoint: written after each iteration; a training that was killed goes on from it. The
-            caller deletes it when the vocabulary is saved.
+        checkpoint: written after each iteration; a training that was killed goes on from it. One
+            that was left by a training of other descriptors, as when photos were added meanwhile,
+            is of no use and is replaced. The caller deletes it when the vocabulary is saved.
         provenance: further facts to keep with the words, JSON values.
     """
     if size < 1 or iterations < 0:
@@ -69,10 +70,15 @@ def train(
     rng = np.random.default_rng(seed)
     size = min(size, len(data.chosen))
     words = data.read(np.sort(rng.permutation(len(data.chosen))[:size]))
-    identity = {"size": size, "seed": seed, "data": data.fingerprint()}
+    identity = {
+        "size": size,
+        "seed": seed,
+        "iterations": iterations,
+        "data": data.fingerprint(),
+    }
     done = 0
     if checkpoint is not None and checkpoint.exists():
-        words, done = kmeans_checkpoint.read(checkpoint, identity)
+        words, done = kmeans_checkpoint.read(checkpoint, identity) or (words, 0)
     total = (iterations + 1) * len(data.chosen)
     for iteration in range(done, iterations):
         words, assigner, _ = _search_structure(words)

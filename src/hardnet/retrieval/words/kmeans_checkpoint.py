@@ -39,15 +39,13 @@ def write(
         temporary.unlink(missing_ok=True)
 
 
-def read(path: Path, identity: Mapping[str, Any]) -> tuple[NDArray[np.float32], int]:
-    """The words (K, D) and how many iterations made them."""
+def read(path: Path, identity: Mapping[str, Any]) -> tuple[NDArray[np.float32], int] | None:
+    """The words (K, D) and how many iterations made them; None if it is of another training."""
     try:
         with safe_open(str(path), framework="numpy") as stored:
             facts: dict[str, str] = stored.metadata() or {}
             if facts.get("identity") != json.dumps(identity, sort_keys=True):
-                raise HardnetError(
-                    f"{path} was left by a training of other descriptors or settings: delete it"
-                )
+                return None
             return stored.get_tensor("words"), int(facts["iterations"])
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable checkpoint, delete it: {error}") from error
