@@ -163,6 +163,16 @@ def test_hqe_with_geometry_trusts_verified_images(query: Query) -> None:
     assert shard.stages() == ["score", "verify", "features", "score", "verify"]
     assert shard.calls[2] == ("features", [2])
     assert [hit.image for hit in found] == [2, 4]
+    assert shard.calls[3][2].words.tolist() == [1, 2, 3, 4, 5, 6, 102, 200]
+
+
+def test_hqe_with_geometry_takes_what_lies_in_the_box(query: Query) -> None:
+    shard = MadeUp([[9.0, 8, 7, 6, 5], [0.1, 0.2, 0.3, 0.4, 0.5]], inliers={2: 10})
+    # The features of the image come from (15, 15) of the query.
+    beside = replace(query, boxes=((4.0, 3.0, 10.0, 19.0),))
+    search(beside, shard, "hqe+sv", k=2)
+    assert shard.calls[2] == ("features", [2])
+    assert shard.calls[3][2].words.tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_rankings_hold_every_image(query: Query) -> None:

@@ -27,7 +27,8 @@ class Mode:
         shortlist: hqe: so many of the best images may be reliable.
         h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
         reliable: hqe: an image with so many of them is reliable. With ``verification``, an image
-            that is verified for sure is reliable instead.
+            that is verified for sure is reliable instead, and of it only what lies in the region
+            that the query asks for.
         alpha: hqe: new words, as a share of the words of the query.
         seed: hqe: of bits that are undecided.
     """

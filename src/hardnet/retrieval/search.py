@@ -156,6 +156,8 @@ class _Flow:
                 ]
             else:
                 images = images[: mode.shortlist]
-                counts = self.shards.reliable(self.query, images, mode.h_t_strict)
+                # Correspondences of the first pass: of the words that it looks up, no others.
+                query = self.query.nearest((mode.first or mode.scoring).ma)
+                counts = self.shards.reliable(query, images, mode.h_t_strict)
                 features = self.shards.features_of(images[counts >= mode.reliable])
             return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)
