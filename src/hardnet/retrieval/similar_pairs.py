@@ -72,15 +72,11 @@ def write_pairs(path: Path, pairs: list[Pair]) -> None:
 
 def _known(snapshot: Snapshot, photos: Mapping[str, Path]) -> tuple[dict[int, str], list[str]]:
     """Image number -> name of the photos that an index has, and the names of the others."""
-    found: dict[int, str] = {}
-    unknown: list[str] = []
-    for name, photo in photos.items():
-        image = snapshot.find(name_of(photo, snapshot.folder))
-        if image is None:
-            unknown.append(name)
-        else:
-            found[image] = name
-    return found, unknown
+    own = [name_of(photo, snapshot.folder) for photo in photos.values()]
+    images = snapshot.find_many(own).tolist()
+    named = list(zip(images, photos, strict=True))
+    found = {image: name for image, name in named if image >= 0}
+    return found, [name for image, name in named if image < 0]
 
 
 def _others(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,14 @@ import pytest
 import hardnet
 from hardnet.errors import HardnetError
 from hardnet.retrieval.building import own_vocabulary
+from hardnet.retrieval.building.build import build
 from hardnet.retrieval.building.index_settings import IndexSettings
-from hardnet.retrieval.building.own_vocabulary import kept_features, train_on_photos
-from hardnet.retrieval.building.quantise import check_real
+from hardnet.retrieval.building.own_vocabulary import (
+    kept_features,
+    train_on_photos,
+    write_vocabulary,
+)
+from hardnet.retrieval.building.quantise import quantise
 
 SETTINGS = IndexSettings(descriptor="rootsift", keypoints=60, max_size=200)
 NAMES = ("camera.png", "coins.png", "page.png", "rocket.jpg", "text.png", "coffee.png")
@@ -85,12 +89,43 @@ def test_few_photos_get_few_words(album: dict[str, Path], tmp_path: Path) -> Non
 def test_mistakes(album: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="words is 0"):
         train_on_photos(album, tmp_path / "work", SETTINGS, words=0)
-    features = hardnet.extract(album["../photos/coins.png"], "dog", "rootsift", 60, 200)
-    assert check_real(features) is features
-    bits = replace(features, descriptor="orb", descriptors=np.zeros((60, 32), np.uint8))
-    with pytest.raises(HardnetError, match="orb makes bits, which have no visual words"):
-        check_real(bits)
     broken = tmp_path / "broken.jpg"
     broken.write_text("words")
     with pytest.raises(HardnetError, match=r"none of 1 photos has a keypoint.*skipped: 1"):
         train_on_photos({"broken.jpg": broken}, tmp_path / "none", SETTINGS)
+
+
+def test_bits_are_refused_before_a_photo_is_described(
+    album: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import numpy\ndef bits(patches): return numpy.zeros((len(patches), 4), numpy.uint8)"
+    (tmp_path / "photos" / "bitmaker.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path / "photos"))
+    bits = IndexSettings(descriptor="bitmaker:bits", keypoints=60, max_size=200)
+    message = "bitmaker:bits makes bits, which have no visual words"
+    with pytest.raises(HardnetError, match=message):
+        build(tmp_path / "index", album, bits)
+    with pytest.raises(HardnetError, match=message):
+        write_vocabulary(tmp_path / "w.safetensors", [tmp_path / "photos"], bits, words=5)
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    # Features that somebody brings along are looked at too.
+    features = hardnet.extract(album["../photos/coins.png"], "dog", "bitmaker:bits", 60, 200)
+    vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS, words=5)
+    with pytest.raises(HardnetError, match=message):
+        quantise("coins.png", features, vocabulary)
+
+
+def test_photos_added_while_the_training_was_stopped(
+    album: dict[str, Path], tmp_path: Path
+) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "learning words" and done > total // 2:
+            raise KeyboardInterrupt
+
+    few, work = dict(list(album.items())[:4]), tmp_path / "work"
+    with pytest.raises(KeyboardInterrupt):
+        train_on_photos(few, work, SETTINGS, progress=stop)
+    assert (work / "kmeans").exists()
+    made, _ = train_on_photos(album, work, SETTINGS)
+    whole, _ = train_on_photos(album, tmp_path / "whole", SETTINGS)
+    assert made.fingerprint == whole.fingerprint

@@ -23,7 +23,7 @@ from hardnet.retrieval.building.build_folder import (
 from hardnet.retrieval.building.describing import Describing, DescribingHere
 from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.building.own_vocabulary import kept_features, train_on_photos
-from hardnet.retrieval.building.quantise import quantise
+from hardnet.retrieval.building.quantise import check_descriptor_kind, quantise
 from hardnet.retrieval.building.work_folder import begin
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
@@ -89,6 +89,7 @@ def build(
     """
     settings = settings or IndexSettings()
     _, describe = settings.load()
+    check_descriptor_kind(describe)
     kept = settings.to_json() | identity(settings, describe)
     report = BuildReport()
     photos = _with_good_names(photos, report)
@@ -157,13 +158,13 @@ def _index(
     vocabulary = snapshot.vocabulary
     states: dict[str, dict[str, int]] = {}
     known: set[str] = set()
-    for name, photo in photos.items():
+    images = snapshot.find_many(list(photos)).tolist()
+    for (name, photo), image in zip(photos.items(), images, strict=True):
         try:
             states[name] = state_of(photo)
         except OSError:  # reading it will say why
             states[name] = {}
-        image = snapshot.find(name)
-        if image is not None:
+        if image >= 0:
             known.add(name)
             if tuple(states[name].values()) == snapshot.file(image):
                 report.unchanged += 1

@@ -25,7 +25,7 @@ from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.building.describing import Describing
 from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.building.photo_names import named_photos
-from hardnet.retrieval.building.quantise import check_real
+from hardnet.retrieval.building.quantise import check_descriptor_kind
 from hardnet.retrieval.building.work_folder import begin, owned
 from hardnet.retrieval.words.vocabulary import Vocabulary, load, save, size_for
 
@@ -144,6 +144,7 @@ def write_vocabulary(
     """
     if not output.parent.is_dir():
         raise HardnetError(f"{output.parent} is not a folder: make it, or choose another output")
+    check_descriptor_kind(settings.load()[1])
     work = output.with_name(f"{output.name}.parts")
     photos = named_photos(images, work)
     with owned(work, output):
@@ -172,7 +173,7 @@ def _descriptors(
     rows, name, found = np.zeros((0, 1), np.float32), "", 0
     for done, path in enumerate(files):
         progress("reading", done, len(files))
-        features = check_real(npz.read_features(path))
+        features = npz.read_features(path)
         name = features.descriptor
         if not len(features):
             continue

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval.store.compact_frames import pack
@@ -32,7 +35,7 @@ def quantise(
     if not len(features):
         words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
     else:
-        prepared = vocabulary.prepare(check_real(features).descriptors)
+        prepared = vocabulary.prepare(_check_real(features.descriptors, features.descriptor))
         nearest = vocabulary.assign(prepared, 1)
         words, signatures = nearest[:, 0], vocabulary.signatures(prepared, nearest)[:, 0]
     return IndexedImage(
@@ -46,11 +49,17 @@ def quantise(
     )
 
 
-def check_real(features: Features) -> Features:
-    """The features, if their descriptors are vectors of real numbers: bits have no mean."""
-    if features.descriptors.dtype == np.uint8:
+def check_descriptor_kind(describe: Descriptor) -> None:
+    """Raise if a descriptor makes bits, before any photo is described with it."""
+    patch = np.zeros((1, 32, 32), np.float32)
+    _check_real(describe(patch), describe.name)
+
+
+def _check_real(descriptors: NDArray[Any], name: str) -> NDArray[Any]:
+    """Descriptors (N, D), if they are vectors of real numbers: bits have no mean."""
+    if descriptors.dtype == np.uint8:
         raise HardnetError(
-            f"the descriptor {features.descriptor} makes bits, which have no visual words: "
+            f"the descriptor {name} makes bits, which have no visual words: "
             "choose another, e.g. hardnet or rootsift"
         )
-    return features
+    return descriptors
