@@ -26,16 +26,29 @@ def owned(work: Path, result: Path) -> Iterator[None]:
         work: the folder.
         result: what is made there, for the error.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(work, _LOCK)
-    if not lock.take():
-        raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
+    with _writing(result):
+        work.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(work, _LOCK)
+        if not lock.take():
+            raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
+        try:
+            yield
+            shutil.rmtree(work, ignore_errors=True)
+        finally:
+            (work / _LOCK).unlink(missing_ok=True)  # before it is released: see FolderLock
+            lock.release()
+
+
+@contextmanager
+def _writing(result: Path) -> Iterator[None]:
+    """Errors of the disk below this say what could not be made, and what to do."""
     try:
         yield
-        shutil.rmtree(work, ignore_errors=True)
-    finally:
-        (work / _LOCK).unlink(missing_ok=True)  # before it is released: see FolderLock
-        lock.release()
+    except OSError as error:
+        raise HardnetError(
+            f"{result} cannot be written: {error.strerror or error}; check the disk and your "
+            "rights to the folder, then repeat the command: it goes on with what is done"
+        ) from error
 
 
 def begin(work: Path, settings: Mapping[str, Any], result: Path) -> None:
