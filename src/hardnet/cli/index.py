@@ -62,7 +62,7 @@ def _remove(
         typer.Argument(metavar="IMAGES...", help="Photos, and folders of photos."),
     ] = None,
     gone: Annotated[
-        bool, typer.Option("--gone", help="Also all photos whose files are gone.")
+        bool, typer.Option("--gone", help="Also the photos whose files are gone.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,8 +71,9 @@ def _remove(
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
     index = Index(folder)
-    lost = [Path(path) for path in index.paths() if gone and not Path(path).exists()]
-    removed = index.remove([*(images or []), *lost])
+    removed = index.remove(images) if images else 0
+    if gone:
+        removed += index.remove_gone()
     if as_json:
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:

@@ -17,7 +17,7 @@ from hardnet.retrieval.building import build as building
 from hardnet.retrieval.building.build import BuildReport, Progress
 from hardnet.retrieval.building.build_folder import check_begun
 from hardnet.retrieval.building.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
-from hardnet.retrieval.building.photo_names import name_of, named_photos, path_of
+from hardnet.retrieval.building.photo_names import gone_photos, named_photos, names_of, path_of
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index_info import index_info
 from hardnet.retrieval.modes import DEFAULT_MODE, Mode
@@ -187,12 +187,19 @@ class Index:
     def remove(self, images: Photos) -> int:
         """Remove photos, and all photos of folders; returns how many. The files stay."""
         self.refresh()
-        names = sorted({name for image in _paths(images) for name in self._names(image)})
+        return self._remove({n for one in _paths(images) for n in names_of(one, self.snapshot)})
+
+    def remove_gone(self) -> int:
+        """Remove photos whose files are gone; returns how many. Refused if all of them are."""
+        self.refresh()
+        return self._remove(gone_photos(self.snapshot))
+
+    def _remove(self, names: set[str]) -> int:
         with Writer(self.folder) as writer:
-            writer.remove(names)
+            missing = writer.remove(sorted(names))
             writer.commit()
         self.refresh()
-        return len(names)
+        return len(names) - len(missing)
 
     def compact(self, progress: Progress = _no_progress) -> None:
         """Join small segments, and free the room of removed photos."""
@@ -217,7 +224,7 @@ class Index:
         """Numbers and settings, as JSON values."""
         return index_info(self.snapshot)
 
-    def verify(self) -> Any:
+    def verify(self) -> checks.Report:
         """Read every file and compare its checksum."""
         return checks.verify(self.folder)
 
@@ -228,18 +235,6 @@ class Index:
         found = self.extract(image)
         for stage, time in found.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + time
-        return found
-
-    def _names(self, image: Path) -> list[str]:
-        """The names of the photos that a path, a folder or a name stands for."""
-        snapshot = self.snapshot
-        for name in (name_of(image, self.folder), str(image)):
-            if snapshot.find(name) is not None:
-                return [name]
-        inside = name_of(image, self.folder) + "/"
-        found = [name for name in snapshot.names() if name.startswith(inside)]
-        if not found:
-            raise HardnetError(f"{image} is not in the index {self.folder}: check the path")
         return found
 
 

@@ -48,6 +48,7 @@ def test_names_lead_back_to_the_photos(place: Path) -> None:
         assert path_of(name, Path("index")) == str((place / photo).resolve())
         assert shown(path_of(name, Path("index"))) == photo
     assert shown("/elsewhere/c.jpg") == "/elsewhere/c.jpg"
+    assert shown("/é/a\nb\x1b[31m.jpg") == "/é/a\\nb\\x1b[31m.jpg"
 
 
 def test_an_index_moves_with_its_photos(place: Path) -> None:

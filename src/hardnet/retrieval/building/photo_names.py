@@ -10,8 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hardnet.errors import HardnetError
 from hardnet.images import list_images
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.store.snapshot import Snapshot
 
 
 def name_of(photo: Path | str, folder: Path) -> str:
@@ -29,9 +34,12 @@ def path_of(name: str, folder: Path) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as one would type it here: short if it lies below the current folder."""
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    """A path as one would type it here: short if it lies below the current folder.
+
+    It is one line, whatever is in it: a line break, say, becomes a backslash and an n.
+    """
+    short = path.removeprefix(os.getcwd() + os.sep)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 def named_photos(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
@@ -56,6 +64,34 @@ def named_photos(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
             if not _real(photo).startswith(own):
                 found.setdefault(name_of(photo, folder), photo)
     return found
+
+
+def names_of(photo: Path, snapshot: Snapshot) -> list[str]:
+    """The names in an index that a photo, a folder of photos or a name stands for."""
+    own = name_of(photo, snapshot.folder)
+    for name in (own, str(photo)):
+        if snapshot.find(name) is not None:
+            return [name]
+    found = [name for name in snapshot.names() if name.startswith(f"{own}/")]
+    if not found:
+        raise HardnetError(f"{photo} is not in the index {snapshot.folder}: check the path")
+    return found
+
+
+def gone_photos(snapshot: Snapshot) -> set[str]:
+    """The names in an index whose files are gone.
+
+    Raises:
+        HardnetError: all of them are, as when a disk is not there.
+    """
+    names = snapshot.names()
+    gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
+    if gone and len(gone) == len(names):
+        raise HardnetError(
+            f"all {len(gone)} photos of {snapshot.folder} are gone: is their disk there, and is "
+            "the index where it was? If so, name their folder to remove them"
+        )
+    return gone
 
 
 def _real(photo: Path | str) -> str:
