@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -43,6 +43,10 @@ class Query:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def nearest(self, ma: int) -> Query:
+        """The same query with the ``ma`` nearest words of each feature, at most."""
+        return replace(self, words=self.words[:, :ma], signatures=self.signatures[:, :ma])
 
 
 def make_query(
