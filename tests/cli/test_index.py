@@ -265,10 +265,12 @@ def test_help_has_examples(hardnet: Hardnet) -> None:
 def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
     """Killed twice: while the sample is described, and as soon as something is committed."""
     rng = np.random.default_rng(0)
-    for k in range(14):  # enough to be killed in the middle
-        name = NAMES[k % len(NAMES)]
-        pixels = np.roll(read_image(f"photos/{name}"), tuple(rng.integers(0, 200, 2)), (0, 1))
-        write_image(f"photos/copy{k:02d}.png", pixels)
+    for name in NAMES:  # small and many: quick, and killed in the middle
+        photo = read_image(f"photos/{name}")[::3, ::3]
+        Path(f"photos/{name}").unlink()
+        for k in range(3):
+            pixels = np.roll(photo, tuple(rng.integers(0, 60, 2)), (0, 1))
+            write_image(f"photos/{Path(name).stem}{k}.png", pixels)
     command = ("index", "build", "index", "photos", *QUICK, "--words", "64")
     program = (
         "import sys\n"
@@ -292,7 +294,7 @@ def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
         assert process.wait() in (-signal.SIGKILL, 0), process.communicate()[1]
         if goal == "described":
             if not Path("index/manifest.json").exists():
-                early = hardnet("search", "index", "photos/camera.png")
+                early = hardnet("search", "index", "photos/camera0.png")
                 assert "index has no photos yet" in early.stderr
             other = hardnet(*command[:-1], "99")
             assert other.returncode == 1
@@ -304,9 +306,9 @@ def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert found["unchanged"] >= kept
-    assert found["indexed"] + found["unchanged"] == 20
+    assert found["indexed"] + found["unchanged"] == 18
     index = Index("index")
-    assert len(index) == 20
+    assert len(index) == 18
     assert index.verify().ok
     assert not Path("index/build").exists()
-    assert hardnet("search", "index", "photos/camera.png", "-k", 1).returncode == 0
+    assert hardnet("search", "index", "photos/camera0.png", "-k", 1).returncode == 0
