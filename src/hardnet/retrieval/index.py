@@ -20,7 +20,7 @@ from hardnet.retrieval.building.index_settings import KEYPOINTS, MAX_SIZE, Index
 from hardnet.retrieval.building.photo_names import gone_photos, named_photos, names_of, path_of
 from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index_info import index_info
-from hardnet.retrieval.modes import DEFAULT_MODE, Mode
+from hardnet.retrieval.modes import DEFAULT_MODE, Mode, mode_named
 from hardnet.retrieval.query_describer import QueryDescriber, check_box
 from hardnet.retrieval.ranking.query import Query, make_query
 from hardnet.retrieval.ranking.shard import LocalShard, Shard
@@ -140,6 +140,7 @@ class Index:
         """
         if k < 1:
             raise HardnetError(f"k is {k}: ask for at least 1 hit")
+        mode = mode_named(mode)  # a wrong one is refused before the query is described
         shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
         images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
         seconds = {"load": self._describer.ready(shard.snapshot.vocabulary)}
