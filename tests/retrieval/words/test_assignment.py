@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval.words.assignment import ROWS, TILE, Assigner
+from hardnet.retrieval.words.assignment import FEW, ROWS, TILE, Assigner
 
 
 def _clusters(words, rows, dim, seed=0):
@@ -26,7 +26,8 @@ def _reference(words, rows, count):
 
 
 @pytest.mark.parametrize(
-    ("words", "dim"), [(1, 128), (63, 128), (64, 128), (65, 24), (1000, 128), (TILE + 100, 128)]
+    ("words", "dim"),
+    [(1, 128), (FEW, 128), (FEW + 1, 24), (FEW + 64, 128), (1000, 128), (TILE + 100, 128)],
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_nearest_words_are_those_of_all_distances(words, dim, count):
@@ -50,11 +51,12 @@ def test_more_words_wanted_than_there_are():
 
 
 def test_of_equal_words_the_first():
-    centres, rows = _clusters(20, 50, 128)
-    twice = np.concatenate([centres, centres])
-    found = Assigner(twice)(rows, 2)
-    assert (found[:, 0] < 20).all()
-    assert np.array_equal(found[:, 1], found[:, 0] + 20)
+    for count in (20, 200):
+        centres, rows = _clusters(count, 50, 128)
+        twice = np.concatenate([centres, centres])
+        found = Assigner(twice)(rows, 2)
+        assert (found[:, 0] < count).all()
+        assert np.array_equal(found[:, 1], found[:, 0] + count)
 
 
 def test_no_rows():
@@ -62,7 +64,7 @@ def test_no_rows():
 
 
 def test_a_zero_row_has_the_shortest_word():
-    centres, _ = _clusters(100, 1, 128)
+    centres, _ = _clusters(FEW + 1, 1, 128)
     found = Assigner(centres)(np.zeros((1, 128), np.float32))
     assert found[0, 0] == np.linalg.norm(centres, axis=1).argmin()
 
@@ -82,6 +84,14 @@ def test_result_depends_neither_on_threads_nor_on_the_other_rows():
 
 def test_rows_far_outside_the_words_are_still_assigned():
     """Their integers are clipped; the direction that is left decides among the candidates."""
-    words = np.eye(8, 16, dtype=np.float32) * 0.1
-    rows = np.eye(8, 16, dtype=np.float32)
-    assert Assigner(words)(rows)[:, 0].tolist() == list(range(8))
+    rows = np.eye(FEW + 44, 320, dtype=np.float32)
+    assert Assigner(rows * np.float32(0.1))(rows)[:, 0].tolist() == list(range(FEW + 44))
+
+
+def test_few_words_are_exact_however_short_they_are():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(2000, 128)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    words = np.stack([part.mean(axis=0) for part in np.array_split(rows, 16)])
+    assert np.abs(words).max() < np.abs(rows).max() / 2
+    assert (Assigner(words)(rows, 3) == _reference(words, rows, 3)).mean() > 0.9999
