@@ -26,10 +26,6 @@ the squared one (Lebeda et al. 2012)."""
 HYPOTHESIS_INLIERS = 3
 """A hypothesis with fewer inliers is not refined."""
 
-SURE_INLIERS = 30
-"""A refined model of so many inliers is better than the hypotheses of these inliers: they are not
-tried any more. It is the images that show the same that have many pairs, and most of them agree."""
-
 SLACK = 1.001
 """The quick count is in single precision: its thresholds are wider by this."""
 
@@ -117,9 +113,10 @@ def _best_model(
     attempt: Any,
 ) -> Any:
     """Try the hypotheses of one view, nearest signatures first, and refine those that win."""
-    size = len(features)
+    size, different = len(features), 0
     points = np.empty((5, size))
     for j in range(size):
+        different += j == 0 or features[j] != features[j - 1]
         points[0, j], points[1, j] = query[j, 2], query[j, 5]
         points[2, j], points[3, j] = image[j, 2], image[j, 5]
         areas = area_of(query[j]), area_of(image[j])
@@ -130,7 +127,9 @@ def _best_model(
     model, chosen = np.empty(12), np.empty(size, np.bool_)
     rough_model = np.empty(12, np.float32)
     for i in _nearest_first(distances, max_hypotheses):
-        if np.isnan(points[4, i]) or (best >= SURE_INLIERS and best_chosen[i]):
+        if best == different:  # there cannot be more
+            break
+        if np.isnan(points[4, i]):
             continue
         frame_to_frame(query[i], image[i], model)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
