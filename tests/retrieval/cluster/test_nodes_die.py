@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -57,16 +55,6 @@ with ShardedIndex(folder, cluster.address, shards=3) as index:
     said["after"] = rows(after) == expected and not after.missing
 cluster.shutdown()
 print(json.dumps(said))
-"""
-
-_DRIVER = """
-import os, sys, time
-from hardnet.retrieval.cluster import ShardedIndex
-index = ShardedIndex(sys.argv[1], "local", shards=2)
-import ray
-pids = ray.get([s.actor.__ray_call__.remote(lambda self: os.getpid()) for s in index._slots])
-print(*pids, flush=True)
-time.sleep(600)
 """
 
 _KILLS = """
@@ -144,22 +132,6 @@ def test_many_kills(small: SmallIndex) -> None:
     said = run(_KILLS, small.folder, small.photos["camera.png"])
     assert isinstance(said["partial"], int)
     assert said["partial"] > 5
-
-
-def test_shards_end_with_a_killed_driver(small: SmallIndex) -> None:
-    command = [sys.executable, "-c", _DRIVER, str(small.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        line = driver.stdout.readline()
-        while not line.split() or not all(word.isdigit() for word in line.split()):
-            assert line, "the driver ended by itself"
-            line = driver.stdout.readline()
-        driver.send_signal(signal.SIGKILL)
-    pids = [int(word) for word in line.split()]
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "shards outlive their driver"
-        time.sleep(0.2)
 
 
 def test_a_build_with_workers_killed_at_random(small: SmallIndex, tmp_path: Path) -> None:

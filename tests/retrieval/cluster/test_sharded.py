@@ -230,6 +230,22 @@ def test_addresses(ray: Any) -> None:
         Connection("127.0.0.1:1")
 
 
+@pytest.mark.parametrize("error", [ConnectionError(), ImportError("no grpc\nat all")])
+def test_a_cluster_that_refuses(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**options: Any) -> None:
+            raise error
+
+    monkeypatch.setitem(sys.modules, "ray", Refusing)
+    with pytest.raises(HardnetError, match=r"auto cannot be joined: (ConnectionError|no grpc) \("):
+        Connection("auto")
+
+
 def test_wrong_numbers(small: SmallIndex) -> None:
     with pytest.raises(HardnetError, match="shards is 0"):
         ShardedIndex(small.folder, shards=0)

@@ -76,8 +76,8 @@ def _start(ray: Any, address: str) -> None:
         reach(address)  # Ray itself would try for many minutes
     try:
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise HardnetError(
             f"the Ray cluster {address} cannot be joined: {reason} (start one with ray start "
             "--head, or use local; if it asks for a token, set RAY_AUTH_MODE=token)"
