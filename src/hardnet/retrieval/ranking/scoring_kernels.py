@@ -80,14 +80,17 @@ def add_bow(
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
     begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
     address = image_ids.ctypes.data
+    count = np.uint64(len(sums))
     for term in range(len(words)):
         ahead = term + AHEAD
         if ahead < len(words):
             ask_for(address, begins[ahead], ends[ahead], 2)
         weight = weights[term]
         for number in image_ids[begins[term] : ends[term]]:
-            image = np.int64(number) - first
-            if 0 <= image < len(sums):  # or the segment is damaged: nothing else may be written to
+            # Below 0 becomes huge: one comparison, and nothing beside the sums is written to,
+            # whatever a damaged segment says.
+            image = np.uint64(np.int64(number) - first)
+            if image < count:
                 sums[image] += weight
 
 
