@@ -139,6 +139,8 @@ def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.Monk
     command = ["colmap", str(album), "-o", str(tmp_path / "work"), "--pairs", "retrieval"]
     done = run.invoke(app, command)
     assert "--pairs retrieval needs --index" in str(done.exception)
+    done = run.invoke(app, [*command[:-2], "--index", "some.index"])
+    assert "--index is of use with --pairs retrieval only" in str(done.exception)
     done = run.invoke(app, [*command, "--index", "some.index", "--similar", "2"])
     assert done.exit_code == 0, done.exception
     assert "1 photos are not in some.index" in done.stderr

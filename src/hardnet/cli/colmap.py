@@ -129,6 +129,8 @@ def _colmap(
     from hardnet.sfm.cameras import CameraSettings
     from hardnet.sfm.mapping import MapperSettings
 
+    if index is not None and (pairs is not Pairs.retrieval or pairs_file is not None):
+        raise HardnetError("--index is of use with --pairs retrieval only: add that, or leave it")
     chosen: PairSettings | Path
     if pairs_file is not None:
         chosen = pairs_file
