@@ -10,6 +10,7 @@ more candidates are needed then.
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,16 +68,18 @@ class Assigner:
         """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
         count = min(count, len(self._words))
         out = np.empty((len(rows), count), np.int32)
+        # The few rows of a query are shared out evenly.
+        step = max(1, min(ROWS, -(-len(rows) // cv2.getNumThreads())))
 
         def assign(start: int) -> None:
-            part = np.ascontiguousarray(rows[start : start + ROWS], np.float32)
+            part = np.ascontiguousarray(rows[start : start + step], np.float32)
             if len(self._words) <= FEW:
                 found = np.tile(np.arange(len(self._words), dtype=np.int32), (len(part), 1))
             else:
                 found = self.candidates(part, count + MORE)
-            refine(part, self._words, self._half, found, out[start : start + ROWS])
+            refine(part, self._words, self._half, found, out[start : start + step])
 
-        map_threads(assign, range(0, len(rows), ROWS))
+        map_threads(assign, range(0, len(rows), step))
         return out
 
     def candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
