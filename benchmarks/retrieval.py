@@ -4,7 +4,7 @@ One run, the same descriptors and the same visual words for all. Features are de
 kept in the user's cache; no extraction is timed. What is compared takes turns, so that load hits
 all alike.
 
-Example: HARDNET_DATA=data python benchmarks/retrieval.py --vocabulary-images photos
+Example: HARDNET_DATA=data python benchmarks/retrieval.py
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class FlatIndex:
 
 def main(
     vocabulary_images: Annotated[
-        list[Path] | None, typer.Option(help="Folders of photographs to train the words on.")
+        list[Path] | None,
+        typer.Option(help="Folders of photographs to train the words on [DATA/multiview]."),
     ] = None,
     vocabulary: Annotated[
         Path | None, typer.Option(help="A trained vocabulary, instead of those.")
@@ -109,8 +110,6 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
-    if vocabulary is None and not vocabulary_images:
-        raise typer.BadParameter("give --vocabulary-images or --vocabulary")
     if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
         variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
@@ -124,7 +123,7 @@ def main(
     if vocabulary is not None:
         trained = vocabularies.load(vocabulary)
     else:
-        named = images_of(vocabulary_images or [])
+        named = images_of(vocabulary_images or [data / "multiview"])
         others = [Photo(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(kept / "features", describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)

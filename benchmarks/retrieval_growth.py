@@ -54,7 +54,7 @@ def main(
         typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
     ] = None,
     count: Annotated[int, typer.Option(help="So many of them, spread evenly.")] = 100,
-    largest: Annotated[int, typer.Option(help="Images of the largest index.")] = 1_000_000,
+    largest: Annotated[int, typer.Option(help="Images of the largest index.")] = 100_000,
     features: Annotated[int, typer.Option(help="Of an image, on average.")] = 400,
     words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
     work: Annotated[
