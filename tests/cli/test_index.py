@@ -173,6 +173,14 @@ def test_mistakes_of_a_search(hardnet: Hardnet, built: Path) -> None:
         assert run.stdout == ""
 
 
+def test_a_picture_that_cannot_be_written_costs_no_hits(hardnet: Hardnet, built: Path) -> None:
+    Path("file").write_text("")
+    run = hardnet("search", "index", "photos/coffee.png", "--json", "-o", "file/sheet.png")
+    assert run.returncode == 1
+    assert json.loads(run.stdout)["hits"]
+    assert "file" in run.stderr
+
+
 def test_nothing_found(hardnet: Hardnet, built: Path) -> None:
     write_image("flat.png", np.full((90, 90), 77, np.uint8))
     run = hardnet("search", "index", "flat.png", "-o", "sheet.png")

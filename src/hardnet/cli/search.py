@@ -79,12 +79,12 @@ def _search(
     waiting = Console(stderr=True).status("Searching...")
     with waiting, opened(index, cluster, shards) as collection:
         results = collection.search(list(query), k, boxes or None, chosen)
-        if output is not None:
-            results.draw(output)
     if as_json:
         print(json.dumps(to_json(results, index, len(collection), chosen)))
     else:
         _show(results)
+    if output is not None:  # after the hits, which a picture that cannot be written must not cost
+        results.draw(output)
     for part in results.missing:
         _say(f"missing: {part} did not answer; its photos are not among the hits")
     if not results.hits:
