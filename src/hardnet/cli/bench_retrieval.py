@@ -57,8 +57,8 @@ def retrieval(
     modes: Annotated[
         str,
         typer.Option(
-            help="Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa for "
-            "one word per query feature."
+            help="Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa and "
+            "MODE:ma8 for one and for eight words per query feature."
         ),
     ] = "bow,bow+sv,bow+qe,he,he+sv,hqe,hqe+sv",
     asmk: Annotated[bool, typer.Option(help="The asmk package takes part.")] = True,

@@ -116,9 +116,9 @@ def test_the_query_is_the_region_and_unreadable_photos_are_not_searched(
 
 def test_asmk_takes_part_with_the_same_words(ukbench, photos, store, tmp_path):
     pytest.importorskip("asmk")
-    settings = replace(SETTINGS, modes=("he",), asmk=True)
+    settings = replace(SETTINGS, modes=("he:ma5",), asmk=True)
     _, rows = compare(read_ukbench(ukbench), photos, store, tmp_path, settings)
-    assert [row["mode"] for row in rows] == ["he", "asmk"]
+    assert [row["mode"] for row in rows] == ["he:ma5", "asmk"]
     assert rows[1]["map"]["others"] > 0.8
 
 
@@ -126,9 +126,12 @@ def test_single_assignment_and_wrong_modes():
     mode = parse_mode("hqe+sv:sa")
     assert mode.scoring.ma == mode.first.ma == mode.verification.ma == 1
     assert parse_mode("hqe+sv").scoring.ma == 3
+    assert parse_mode("he:ma8").scoring.ma == 8
+    assert parse_mode("he:ma8").verification is None
     assert replace(mode, scoring=replace(mode.scoring, ma=3)).expansion == "hqe"
-    with pytest.raises(HardnetError, match="no mode"):
-        run.Settings(modes=("bow+magic",), asmk=False)
+    for wrong in ("bow+magic", "he:ma0", "he:sa:sa"):
+        with pytest.raises(HardnetError, match="no mode"):
+            run.Settings(modes=(wrong,), asmk=False)
 
 
 def test_too_few_features_for_the_words(ukbench, photos, store, tmp_path):

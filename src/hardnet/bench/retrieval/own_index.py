@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,29 +12,36 @@ from hardnet.bench.retrieval.collection import Box
 from hardnet.features import Features
 from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.modes import Mode, mode_named
-from hardnet.retrieval.ranking.query import make_query
+from hardnet.retrieval.ranking.query import MA, make_query
 from hardnet.retrieval.ranking.shard import LocalShard
 from hardnet.retrieval.search import search
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.words.vocabulary import Vocabulary
 
-SINGLE = ":sa"
-"""Ends the name of a mode whose queries have one word per feature (single assignment)."""
+ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
+"""Ends the name of a mode: single assignment, or so many words per feature of the query."""
 
 Photos = Iterable[tuple[str, Features]]
 """Names and features."""
 
 
 def parse_mode(name: str) -> Mode:
-    """A mode by its name; ``hqe:sa`` is ``hqe`` with single assignment of the query's features."""
-    mode = mode_named(name.removesuffix(SINGLE))
-    if not name.endswith(SINGLE):
+    """A mode by its name.
+
+    ``hqe:sa`` is ``hqe`` with one word per query feature, ``hqe:ma8`` with eight, in scoring and
+    in verification.
+    """
+    mode = mode_named(ASSIGNMENT.sub("", name))
+    found = ASSIGNMENT.search(name)
+    if found is None:
         return mode
-    first = mode.first and replace(mode.first, ma=1)
-    verification = mode.verification and replace(mode.verification, ma=1)
+    ma = int(found[1] or 1)
     return replace(
-        mode, scoring=replace(mode.scoring, ma=1), first=first, verification=verification
+        mode,
+        scoring=replace(mode.scoring, ma=ma),
+        first=mode.first and replace(mode.first, ma=ma),
+        verification=mode.verification and replace(mode.verification, ma=ma),
     )
 
 
@@ -65,9 +73,10 @@ class OwnIndex:
         The seconds are those of a search (words of the query, scoring, verification, expansion)
         without the naming of the hits, of which there are as many as images here.
         """
+        chosen = parse_mode(mode)
         start = perf_counter()
-        query = make_query(features, self.vocabulary, box=box)
+        query = make_query(features, self.vocabulary, max(MA, chosen.scoring.ma), box)
         words = perf_counter() - start
-        found = search(query, self.shard, parse_mode(mode), self._images)
+        found = search(query, self.shard, chosen, self._images)
         taken = sum(seconds for stage, seconds in found.seconds.items() if stage != "rank")
         return [hit.path for hit in found], words + taken
