@@ -8,41 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hardnet
-from hardnet.cli.app import main
 from hardnet.interop import hdf5, npz
 
 QUICK = ("--descriptor", "rootsift", "--keypoints", "80", "--max-size", "200")
 
 
-@dataclass
-class Run:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Extract = Callable[..., Run]
+Extract = Callable[..., Any]
 
 
 @pytest.fixture
-def extract(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Extract:
-    """Run the command in this process, which saves the time of starting another."""
-
-    def run(*arguments: object) -> Run:
-        monkeypatch.setattr(sys, "argv", ["hardnet", "extract", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return Run(end.value.code, *capsys.readouterr())
-
-    return run
+def extract(command: Extract) -> Extract:
+    return partial(command, "extract")
 
 
 @pytest.fixture

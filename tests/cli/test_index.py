@@ -10,13 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hardnet.cli.app import main
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.store.snapshot import open_snapshot
@@ -26,28 +25,12 @@ QUICK = ("--descriptor", "rootsift", "--keypoints", "150", "--max-size", "300")
 NAMES = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
 
 
-@dataclass
-class Run:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Hardnet = Callable[..., Run]
+Hardnet = Callable[..., Any]
 
 
 @pytest.fixture
-def hardnet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hardnet:
-    """Run a command in this process, which saves the time of starting another."""
-
-    def run(*arguments: object) -> Run:
-        monkeypatch.setattr(sys, "argv", ["hardnet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return Run(end.value.code, *capsys.readouterr())
-
-    return run
+def hardnet(command: Hardnet) -> Hardnet:
+    return command
 
 
 @pytest.fixture

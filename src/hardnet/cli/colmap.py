@@ -19,6 +19,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
@@ -161,7 +162,7 @@ def _colmap(
     else:
         _show(report, output)
     if mapping and not report.models:
-        _say(f"no model: {_why_not(report, min_images)}")
+        say(f"no model: {_why_not(report, min_images)}", error=True)
         raise typer.Exit(1)
 
 
@@ -178,9 +179,10 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
     with Stage() as stage:
         pairs, unknown = similar_pairs(index, photos, similar, progress=stage)
     if unknown:
-        _say(
+        say(
             f"note: {len(unknown)} photos are not in {index} and have no pairs ({unknown[0]}, "
-            "...); unless they cannot be read, add them with `hardnet index add`"
+            "...); unless they cannot be read, add them with `hardnet index add`",
+            error=True,
         )
     path = output.with_name(f"{output.name}.pairs.txt")
     write_pairs(path, pairs)
@@ -203,9 +205,10 @@ def _warn_of_many(images: Path, settings: Settings) -> None:
     count = len(list_images(images))
     chosen = settings.pairs
     if count > MANY_PHOTOS and isinstance(chosen, PairSettings) and chosen.method == "exhaustive":
-        _say(
+        say(
             f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
-            "after the other, --pairs sequential is much faster; else --pairs retrieval"
+            "after the other, --pairs sequential is much faster; else --pairs retrieval",
+            error=True,
         )
 
 
@@ -225,7 +228,7 @@ def _show(report: Report, work: Path) -> None:
         table.add_row("mean reprojection error", f"{numbers.reprojection_error:.3f} px")
     Console().print(table)
     for name, why in report.skipped.items():
-        _say(f"skipped {name}: {why}")
+        say(f"skipped {name}: {why}", error=True)
 
 
 def _why_not(report: Report, min_images: int) -> str:
@@ -239,7 +242,3 @@ def _why_not(report: Report, min_images: int) -> str:
         f"{report.verified_pairs} pairs of photos match, but from places too close to each other "
         "or with too few points; take photos from more places, or try more --keypoints"
     )
-
-
-def _say(line: str) -> None:
-    Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)

@@ -17,6 +17,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 
 if TYPE_CHECKING:
@@ -81,15 +82,15 @@ def _extract(
                 progress=stage,
             )
     except KeyboardInterrupt:
-        _say(errors, "stopped: what is described is kept; run the same command again to go on")
+        say("stopped: what is described is kept; run the same command again to go on", error=True)
         raise typer.Exit(1) from None
     for reason in report.skipped.values():
-        _say(errors, f"skipped: {reason}")
+        say(f"skipped: {reason}", error=True)
     seconds = time.perf_counter() - start
     if as_json:
         print(json.dumps(_to_json(report, output, seconds)))
     else:
-        _say(Console(), _summary(report, output, seconds))
+        say(_summary(report, output, seconds))
     if report.skipped:
         raise typer.Exit(1)
 
@@ -114,7 +115,3 @@ def _summary(report: Report, output: Path, seconds: float) -> str:
     if report.skipped:
         parts.append(f"{len(report.skipped)} skipped")
     return f"{output}: {', '.join(parts)}"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli import index_build
-from hardnet.cli.index_build import AsJson, Folder, say
+from hardnet.cli.index_build import AsJson, Folder
+from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
@@ -77,7 +78,7 @@ def _remove(
     if as_json:
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:
-        say(Console(), f"{folder}: {removed} photos removed, {len(index)} are left")
+        say(f"{folder}: {removed} photos removed, {len(index)} are left")
 
 
 def _compact(folder: Folder) -> None:
@@ -89,7 +90,6 @@ def _compact(folder: Folder) -> None:
         index.compact(progress=stage)
     after = index.info()
     say(
-        Console(),
         f"{folder}: {before['segments']} segments became {after['segments']}, "
         f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}",
     )
@@ -133,10 +133,10 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
         facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
         print(json.dumps(facts))
     for problem in report.problems:
-        say(Console(stderr=True), f"damaged: {problem}")
+        say(f"damaged: {problem}", error=True)
     if not as_json and report.ok:
         size = _megabytes(report.bytes)
-        say(Console(), f"{folder}: {report.files} files, {size}, all as they were written")
+        say(f"{folder}: {report.files} files, {size}, all as they were written")
     if not report.ok:
         raise typer.Exit(1)
 

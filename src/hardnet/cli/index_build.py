@@ -20,6 +20,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 
 if TYPE_CHECKING:
@@ -161,12 +162,12 @@ def _vocabulary(
         )
     seconds = time.perf_counter() - start
     for reason in skipped.values():
-        say(Console(stderr=True), f"skipped: {reason}")
+        say(f"skipped: {reason}", error=True)
     if as_json:
         facts = {"output": str(output), "words": len(made), "fingerprint": made.fingerprint}
         print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
     else:
-        say(Console(), f"{output}: {len(made)} words in {seconds:.1f} s")
+        say(f"{output}: {len(made)} words in {seconds:.1f} s")
     if skipped:
         raise typer.Exit(1)
 
@@ -179,20 +180,19 @@ def _resumable() -> Iterator[Stage]:
         with Stage(errors) as stage:
             yield stage
     except KeyboardInterrupt:
-        say(errors, "stopped: what is done is kept; run the same command again to go on")
+        say("stopped: what is done is kept; run the same command again to go on", error=True)
         raise typer.Exit(1) from None
 
 
 def _finish(report: BuildReport, folder: Path, seconds: float, as_json: bool) -> None:
-    errors = Console(stderr=True)
     for reason in report.skipped.values():
-        say(errors, f"skipped: {reason}")
+        say(f"skipped: {reason}", error=True)
     if as_json:
         skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
         facts = {"index": str(folder), **vars(report), "skipped": skipped}
         print(json.dumps(facts | {"seconds": round(seconds, 3)}))
     else:
-        say(Console(), _summary(report, folder, seconds))
+        say(_summary(report, folder, seconds))
     if report.skipped:
         raise typer.Exit(1)
 
@@ -210,8 +210,3 @@ def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
     if report.skipped:
         parts.append(f"{len(report.skipped)} skipped")
     return f"{folder}: {', '.join(parts)}"
-
-
-def say(console: Console, line: str) -> None:
-    """One line, as it is."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -18,6 +18,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.lines import say
 from hardnet.cli.match_cameras import cameras, given_cameras
 from hardnet.cli.match_output import to_json, to_table, why_not
 
@@ -205,8 +206,7 @@ def _match(
     else:
         Console().print(to_table(result))
     if not verified:
-        line = f"no match: {why_not(result)}"
-        Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)
+        say(f"no match: {why_not(result)}", error=True)
         raise typer.Exit(1)
     if output is not None and not as_json:
-        Console().print(f"picture: {output}", highlight=False, markup=False, soft_wrap=True)
+        say(f"picture: {output}")

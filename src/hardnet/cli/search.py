@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hardnet.cli.cluster_option import Cluster, opened
+from hardnet.cli.lines import say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ def _search(
     if output is not None:  # after the hits, which a picture that cannot be written must not cost
         results.draw(output)
     for part in results.missing:
-        _say(f"missing: {part} did not answer; its photos are not among the hits")
+        say(f"missing: {part} did not answer; its photos are not among the hits", error=True)
     if not results.hits:
-        _say(f"nothing found: {_why_not(results, len(collection))}")
+        say(f"nothing found: {_why_not(results, len(collection))}", error=True)
         raise typer.Exit(1)
     if output is not None and not as_json:
-        Console().print(f"picture: {output}", highlight=False, markup=False, soft_wrap=True)
+        say(f"picture: {output}")
 
 
 def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, Any]:
@@ -156,7 +157,3 @@ def _box(text: str) -> Box:
     except ValueError:
         raise HardnetError(f"--box {text}: give x,y,width,height in pixels") from None
     return x, y, width, height
-
-
-def _say(line: str) -> None:
-    Console(stderr=True).print(line, soft_wrap=True, highlight=False, markup=False)
