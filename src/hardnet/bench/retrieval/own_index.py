@@ -10,7 +10,7 @@ from time import perf_counter
 
 from hardnet.bench.retrieval.collection import Box
 from hardnet.features import Features
-from hardnet.retrieval.building.quantise import quantise
+from hardnet.retrieval.building.quantise import quantise_many
 from hardnet.retrieval.modes import Mode, mode_named
 from hardnet.retrieval.ranking.query import MA, make_query
 from hardnet.retrieval.ranking.shard import LocalShard
@@ -61,7 +61,7 @@ class OwnIndex:
         """Index photos and commit them."""
         new: NewIndex = {"settings": {}, "vocabulary": self.vocabulary}
         with Writer(self.folder, None if self._images else new) as writer:
-            writer.add(quantise(name, features, self.vocabulary) for name, features in photos)
+            writer.add(quantise_many(photos, self.vocabulary))
             writer.commit()
         snapshot = open_snapshot(self.folder)
         self._images = snapshot.images

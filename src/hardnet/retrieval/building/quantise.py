@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from hardnet.features import Features
 from hardnet.retrieval.store.compact_frames import pack
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.words.vocabulary import Vocabulary
+
+ROWS = 8192
+"""Features that are quantised at once: enough for all cores, little memory."""
 
 
 def quantise(
@@ -31,13 +34,56 @@ def quantise(
         state: ``bytes`` and ``mtime_ns`` of its file (``interop.entry.state_of``), to notice later
             that it was changed.
     """
-    state = state or {}
-    if not len(features):
-        words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
-    else:
-        prepared = vocabulary.prepare(_check_real(features.descriptors, features.descriptor))
-        nearest = vocabulary.assign(prepared, 1)
-        words, signatures = nearest[:, 0], vocabulary.signatures(prepared, nearest)[:, 0]
+    words, signatures = _words(features.descriptors, features.descriptor, vocabulary)
+    return _indexed(name, features, words, signatures, state or {})
+
+
+def quantise_many(
+    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary
+) -> Iterator[IndexedImage]:
+    """What an index keeps of each of many photos: the same as :func:`quantise`, in less time."""
+    for some in _batches(photos):
+        vectors = np.concatenate([features.descriptors for _, features in some])
+        words, signatures = _words(vectors, some[0][1].descriptor, vocabulary)
+        start = 0
+        for name, features in some:
+            part = slice(start, start + len(features))
+            yield _indexed(name, features, words[part], signatures[part], {})
+            start = part.stop
+
+
+def _batches(photos: Iterable[tuple[str, Features]]) -> Iterator[list[tuple[str, Features]]]:
+    """Photos of ROWS features together, and of one descriptor."""
+    some: list[tuple[str, Features]] = []
+    rows = 0
+    for name, features in photos:
+        if some and (rows >= ROWS or features.descriptor != some[0][1].descriptor):
+            yield some
+            some, rows = [], 0
+        some.append((name, features))
+        rows += len(features)
+    if some:
+        yield some
+
+
+def _words(
+    vectors: NDArray[Any], descriptor: str, vocabulary: Vocabulary
+) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    """Words (N,) and signatures (N, 2) of descriptors (N, D), each by itself."""
+    if not len(vectors):
+        return np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
+    prepared = vocabulary.prepare(_check_real(vectors, descriptor))
+    nearest = vocabulary.assign(prepared, 1)
+    return nearest[:, 0], vocabulary.signatures(prepared, nearest)[:, 0]
+
+
+def _indexed(
+    name: str,
+    features: Features,
+    words: NDArray[np.int32],
+    signatures: NDArray[np.uint64],
+    state: Mapping[str, int],
+) -> IndexedImage:
     return IndexedImage(
         name=name,
         size=features.image_size,

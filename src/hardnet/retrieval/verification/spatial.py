@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 PUBLISHED_SIZE = 1024
 """Longer side, in pixels, of the photos for which the published threshold is meant."""
 
-PIECE_FEATURES = 50_000
-"""The images of so many features are one thread's piece of work, at least: two milliseconds. With
-less, waiting for another thread takes longer than it helps."""
+PIECE_FEATURES = 10_000
+"""The images of so many features are one thread's piece of work, at least. With less, waiting for
+another thread takes longer than it helps."""
 
 
 @dataclass(frozen=True)

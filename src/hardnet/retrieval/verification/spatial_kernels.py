@@ -125,7 +125,7 @@ def _best_model(
     rough, least = points.astype(np.float32), HYPOTHESIS_INLIERS - 1
     best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
     model, chosen = np.empty(12), np.empty(size, np.bool_)
-    rough_model = np.empty(12, np.float32)
+    rough_model, fits = np.empty(12, np.float32), np.empty(size, np.bool_)
     for i in _nearest_first(distances, max_hypotheses):
         if best == different:  # there cannot be more
             break
@@ -134,8 +134,8 @@ def _best_model(
         frame_to_frame(query[i], image[i], model)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
         _copy(model, rough_model)
-        agree = _count(rough, points[4, i], rough_model, limit * SLACK, log_ratio * SLACK)
-        if agree <= max(best, least):
+        agree = _count(rough, points[4, i], rough_model, limit * SLACK, log_ratio * SLACK, fits)
+        if agree <= max(best, least) or _different(features, fits) <= best:
             continue
         count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
         if count <= best or count < HYPOTHESIS_INLIERS:
@@ -178,14 +178,28 @@ def _nearest_first(distances: Any, most: int) -> Any:
 
 
 @compiled
-def _count(points: Any, growth: float, model: Any, limit: float, log_ratio: float) -> int:
-    """How many pairs agree with a model; in single precision, eight at a time."""
+def _count(
+    points: Any, growth: float, model: Any, limit: float, log_ratio: float, fits: Any
+) -> int:
+    """How many pairs agree with a model, and which; in single precision, eight at a time."""
     grown = np.float32(growth)
     most, ratio, count = np.float32(limit), np.float32(log_ratio), np.int32(0)
     for j in range(points.shape[1]):
-        fits = (transfer_error(points, j, model) < most) & (abs(points[4, j] - grown) < ratio)
-        count += np.int32(fits)
+        fit_here = (transfer_error(points, j, model) < most) & (abs(points[4, j] - grown) < ratio)
+        fits[j] = fit_here
+        count += np.int32(fit_here)
     return int(count)
+
+
+@compiled
+def _different(features: Any, fits: Any) -> int:
+    """How many query features have a pair that agrees: no one-to-one choice has more."""
+    count, last = 0, -1
+    for j in range(len(features)):
+        if fits[j] and features[j] != last:
+            count += 1
+            last = features[j]
+    return count
 
 
 @compiled

@@ -20,8 +20,8 @@ from hardnet.retrieval.words.integer_product import IntegerProduct
 
 Rows = NDArray[np.float32]
 
-ROWS, TILE = 256, 2048
-"""Products held at once by a thread: 2 MB, which stay in its cache until they have been read."""
+ROWS, TILE = 128, 2048
+"""Products held at once by a thread: 1 MB, which stay in its cache until they have been read."""
 
 MORE = 3
 """So many words more than are wanted have their distance computed exactly.

@@ -19,14 +19,15 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.tensor_file import tensor_file
 from hardnet.retrieval.words.assignment import Assigner
 from hardnet.retrieval.words.cells import CellAssigner, Cells
-from hardnet.retrieval.words.hamming import BITS, Signatures, pack_bits
+from hardnet.retrieval.words.hamming import BITS, Signatures
 
 Rows = NDArray[np.float32]
 
 SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
 
 FORMAT = "hardnet-vocabulary-1"
-_ROWS = 1024  # of which signatures are made at once by a thread
+_LEVELS = 65_536  # words whose thresholds are kept in single precision: 32 MB
+_ROWS = 256  # of which signatures are made at once by a thread
 _ARRAYS = ("words", "mean", "projection", "thresholds")
 _CELL_ARRAYS = ("centres", "starts")
 
@@ -85,16 +86,31 @@ class Vocabulary:
 
     def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
-        projected = prepared @ self.projection.T
+        from hardnet.retrieval.words.signature_kernels import sign
+
         out = np.empty((*words.shape, 2), np.uint64)
 
         def compare(start: int) -> None:
             part = slice(start, start + _ROWS)
-            thresholds = self.thresholds[words[part]].astype(np.float32)  # numpy compares it faster
-            out[part] = pack_bits(projected[part, None] > thresholds)
+            rows = np.ascontiguousarray(prepared[part], np.float32)
+            near = np.ascontiguousarray(words[part], np.int32)
+            thresholds = self._levels
+            if thresholds is None:
+                thresholds = self.thresholds[near.ravel()].astype(np.float32)
+                near = np.arange(near.size, dtype=np.int32).reshape(near.shape)
+            sign(rows, self._axes, thresholds, near, out[part])
 
         map_threads(compare, range(0, len(prepared), _ROWS))
         return out
+
+    @cached_property
+    def _levels(self) -> Rows | None:
+        """The thresholds as kernels read them; None if that would take too much memory."""
+        return self.thresholds.astype(np.float32) if len(self) <= _LEVELS else None
+
+    @cached_property
+    def _axes(self) -> Rows:
+        return self.projection.T.astype(np.float32, order="C")
 
 
 def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
