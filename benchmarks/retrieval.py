@@ -51,7 +51,7 @@ FLAT_PART = 4
 """The flat search takes a part of these only: one view of each object for its scores."""
 
 ASKED = (*MODES, "he:ma8", "he+sv:ma8")
-"""All modes, and two with eight words per query feature: asmk has five, the published modes three."""
+"""All modes, and two with eight words per query feature (asmk: five, published: three)."""
 
 Named = list[tuple[str, Features]]
 
