@@ -1,8 +1,9 @@
 """The nearest words of descriptors: products of 8-bit integers, the best few of them exactly.
 
-The results of ``benchmarks/assign_words.py`` have speed and recall beside faiss: with 8192 words all
-nearest words of HardNet descriptors are found, eleven times as fast as by a flat search. In trials a
-product of float32 matrices and faiss's 4-bit codes with refinement took twice as long or more.
+The results of ``benchmarks/assign_words.py`` have speed and recall beside faiss: with 8192 words
+all nearest words of HardNet descriptors are found, eleven times as fast as by a flat search. In
+trials a product of float32 matrices and faiss's 4-bit codes with refinement took twice as long or
+more.
 """
 
 from __future__ import annotations
