@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.retrieval.closable import Closable
 
 REACH_SECONDS = 5.0
 """How long a host may take to accept a connection."""
@@ -22,7 +22,7 @@ def load_ray() -> Any:
     return ray
 
 
-class Connection:
+class Connection(Closable):
     """This process as a driver of a cluster, until it is closed.
 
     A process that has called ``ray.init`` itself keeps its own connection, also afterwards.
@@ -52,17 +52,6 @@ class Connection:
         if self._is_ours:
             self._is_ours = False
             self.ray.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _start(ray: Any, address: str) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval.building.build import BuildReport, build
 from hardnet.retrieval.building.index_settings import IndexSettings, identity
+from hardnet.retrieval.closable import Closable
 from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
 from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
@@ -63,7 +63,7 @@ def describers_on(
             yield describers
 
 
-class Describers:
+class Describers(Closable):
     """Worker processes on all nodes of a cluster, each with a network of its own.
 
     Args:
@@ -120,17 +120,6 @@ class Describers:
         for actor in self.actors:
             self._ray.kill(actor)
         self.actors = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(
         self,

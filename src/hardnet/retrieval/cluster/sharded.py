@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
+from hardnet.retrieval.closable import Closable
 from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.nodes import check_nodes
 from hardnet.retrieval.cluster.shard_set import LostError, ShardSet
@@ -26,7 +26,7 @@ TIMEOUT = 30.0
 """Seconds that a shard may take for one answer; after that it is started anew."""
 
 
-class ShardedIndex:
+class ShardedIndex(Closable):
     """The shards of an index on the workers of a Ray cluster, searched as one.
 
     Hits and scores are those of :class:`~hardnet.retrieval.index.Index`, to the last bit. A shard
@@ -145,17 +145,6 @@ class ShardedIndex:
                 slot.stop()
             self._slots = []
             self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _described(self, image: QueryPhoto, seconds: dict[str, float]) -> Features:
         """Features of a query image, once, however often shards get lost."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from hardnet.errors import HardnetError
 from hardnet.folder_lock import FolderLock
+from hardnet.retrieval.closable import Closable
 from hardnet.retrieval.store import compaction
 from hardnet.retrieval.store.durable import writing
 from hardnet.retrieval.store.manifest import MANIFEST, Manifest, read_manifest
@@ -28,7 +27,7 @@ FEATURES_PER_WORD = 16
 """But at least so many per word, or the table of a large vocabulary would weigh too much."""
 
 
-class Writer:
+class Writer(Closable):
     """The one writer of an index.
 
     Args:
@@ -89,17 +88,6 @@ class Writer:
         snapshot = open_snapshot(self.folder)
         parts = zip(self._present.segments, snapshot.segments, snapshot.alive, strict=True)
         return [Staged(*part) for part in parts]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let others write. What was not committed is forgotten."""
