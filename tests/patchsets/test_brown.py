@@ -52,6 +52,23 @@ def test_layout_is_sixteen_by_sixteen_in_reading_order(tmp_path: Path) -> None:
     assert rows[7] == "2 0"
 
 
+def test_the_image_of_each_patch_is_kept(tmp_path: Path) -> None:
+    patches = np.random.default_rng(0).integers(0, 256, (6, 64, 64), np.uint8)
+    with BrownWriter(tmp_path / "set") as writer:
+        writer.add(patches[:4], np.array([0, 0, 1, 1]), 0, np.array([3, 5, 3, 5]))
+        writer.add(patches[4:], np.array([2, 2]), 1, 7)
+        writer.finish(pairs=4, seed=0, extra_files={})
+    assert (tmp_path / "set/info.txt").read_text().splitlines()[1] == "0 5"
+    images = read_brown(tmp_path / "set").images
+    assert images is not None
+    assert images.tolist() == [3, 5, 3, 5, 7, 7]
+
+
+def test_a_set_of_zeros_does_not_know_its_images(tmp_path: Path) -> None:
+    write(tmp_path / "set")
+    assert read_brown(tmp_path / "set").images is None
+
+
 def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
     patches = write(tmp_path / "set")
     small = read_brown(tmp_path / "set", size=32).patches
@@ -62,7 +79,7 @@ def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
 def test_second_opening_reads_only_the_cache(tmp_path: Path, monkeypatch) -> None:
     patches = write(tmp_path / "set")
     first = read_brown(tmp_path / "set")
-    for name in ("read_picture", "_read_points", "_read_pairs"):
+    for name in ("read_picture", "_read_points", "_read_images", "_read_pairs"):
         monkeypatch.setattr(brown, name, None)
     second = read_brown(tmp_path / "set")
     assert np.array_equal(second.patches, patches)
@@ -84,7 +101,7 @@ def test_a_changed_set_is_read_again(tmp_path: Path) -> None:
     assert np.array_equal(after.patches[256:], before.patches[256:299])
     assert len(after) == 299
     assert after.pairs.tolist() == [[0, 298]]
-    assert len(list((tmp_path / "set" / "cache").iterdir())) == 3
+    assert len(list((tmp_path / "set" / "cache").iterdir())) == 4
     assert np.array_equal(read_brown(tmp_path / "set").patches[256:], patches[256:299])
 
 
@@ -93,7 +110,7 @@ def test_a_read_only_set_is_cached_elsewhere(tmp_path: Path, monkeypatch) -> Non
     (tmp_path / "set" / "cache").write_text("no folder can be made here")
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "user"))
     assert np.array_equal(read_brown(tmp_path / "set").patches, patches)
-    assert len(list((tmp_path / "user").rglob("*.npy"))) == 3
+    assert len(list((tmp_path / "user").rglob("*.npy"))) == 4
 
 
 def test_some_patches_without_a_cache(tmp_path: Path) -> None:

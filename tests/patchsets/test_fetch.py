@@ -94,7 +94,7 @@ def test_the_shipped_manifest_leaves_benchmark_and_demo_pictures_out():
     [
         ("[[source", "not a manifest"),
         ("[other]", "source"),
-        ('[[source]]\nkind = "rpm"\nname = "x"', "npm, debian, pypi, folder"),
+        ('[[source]]\nkind = "rpm"\nname = "x"', "npm, debian, pypi, folder, git"),
         ('[[source]]\nkind = "npm"\nname = "x"\nlicense = "MIT"', "license"),
     ],
 )
@@ -317,9 +317,9 @@ def run(workshop: Path, output: str = "out", series: bool = True):
     return fetch_photos(
         workshop / output,
         workshop / "series" if series else None,
-        workshop / "cache",
-        workshop / "mine.toml",
-        quiet(),
+        cache=workshop / "cache",
+        manifest=workshop / "mine.toml",
+        console=quiet(),
     )
 
 
@@ -332,7 +332,9 @@ def test_fetch_photos_from_end_to_end(workshop, monkeypatch):
     summary = run(workshop)
     out = workshop / "out"
     assert summary.total("train") + summary.total("val") == 53
-    assert summary.counts["door"] in ({"train": 3, "val": 0}, {"train": 0, "val": 3})
+    door = summary.counts["door"]
+    assert sorted((door["train"], door["val"])) == [0, 3]
+    assert door["scenes"] == 0
     assert summary.total("val") == len(list((out / "val").iterdir()))
     assert summary.counts["kit"]["val"] > 0
     warnings = "\n".join(summary.warnings)
@@ -342,7 +344,10 @@ def test_fetch_photos_from_end_to_end(workshop, monkeypatch):
     assert "kit: copy.jpg: same picture as one of kit/07.jpg" in warnings
     table = (out / CREDITS).read_text()
     counts = summary.counts["kit"]
-    assert f"| kit | npm | 1.0.0 | MIT | A. Author | {counts['train']} | {counts['val']} |" in table
+    assert (
+        f"| kit | npm | 1.0.0 | MIT | A. Author | {counts['train']} | {counts['val']} | 0 |"
+        in table
+    )
     assert "| gone |" not in table
     assert "- gone: " in table
     for name, data in pictures(out).items():
@@ -387,3 +392,71 @@ def test_nothing_fetched_is_an_error_and_keeps_the_old_result(workshop, monkeypa
     with pytest.raises(HardnetError, match="no photo could be fetched: gone"):
         run(workshop, series=False)
     assert pictures(workshop / "out") == before
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def repositories(tmp_path):
+    """A bare copy of a repository with two scenes of two and three photos."""
+    tree = tmp_path / "tree"
+    for seed, scene in enumerate(("barn", "mill")):
+        for view in range(2):
+            save(tree / f"photos/{scene}/{view}.png", photo(seed, (900, 1600)))
+    save(tree / "photos/barn/far.png", photo(5))
+    save(tree / "map.png", photo(9))
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "photos")
+    bare = tmp_path / "copies/some+scenes/repo"
+    git(tmp_path, "clone", "-q", "--bare", "--no-local", str(tree), str(bare))
+    return tmp_path / "copies", git(tree, "rev-parse", "HEAD")
+
+
+def scenes_manifest(folder: Path, commit: str) -> Path:
+    path = folder / "scenes.toml"
+    path.write_text(
+        '[[source]]\nkind = "git"\nname = "farm"\nrepository = "some/scenes"\nroot = "photos"\n'
+        f'version = "{commit}"\ntake = ["*.png"]\nscene = "([^/]+)/"\nviews = true\n'
+        'licence = "CC0-1.0"\n'
+    )
+    return path
+
+
+def test_photos_of_a_repository_become_a_folder_per_scene(tmp_path, repositories):
+    copies, commit = repositories
+    summary = fetch_photos(
+        tmp_path / "out",
+        repositories=copies,
+        manifest=scenes_manifest(tmp_path, commit),
+        console=quiet(),
+    )
+    assert summary.counts == {"farm": {"train": 0, "val": 0, "scenes": 5}}
+    found = sorted(p.relative_to(tmp_path / "out").as_posix() for p in tmp_path.glob("out/*/*/*"))
+    assert found == [
+        "scenes/farm-barn/0.jpg",
+        "scenes/farm-barn/1.jpg",
+        "scenes/farm-barn/far.jpg",
+        "scenes/farm-mill/0.jpg",
+        "scenes/farm-mill/1.jpg",
+    ]
+    assert cv2.imread(str(tmp_path / "out" / found[0])).shape == (675, 1200, 3)
+
+
+def test_an_absent_repository_or_commit_is_a_clear_error(tmp_path, repositories):
+    copies, commit = repositories
+    for version, folder, said in (
+        (commit, tmp_path, "no copy of some/scenes"),
+        ("0" * 40, copies, "has no commit"),
+    ):
+        with pytest.raises(HardnetError, match=said):
+            fetch_photos(
+                tmp_path / "out",
+                repositories=folder,
+                manifest=scenes_manifest(tmp_path, version),
+                console=quiet(),
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -33,6 +34,15 @@ def test_points_never_collide_and_pairs_follow_their_patches() -> None:
     assert both.patches[:][:, 0, 0].tolist() == [10, 10, 10, 20, 20, 20]
     assert both.sets is not None
     assert both.sets.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_images_never_collide() -> None:
+    plain = make("plain", [7, 7, 9], [(0, 1)], 10)
+    known = replace(make("known", [7, 3, 7], [(0, 2)], 20), images=np.array([4, 0, 1]))
+    assert join([plain, plain]).images is None
+    images = join([known, plain, known]).images
+    assert images is not None
+    assert images.tolist() == [4, 0, 1, 5, 5, 5, 10, 6, 7]
 
 
 def test_a_single_set_is_not_copied() -> None:

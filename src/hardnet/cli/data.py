@@ -29,6 +29,13 @@ def fetch(
             help="Folder with the multi-view scenes of the source list, if you have them."
         ),
     ] = None,
+    repositories: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with bare git copies (OWNER+NAME) of the repositories of the source list, "
+            "if you have them."
+        ),
+    ] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Where archives are kept [OUTPUT/archives].")
     ] = None,
@@ -40,7 +47,7 @@ def fetch(
     """
     from hardnet.cli.data_fetch import fetch_photos
 
-    summary = fetch_photos(output, multiview, cache)
+    summary = fetch_photos(output, multiview, repositories, cache)
     if json_:
         print(json.dumps({"counts": summary.counts, "warnings": summary.warnings}))
 

@@ -161,6 +161,16 @@ def sfm(
         typer.Option(help="Where models are kept, to go on from; by default OUTPUT.sfm."),
     ] = None,
     max_size: Annotated[int, typer.Option(help="Find keypoints at this long side.")] = 1600,
+    keypoints: Annotated[
+        int, typer.Option(min=0, help="Most keypoints of a photo; 0 for COLMAP's default.")
+    ] = 0,
+    following: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Match a photo with this number of those that follow it by name; 0 for all pairs.",
+        ),
+    ] = 0,
     noise: Noise = 0.0,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
@@ -183,7 +193,9 @@ def sfm(
     from hardnet.patchsets.part_folder import refuse_existing
 
     refuse_existing(output)  # now, not after an hour of reconstruction
-    how = SfmSettings(max_size=max_size, seed=seed)
+    how = SfmSettings(
+        max_size=max_size, keypoints=keypoints or None, following=following, seed=seed
+    )
     settings = ColmapSettings(
         min_track, max_track, max_error, window, noise=noise, pairs=pairs, seed=seed
     )

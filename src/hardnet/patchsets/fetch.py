@@ -20,18 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.photo_sources import Source, SourceError, find_archive, select, unpack
+from hardnet.images import read_image, to_colour
+from hardnet.patchsets.photo_sources import (
+    Source,
+    SourceError,
+    check_out,
+    find_archive,
+    select,
+    unpack,
+)
 from hardnet.patchsets.video import read_frames
 
 Image = NDArray[np.uint8]
 
 MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
 LONG_SIDE = 960  # stock photos are soft at full size: shrunk to this their pixels are sharp
+SCENE_SIDE = 1200  # photos of one scene from many sides, which come from cameras directly
 JPEG_QUALITY = 95
 SAME_PICTURE = 8  # of 63 hash bits; sizes and encodings of one picture differ by less
 VAL_PER_MILLE = 60
 SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and two small scenes
 CREDITS = "SOURCES.md"
+SIDES = ("train", "val", "scenes")
 
 
 def shrink(image: Image, long_side: int = LONG_SIDE) -> Image:
@@ -66,17 +76,21 @@ def is_validation(scene: str) -> bool:
 def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Image | None]]:
     """Yield (name, shrunken picture) in sorted order; None where a file cannot be decoded."""
     names = select(source, root)
+    side = SCENE_SIDE if source.kind == "git" else LONG_SIDE
     if source.frames:
         for name in names:
             yield from _video_frames(source, root, name, source.frames)
         return
     with ThreadPoolExecutor(2) as pool:
-        yield from zip(names, pool.map(lambda name: _read(root / name), names), strict=True)
+        yield from zip(names, pool.map(lambda name: _read(root / name, side), names), strict=True)
 
 
-def _read(path: Path) -> Image | None:
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
-    return None if image is None else shrink(np.asarray(image, np.uint8))
+def _read(path: Path, long_side: int) -> Image | None:
+    try:
+        image = to_colour(read_image(path))
+    except HardnetError:
+        return None
+    return shrink(np.asarray(image[:, :, ::-1], np.uint8), long_side)
 
 
 def _video_frames(
@@ -94,8 +108,11 @@ def _video_frames(
 class PhotoFolder:
     """The growing output folder: writes every new picture once and counts per source.
 
-    Everything is written below a hidden folder and takes the place of `train` and `val` in
-    `finish`, so that an interrupted run leaves the previous result whole.
+    Pictures go to `train` or `val`; those of repositories, which show one scene from many sides
+    each, to `scenes/SCENE`, a folder for `data build sfm`.
+
+    Everything is written below a hidden folder and takes the place of these folders
+    in `finish`, so that an interrupted run leaves the previous result whole.
     """
 
     folder: Path
@@ -103,14 +120,14 @@ class PhotoFolder:
     _seen: list[tuple[str, int]] = field(default_factory=list)  # scene and hash of each picture
 
     def __post_init__(self) -> None:
-        used = any((self.folder / side).exists() for side in ("train", "val"))
+        used = any((self.folder / side).exists() for side in SIDES)
         if used and not (self.folder / CREDITS).exists():
             raise HardnetError(
-                f"{self.folder} has a train or val folder that this command did not write; "
+                f"{self.folder} has a train, val or scenes folder that this command did not write; "
                 "choose another output folder"
             )
         shutil.rmtree(self._partial, ignore_errors=True)
-        for side in ("train", "val"):
+        for side in SIDES:
             (self._partial / side).mkdir(parents=True)
 
     @property
@@ -128,14 +145,20 @@ class PhotoFolder:
             if (bits ^ known).bit_count() <= SAME_PICTURE:
                 return f"same picture as one of {other}"
         self._seen.append((scene, bits))
-        side = "val" if is_validation(scene) else "train"
         stem, _, suffix = name.replace("/", "-").rpartition(".")
-        path = self._partial / side / f"{source.name}__{stem}.jpg"
+        if source.kind == "git":
+            side = "scenes"
+            folder = scene.strip("/").replace("/", "-")
+            path = self._partial / side / folder / f"{PurePosixPath(name).stem}.jpg"
+            path.parent.mkdir(exist_ok=True)
+        else:
+            side = "val" if is_validation(scene) else "train"
+            path = self._partial / side / f"{source.name}__{stem}.jpg"
         if path.exists():  # a.png beside a.jpg, and they are different pictures
             path = path.with_stem(f"{path.stem}-{suffix}")
         if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]):
             raise HardnetError(f"cannot write {path}; is the disk full?")
-        self.counts.setdefault(source.name, {"train": 0, "val": 0})[side] += 1
+        self.counts.setdefault(source.name, dict.fromkeys(SIDES, 0))[side] += 1
         return None
 
     def total(self, side: str) -> int:
@@ -148,7 +171,7 @@ class PhotoFolder:
             shutil.rmtree(self._partial)
             raise HardnetError("no photo could be fetched: " + "; ".join(warnings or ["no source"]))
         (self.folder / CREDITS).write_text(self._credits(sources, warnings), "utf-8")
-        for side in ("train", "val"):
+        for side in SIDES:
             shutil.rmtree(self.folder / side, ignore_errors=True)
             (self._partial / side).rename(self.folder / side)
         self._partial.rmdir()
@@ -158,21 +181,29 @@ class PhotoFolder:
             "# Sources of the photographs",
             "",
             f"{self.total('train')} photographs to train and {self.total('val')} held out, "
-            f"at most {LONG_SIDE} pixels. File names start with the name of the source.",
+            f"at most {LONG_SIDE} pixels; {self.total('scenes')} of scenes seen from many "
+            f"sides, at most {SCENE_SIDE}. File names start with the name of the source.",
             "",
-            "| source | kind | version | licence | credit | train | val |",
-            "|---|---|---|---|---|---|---|",
+            "| source | kind | version | licence | credit | train | val | scenes |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for source in sources:
             if count := self.counts.get(source.name):
                 cells = (source.name, source.kind, source.version, source.licence, source.credit)
-                lines.append(f"| {' | '.join(cells)} | {count['train']} | {count['val']} |")
+                numbers = (str(count[side]) for side in SIDES)
+                lines.append(f"| {' | '.join((*cells, *numbers))} |")
         if warnings:
             lines += ["", "Left out:", "", *(f"- {warning}" for warning in warnings)]
         return "\n".join(lines) + "\n"
 
 
-def add_source(source: Source, into: PhotoFolder, cache: Path, folders: Path | None) -> list[str]:
+def add_source(
+    source: Source,
+    into: PhotoFolder,
+    cache: Path,
+    folders: Path | None,
+    copies: Path | None = None,
+) -> list[str]:
     """Fetch one source and add its pictures; return a sentence per picture that was left out.
 
     Args:
@@ -180,6 +211,7 @@ def add_source(source: Source, into: PhotoFolder, cache: Path, folders: Path | N
         into: where the pictures go.
         cache: folder of downloaded archives.
         folders: parent of the sources of kind "folder".
+        copies: folder of bare repositories, for the sources of kind "git".
 
     Raises:
         SourceError: the source cannot be used at all; the message names the fix.
@@ -190,6 +222,12 @@ def add_source(source: Source, into: PhotoFolder, cache: Path, folders: Path | N
             if folders is None:
                 raise SourceError(f"{source.name}: is a local folder; give its parent folder")
             root = folders / source.root
+        elif source.kind == "git":
+            if copies is None:
+                raise SourceError(f"{source.name}: is a repository; give the folder of copies")
+            root, absent = check_out(source, copies, Path(scratch))
+            if absent:
+                notes.append(f"{source.name}: the copy of the repository lacks {len(absent)} files")
         else:
             root = unpack(source, find_archive(source, cache), Path(scratch))
         if not root.is_dir():

@@ -34,6 +34,7 @@ class PatchSet:
         points: (N,) int64, the 3D point of each patch.
         pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
         sets: (N,) int64, which set of a union each patch is of; None where there is one set only.
+        images: (N,) int64, the image each patch was cut from; None where that is not known.
     """
 
     name: str
@@ -41,6 +42,7 @@ class PatchSet:
     points: NDArray[np.int64]
     pairs: NDArray[np.int64]
     sets: NDArray[np.int64] | None = None
+    images: NDArray[np.int64] | None = None
 
     @property
     def pair_labels(self) -> NDArray[np.bool_]:

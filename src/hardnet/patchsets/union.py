@@ -60,7 +60,8 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     """One set of all patches; the points of different sets never share an id.
 
     The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
-    apart, for the weights of :class:`hardnet.patchsets.pairs.PairSampler`.
+    apart, for the weights of :class:`hardnet.patchsets.pairs.PairSampler`. A set that does not know
+    its images counts as one image, unless none of them knows any.
     """
     if len(sets) == 1:
         return sets[0]
@@ -68,14 +69,17 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     if len(set(sides.values())) > 1:
         found = ", ".join(f"{name} {side[0]}" for name, side in sides.items())
         raise HardnetError(f"sets with patches of different sides cannot be joined: {found}")
-    points, pairs = [], []
-    next_point = next_patch = 0
+    points, pairs, images = [], [], []
+    next_point = next_patch = next_image = 0
     for part in sets:
         if not len(part):
             raise HardnetError(f"{part.name} has no patches: leave it out")
         _, dense = np.unique(part.points, return_inverse=True)
         points.append(dense + next_point)
         pairs.append(part.pairs + next_patch)
+        own = np.zeros(len(part), np.int64) if part.images is None else part.images
+        images.append(own + next_image)
+        next_image += int(own.max()) + 1
         next_point += int(dense.max()) + 1
         next_patch += len(part)
     return PatchSet(
@@ -84,6 +88,7 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         np.concatenate(points).astype(np.int64),
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
+        None if all(part.images is None for part in sets) else np.concatenate(images),
     )
 
 

@@ -1,4 +1,4 @@
-"""COLMAP's own SIFT: photos -> a database with keypoints and verified matches of all pairs."""
+"""COLMAP's own SIFT: photos -> a database with keypoints and verified matches."""
 
 from __future__ import annotations
 
@@ -43,12 +43,23 @@ def extract(
     pycolmap.extract_features(database, images, names, extraction_options=options)
 
 
-def match(database: Path, seed: int = 0) -> None:
-    """Match and verify all pairs of photos of the database."""
+def match(database: Path, seed: int = 0, following: int = 0) -> None:
+    """Match and verify pairs of photos of the database.
+
+    Args:
+        database: with keypoints and descriptors.
+        seed: of the random samples of the verification.
+        following: 0 matches all pairs; else each photo only with this number of those that follow
+            it in the order of names, as when somebody walks or flies past.
+    """
     pycolmap = require_pycolmap()
     matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
     matching.use_gpu = False
     verification.ransac.random_seed = seed
-    pycolmap.match_exhaustive(
-        database, matching_options=matching, verification_options=verification
-    )
+    options = {"matching_options": matching, "verification_options": verification}
+    if following:
+        pairing = pycolmap.SequentialPairingOptions()
+        pairing.overlap, pairing.quadratic_overlap = following, False
+        pycolmap.match_sequential(database, pairing_options=pairing, **options)
+    else:
+        pycolmap.match_exhaustive(database, **options)

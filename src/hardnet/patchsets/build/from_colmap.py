@@ -78,11 +78,13 @@ def build_from_colmap(
                 patches = _cut(chosen, Path(scratch) / "patches.npy", workers, progress)
                 rows = _worth_keeping(patches, chosen)
                 chosen = only(chosen, rows)
-                groups = chosen.reference + photos
+                groups, images = chosen.reference + photos, chosen.tracks.view + photos
                 _, dense = np.unique(chosen.tracks.point, return_inverse=True)
                 for start in range(0, len(rows), PER_SHEET):
                     part = slice(start, start + PER_SHEET)
-                    writer.add(patches[rows[part]], dense[part] + points, groups[part])
+                    writer.add(
+                        patches[rows[part]], dense[part] + points, groups[part], images[part]
+                    )
                 del patches  # before its file goes
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]

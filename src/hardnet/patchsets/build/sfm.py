@@ -27,9 +27,14 @@ class SfmSettings(MapperSettings):
 
     Attributes:
         max_size: longer side in pixels to which photos are shrunk to find keypoints.
+        keypoints: most keypoints of a photo; None for COLMAP's default.
+        following: photos of a scene are matched with this number of those that follow in the order
+            of their names; 0 matches all pairs.
     """
 
     max_size: int = 1600
+    keypoints: int | None = None
+    following: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,13 @@ def _reconstruct_scene(
     with WorkFolder(work, inputs) as state, failures_explained(work):
         advance("features")
         if not state.has("features"):
-            sift.extract(database, images, names, settings.max_size, seed=settings.seed)
+            size, most = settings.max_size, settings.keypoints
+            sift.extract(database, images, names, size, most, settings.seed)
             state.add("features")
         advance("matches")
         if not state.has("matches"):
-            sift.match(database, settings.seed)
+            following = settings.following if len(names) > settings.following else 0
+            sift.match(database, settings.seed, following)
             state.add("matches")
         advance("models")
         if not state.has("models"):
