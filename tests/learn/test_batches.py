@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ def make_set(seed: int, points: int) -> PatchSet:
     patches = np.repeat(ids.astype(np.uint8), 64).reshape(-1, 8, 8)
     patches[:, :, 4:] += 60
     patches[:, 0, 1] = 255
-    return PatchSet(f"set{seed}", patches, ids, np.zeros((0, 2), np.int64))
+    no_pairs = np.zeros((0, 2), np.int64)
+    return PatchSet(f"set{seed}", patches, ids, no_pairs, images=np.arange(len(ids)) % 9)
 
 
 def assert_equal(one: Batch, other: Batch) -> None:
@@ -33,19 +35,23 @@ def assert_equal(one: Batch, other: Batch) -> None:
         assert np.array_equal(getattr(one, key), getattr(other, key))
 
 
-@pytest.fixture(params=["one set", "union", "mapped"])
+@pytest.fixture(params=["one set", "union", "mapped", "few images"])
 def train_set(request: pytest.FixtureRequest, tmp_path: Path) -> PatchSet:
     one = make_set(0, 40)
     if request.param == "mapped":
         np.save(tmp_path / "p.npy", one.patches[:])
         mapped = np.load(tmp_path / "p.npy", mmap_mode="r")
         return PatchSet("mapped", mapped, one.points, one.pairs)
+    if request.param == "few images":
+        return replace(join([one, make_set(1, 30)]), name="few")
     return join([one, make_set(1, 30)]) if request.param == "union" else one
 
 
 def make_batches(train_set: PatchSet, rows: slice = slice(None)) -> Batches:
     weights = [] if train_set.sets is None else [0.3, 0.7]
-    sampler = PairSampler(train_set.points, 16, 9, train_set.sets, weights)
+    few = 4 if train_set.name == "few" else 0
+    details = train_set.sets, weights, train_set.images, few
+    sampler = PairSampler(train_set.points, 16, 9, *details)
     return Batches(train_set, sampler, augment=True, seed=9, rows=rows)
 
 

@@ -242,6 +242,18 @@ def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_second_column_is_the_image(tmp_path: Path) -> None:
+    write(tmp_path / "set")
+    info = tmp_path / "set" / "info.txt"
+    assert open_brown(tmp_path / "set").images is None  # the same in all rows
+    info.write_text("".join(f"{k // 3} {k % 7}\n" for k in range(300)))
+    images = read_brown(tmp_path / "set").images
+    assert images is not None
+    assert images.tolist() == [k % 7 for k in range(300)]
+    info.write_text("".join(f"{k // 3}\n" for k in range(300)))
+    assert open_brown(tmp_path / "set").images is None
+
+
 def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
     write(tmp_path / "set")
     with pytest.raises(HardnetError, match="exists already"):
@@ -254,6 +266,10 @@ def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
         (lambda s: (s / "info.txt").unlink(), "no info.txt"),
         (lambda s: (s / "info.txt").write_text(""), "is empty"),
         (lambda s: (s / "info.txt").write_text("x 0\n"), "point number"),
+        (
+            lambda s: (s / "info.txt").write_text("".join(f"{k // 3} x\n" for k in range(300))),
+            "second column must be the number of an image",
+        ),
         (lambda s: (s / "patches0001.bmp").unlink(), "has 1 sheets"),
         (lambda s: shutil.copy(s / "patches0001.bmp", s / "patches0002.bmp"), "300 rows .* need 2"),
         (lambda s: (s / "patches0001.bmp").write_bytes(b"BM123"), r"patches0001\.bmp is damaged"),

@@ -222,6 +222,9 @@ def test_sixteen_patches_of_each_point(folder: Path, camera: np.ndarray, size: i
     assert patches.pairs.shape == (0, 2)
     assert done[-1] == (32, 32)
     assert np.bincount(patches.points).tolist() == [16] * 6
+    assert patches.images is not None
+    assert np.bincount(patches.images).tolist() == [4] * 16 + [2] * 16
+    assert np.array_equal(patches.images[patches.points == 5], np.arange(16, 32))
     for point, (s, count, row) in {1: (0, 4, 1), 5: (2, 2, 1)}.items():
         expected = [tiles(camera, count, 100 * s + t)[row] for t in range(16)]
         resized = [p if size == SIDE else cv2.resize(p, (size, size)) for p in expected]

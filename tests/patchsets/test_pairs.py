@@ -162,3 +162,128 @@ def test_weights_that_cannot_be(weights: list[float], message: str) -> None:
     with pytest.raises(HardnetError, match=message):
         PairSampler(points, 16, 0, sets, weights)
     PairSampler(points, 16, 0, sets, [10, 6])  # exactly all points of the first set
+
+
+def in_images(seed: int, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    """Points seen once or several times, each in images near to one of its own."""
+    rng = np.random.default_rng(seed)
+    points = np.repeat(np.arange(600), rng.integers(1, 6, 600))
+    images = (points // 20 + rng.integers(0, 3, len(points))) % count
+    shuffle = rng.permutation(len(points))
+    return points[shuffle], images[shuffle] - 1  # any numbers will do
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_from_few_images(seed: int) -> None:
+    points, images = in_images(seed)
+    rng = np.random.default_rng(seed)
+    few, batch = int(rng.integers(1, 8)), int(rng.integers(2, 60))
+    sampler = PairSampler(points, batch, seed, images=images, few=few)
+    share = -(-batch // few)
+    seen = {p: set(images[points == p]) for p in set(points)}
+    sizes = [
+        len({p for p in points[images == image] if len(seen[p]) > 1}) for image in np.unique(images)
+    ]
+    for step in range(20):
+        a, b = sampler(step)
+        assert a.shape == b.shape == (batch,)
+        assert (points[a] == points[b]).all()
+        assert (images[a] != images[b]).all()
+        assert len(set(points[a])) == batch
+        _, taken = np.unique(images[a], return_counts=True)
+        assert taken.max() <= share
+        if share <= min(sizes) / 3:  # every image has enough that are not taken
+            assert len(taken) == -(-batch // share)
+
+
+def test_every_pair_of_patches_in_two_images_is_drawn_equally_often() -> None:
+    points = np.array([5, 5, 5, 5, 2, 2, 9, 9, 7])
+    images = np.array([1, 0, 1, 4, 0, 3, 1, 1, 0])  # 9 is seen twice in one image, 7 once
+    sampler = PairSampler(points, 1, 0, images=images, few=1)
+    counts: dict[tuple[int, int], int] = {}
+    for step in range(6000):
+        ((a,), (b,)) = sampler(step)
+        counts[int(a), int(b)] = counts.get((int(a), int(b)), 0) + 1
+    five = [(a, b) for a in range(4) for b in range(4) if images[a] != images[b]]
+    assert set(counts) == {*five, (4, 5), (5, 4)}
+    assert abs(counts[4, 5] + counts[5, 4] - 3000) < 200
+    # An image of the point, a patch of it there, a patch of it elsewhere.
+    for a, b in five:
+        in_a = (images[:4] == images[a]).sum()
+        assert counts[a, b] == pytest.approx(3000 / 3 / in_a / (4 - in_a), rel=0.15)
+
+
+def test_an_image_gives_its_share_and_the_next_one_fills_what_is_missing() -> None:
+    # Images 0 and 1 have 40 points each, image 2 has 3; the other patch is in an image of its own.
+    points = np.repeat(np.arange(83), 2)
+    images = np.digitize(points, [40, 80])
+    images[1::2] = 3 + np.arange(83)
+    sampler = PairSampler(points, 20, 0, images=images, few=2)
+    for step in range(200):
+        taken = np.bincount(images[sampler(step)[0]], minlength=86)
+        assert taken.sum() == 20
+        assert taken.max() <= 10
+        assert (taken[:2] <= 10).all()
+        assert taken[2] <= 3
+    # Four images, and more pairs than all shares together: a second time round.
+    images[1::2] = 3
+    sampler = PairSampler(points, 80, 0, images=images, few=40)
+    for step in range(20):
+        a, _ = sampler(step)
+        assert len(set(points[a])) == 80
+
+
+def test_points_of_images_are_drawn_about_evenly() -> None:
+    # 100 points in images 0 and 1, 100 in images 2, 3 and 4, and five in images 5 and 6.
+    points = np.concatenate(
+        [
+            np.tile(np.arange(100), 2),
+            np.tile(np.arange(100, 200), 3),
+            np.tile(np.arange(200, 205), 2),
+        ]
+    )
+    images = np.repeat(np.arange(7), [100] * 5 + [5] * 2)
+    sampler = PairSampler(points, 10, 1, images=images, few=1)
+    counts = np.zeros(205)
+    for step in range(20_000):
+        a, _ = sampler(step)
+        counts[points[a]] += 1
+    frequency = [counts[:100].mean(), counts[100:200].mean(), counts[200:].mean()]
+    assert np.allclose(frequency, np.mean(counts), rtol=0.1)
+
+
+def test_images_follow_seed_and_step_and_rows_are_mixed() -> None:
+    points, images = in_images(0)
+    one, again = (PairSampler(points, 40, 5, images=images, few=2) for _ in range(2))
+    one(0)
+    assert np.array_equal(one(7), again(7))
+    assert not np.array_equal(one(7), one(8))
+    halves = [len(set(images[one(step)[0][:20]])) for step in range(20)]
+    assert min(halves) > 1
+    plain = PairSampler(points, 40, 5)
+    assert np.array_equal(plain(7), PairSampler(points, 40, 5, images=images)(7))
+
+
+def test_images_of_weighted_sets() -> None:
+    points, images = in_images(3)
+    joined = np.concatenate([points, points + 1000])
+    both = np.concatenate([images, images + 100])
+    sets = np.repeat([0, 1], len(points))
+    sampler = PairSampler(joined, 40, 0, sets, [3, 1], both, 4)
+    for step in range(50):
+        a, b = sampler(step)
+        assert (joined[a] == joined[b]).all()
+        assert (both[a] != both[b]).all()
+        assert len(set(joined[a])) == 40
+        assert np.bincount(sets[a]).tolist() == [30, 10]
+        _, taken = np.unique(both[a], return_counts=True)
+        assert taken.max() <= 10
+        assert len(taken) <= 6
+
+
+def test_images_that_cannot_be() -> None:
+    points = np.repeat(np.arange(8), 2)
+    with pytest.raises(HardnetError, match=r"images=2 .* does not say which image"):
+        PairSampler(points, 4, 0, few=2)
+    with pytest.raises(HardnetError, match=r"as many points in two images or more.* has 0"):
+        PairSampler(points, 4, 0, images=points, few=2)

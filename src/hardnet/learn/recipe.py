@@ -51,6 +51,8 @@ class Recipe:
         same_patch: a "negative" closer than this is the same patch under two names and is left
             out; 0 takes every negative.
         batch: pairs per step over all devices, each of another 3D point.
+        images: number of images that a batch is filled from, so that hard negatives are of the same
+            image; 0 for pairs from anywhere.
         pairs: pairs seen in the whole run; the learning rate reaches zero there.
         epoch: pairs between two minings of sampling "classical".
         lr: initial learning rate.
@@ -83,6 +85,7 @@ class Recipe:
     anchor_swap: bool = True
     same_patch: float = 0.008
     batch: int = 1024
+    images: int = 0
     pairs: int = 50_000_000
     epoch: int = 5_000_000
     lr: float = 10.0

@@ -22,7 +22,7 @@ _POSITIVE = (
     "devices",
     "nodes",
 )
-_NOT_NEGATIVE = ("chunk", "validate_every", "weight_decay")
+_NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
 _LARGEST_SEED = 2**63 - 1
 
 

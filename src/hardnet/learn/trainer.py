@@ -85,7 +85,13 @@ class Trainer:
         self.recipe, self.folder, self._validate = recipe, folder, validate
         self._objective = build_objective(**recipe.axes)
         sampler = PairSampler(
-            train_set.points, recipe.batch, recipe.seed, train_set.sets, recipe.weights
+            train_set.points,
+            recipe.batch,
+            recipe.seed,
+            train_set.sets,
+            recipe.weights,
+            train_set.images,
+            recipe.images,
         )
         self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
         self._group = world_group(self._fabric)

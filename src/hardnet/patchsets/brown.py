@@ -4,7 +4,8 @@ A folder of 1024 x 1024 ``.bmp`` sheets, each a 16 x 16 grid of 64 x 64 grey pat
 order; ``info.txt`` with one row per patch, its first column the 3D point; and a pair file
 ``m50_<n>_<n>_0.txt`` whose columns 0, 1, 3, 4 are patch, point, patch, point. The last sheet is
 padded: the number of rows of ``info.txt`` says how many patches are real. The second column of
-``info.txt`` is unused (0) in the published sets; in ours it is the image the patch was cut from.
+``info.txt`` is unused in the published sets; in ours it is the image the patch was cut from. Where
+it is the same in all rows, or absent, the images are not known.
 """
 
 from __future__ import annotations
@@ -137,7 +138,6 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
     key = state([info])
     points = cached(folder, "points", key, lambda path: _save(path, _read_points(info)))
-    images = cached(folder, "images", key, lambda path: _save(path, _read_images(info)))
     known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", set_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
@@ -153,8 +153,11 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
             state([info, file]),
             lambda path: _save(path, _read_pairs(file, info, points)),
         )
-    known_images = images if images.any() else None
-    return Brown(set_name(folder), folder, sheets, points, pairs, known_images)
+    images = None
+    if not known:  # the published sets leave the column unused
+        images = cached(folder, "images", key, lambda path: _save(path, _read_images(info)))
+        images = images if (images != images[0]).any() else None
+    return Brown(set_name(folder), folder, sheets, points, pairs, images)
 
 
 def read_sheet(path: Path) -> NDArray[np.uint8]:

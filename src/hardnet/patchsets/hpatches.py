@@ -204,12 +204,19 @@ def as_patchset(
         state(files),
         lambda path: write_npy(path, (total, size, size), blocks()),
     )
-    points, first = [], 0
-    for sequence in chosen:
+    points, images, first = [], [], 0
+    for number, sequence in enumerate(chosen):
         points.append(np.tile(np.arange(first, first + sequence.count), len(TAGS)))
+        images.append(np.repeat(np.arange(len(TAGS)) + number * len(TAGS), sequence.count))
         first += sequence.count
     no_pairs = np.zeros((0, 2), np.int64)
-    return PatchSet(hpatches.name, patches, np.concatenate(points), no_pairs)
+    return PatchSet(
+        hpatches.name,
+        patches,
+        np.concatenate(points),
+        no_pairs,
+        images=np.concatenate(images),
+    )
 
 
 def _read_sequence(folder: Path) -> HPatchesSequence:

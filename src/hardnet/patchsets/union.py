@@ -57,11 +57,11 @@ def open_training_set(name: str, size: int, progress: Progress | None = None) ->
 
 
 def join(sets: Sequence[PatchSet]) -> PatchSet:
-    """One set of all patches; the points of different sets never share an id.
+    """One set of all patches; neither points nor images of different sets share an id.
 
     The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
-    apart, for the weights of :class:`hardnet.patchsets.pairs.PairSampler`. A set that does not know
-    its images counts as one image, unless none of them knows any.
+    apart, for the weights of :class:`hardnet.patchsets.pairs.PairSampler`. It knows the images if
+    all of its parts do.
     """
     if len(sets) == 1:
         return sets[0]
@@ -77,9 +77,9 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         _, dense = np.unique(part.points, return_inverse=True)
         points.append(dense + next_point)
         pairs.append(part.pairs + next_patch)
-        own = np.zeros(len(part), np.int64) if part.images is None else part.images
-        images.append(own + next_image)
-        next_image += int(own.max()) + 1
+        if part.images is not None:
+            images.append(part.images + next_image)
+            next_image += int(part.images.max()) + 1
         next_point += int(dense.max()) + 1
         next_patch += len(part)
     return PatchSet(
@@ -88,7 +88,7 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         np.concatenate(points).astype(np.int64),
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
-        None if all(part.images is None for part in sets) else np.concatenate(images),
+        np.concatenate(images) if len(images) == len(sets) else None,
     )
 
 
