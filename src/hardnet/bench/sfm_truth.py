@@ -13,6 +13,7 @@ from hardnet.errors import HardnetError
 from hardnet.images import read_image
 from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.colmap import is_model, require_pycolmap
+from hardnet.stored_names import check_inside
 
 Floats = NDArray[np.float64]
 MODEL = "colmap_ground_truth"
@@ -130,5 +131,7 @@ def read_poses(model: Path) -> dict[str, Pose]:
         camera = source.camera(image.camera_id)
         rotation = np.asarray(image.cam_from_world().rotation.matrix(), np.float64)
         centre = np.asarray(image.projection_center(), np.float64)
-        poses[image.name] = Pose(rotation, centre, camera.mean_focal_length() / camera.width)
+        poses[check_inside(image.name, model)] = Pose(
+            rotation, centre, camera.mean_focal_length() / camera.width
+        )
     return dict(sorted(poses.items()))

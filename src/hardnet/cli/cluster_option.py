@@ -42,14 +42,19 @@ def describing_on(
 
 
 @contextmanager
-def opened(folder: Path, address: str | None, shards: int | None) -> Iterator[Index | ShardedIndex]:
+def opened(
+    folder: Path, descriptor: str | None, address: str | None, shards: int | None
+) -> Iterator[Index | ShardedIndex]:
     """The index in this process, or in shards on a cluster."""
     if address is None:
         from hardnet.retrieval.index import Index
 
-        yield Index(folder)
+        yield Index(folder, descriptor=descriptor)
         return
     from hardnet.retrieval.cluster.sharded import ShardedIndex
 
-    with redirect_stdout(sys.stderr), ShardedIndex(folder, address, shards=shards) as index:
+    with (
+        redirect_stdout(sys.stderr),
+        ShardedIndex(folder, address, shards=shards, descriptor=descriptor) as index,
+    ):
         yield index

@@ -15,6 +15,12 @@ DetectorName = Annotated[
 DescriptorName = Annotated[
     str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
 ]
+KnownDescriptor = Annotated[
+    str | None,
+    typer.Option(
+        help="MODULE:FUNCTION, if the index was made with one: an index cannot name code to run.",
+    ),
+]
 Keypoints = Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")]
 MaxSize = Annotated[
     int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")

@@ -17,6 +17,7 @@ from hardnet.cli.feature_options import (
     DescriptorName,
     DetectorName,
     Keypoints,
+    KnownDescriptor,
     MaxSize,
     Upright,
 )
@@ -115,17 +116,18 @@ def _build(
 def _add(
     folder: Folder,
     images: Images,
+    descriptor: KnownDescriptor = None,
     workers: Workers = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     from hardnet.retrieval.building.build import build
-    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.index_settings import stored_settings
     from hardnet.retrieval.building.photo_names import named_photos
     from hardnet.retrieval.store.snapshot import open_snapshot
 
     start = time.perf_counter()
-    settings = IndexSettings.from_json(open_snapshot(folder).settings)
+    settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
     with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
         report = build(
             folder,

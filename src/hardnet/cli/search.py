@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hardnet.cli.cluster_option import Cluster, opened
+from hardnet.cli.feature_options import KnownDescriptor
 from hardnet.cli.lines import say
 from hardnet.errors import HardnetError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _HELP = """Find the photos of an index that show the same object or place as the query.
 
 Several QUERY images are several views of one object. The query is described as the photos of the
-index were; nothing has to be said twice.
+index were; nothing has to be said twice, except the name of a Python function.
 
 With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder of
 the index must be under the same path on all nodes. The hits are the same. Shards that do not answer
@@ -62,6 +63,7 @@ def _search(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a picture of the hits here.")
     ] = None,
+    descriptor: KnownDescriptor = None,
     cluster: Cluster = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="With --cluster: how many; one for each node.")
@@ -78,7 +80,7 @@ def _search(
     if shards is not None and cluster is None:
         raise HardnetError("--shards is of use with --cluster only: add --cluster ADDRESS")
     waiting = Console(stderr=True).status("Searching...")
-    with waiting, opened(index, cluster, shards) as collection:
+    with waiting, opened(index, descriptor, cluster, shards) as collection:
         results = collection.search(list(query), k, boxes or None, chosen)
     if as_json:
         print(json.dumps(to_json(results, index, len(collection), chosen)))

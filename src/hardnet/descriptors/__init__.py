@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hardnet.descriptors.base import Descriptor, Descriptors
 from hardnet.errors import HardnetError
+from hardnet.stored_names import check_registered
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Where the shipped weights lie inside the package."""
@@ -20,6 +21,9 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
+
+    ``module:function`` runs the module: give what a person named, and pass a name that was read
+    from a file through :func:`registered` first.
 
     Args:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
@@ -54,6 +58,17 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         f"unknown descriptor {text!r}{hint}; known: {', '.join(names())}, "
         f"a weights file ending in .onnx, {', '.join(_TORCH_SUFFIXES)}, or module:function"
     )
+
+
+def registered(name: object, source: Path, again: str) -> str:
+    """A name that was read from a file: one of :func:`names`, never a module or a path.
+
+    Args:
+        name: as read.
+        source: the file.
+        again: how a person names the descriptor, for the error.
+    """
+    return check_registered(name, "descriptor", names(), source, again)
 
 
 def names() -> list[str]:
@@ -98,6 +113,8 @@ def _opencv(name: str) -> Descriptor:
 
 
 _TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
+WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
+"""How the names of weights files end."""
 _WITHOUT_WEIGHTS: dict[str, Callable[[], Descriptor]] = {
     "pixels": _pixels,
     "rootsift": partial(_sift, root=True),
@@ -107,10 +124,12 @@ _WITHOUT_WEIGHTS: dict[str, Callable[[], Descriptor]] = {
 
 __all__ = [
     "WEIGHTS",
+    "WEIGHTS_SUFFIXES",
     "Descriptor",
     "Descriptors",
     "available_names",
     "load",
     "names",
+    "registered",
     "shipped_names",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from hardnet.detectors import affnet, dog, hessian, hessian_affine, mser
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.stored_names import check_registered
 
 
 class Detector(Protocol):
@@ -36,6 +38,14 @@ _DETECTORS: dict[str, Detector] = {
 def names() -> list[str]:
     """The detectors that :func:`load` knows and that need no further file."""
     return sorted(_DETECTORS)
+
+
+def registered(name: object, source: Path, again: str) -> str:
+    """A name that was read from the file ``source``: one of :func:`names`, never a path.
+
+    ``again`` says, for the error, what a person does about another one.
+    """
+    return check_registered(name, "detector", names(), source, again)
 
 
 def load(name: str) -> Detector:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,6 +27,7 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.interop.entry import FACTS, Entry, Fact, from_entry, to_entry
+from hardnet.stored_names import check_inside
 
 SUFFIXES = (".h5", ".hdf5")
 SETTINGS = "settings"
@@ -55,7 +57,7 @@ def read_features(path: str | os.PathLike[str], name: str) -> Features:
     """
     path = Path(path)
     with _open(path) as file:
-        group = file.get(name)
+        group = _own_object(file, name)
         if not isinstance(group, h5py.Group) or "keypoints" not in group:
             known = _names(file)
             near = difflib.get_close_matches(name, known, n=1) or known[:1]
@@ -80,8 +82,10 @@ def write_features(
         half: descriptors as float16: half the size, three digits.
     """
     path = Path(path)
+    check_inside(name, path)
     entry = to_entry(features, path.parent, half)
     with _writing(path), h5py.File(path, "a") as file:
+        _own_object(file, name)  # a link would lead the writing elsewhere
         try:
             _write(file, name, entry)
         except BaseException:
@@ -168,12 +172,52 @@ def _reason(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
+def _own_object(file: h5py.File, name: str) -> Any:
+    """What is called ``name``, with the arrays in it; None if there is nothing.
+
+    HDF5 lets a file refer to others, by links and by datasets whose values lie elsewhere. Such a
+    file would show whatever the reader may read, so it is refused before any of it is opened.
+    """
+    found: Any = file
+    for part in filter(None, name.split("/")):
+        if not isinstance(found, h5py.Group) or found.get(part, getlink=True) is None:
+            return None
+        found = _follow(found, part)
+    if isinstance(found, h5py.Group):
+        for part in found:
+            _follow(found, part)
+    return found
+
+
+def _follow(group: h5py.Group, part: str) -> Any:
+    if not isinstance(group.get(part, getlink=True), h5py.HardLink):
+        raise _leads_out(group, part, "a link")
+    found = group[part]
+    if isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+        raise _leads_out(group, part, "a dataset with its values in other files")
+    return found
+
+
+def _leads_out(group: h5py.Group, part: str, what: str) -> HardnetError:
+    where = f"{group.name.rstrip('/')}/{part}"
+    return HardnetError(
+        f"{group.file.filename} has {what}, {where!r}: features are read from one file only; "
+        "write them into it, or do not use it"
+    )
+
+
 def _names(file: h5py.File) -> list[str]:
+    links: list[str] = []
+    file.id.links.visit(lambda name: links.append(name.decode(errors="surrogateescape")))
+    for name in links:
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            parent, _, part = name.rpartition("/")
+            raise _leads_out(file[f"/{parent}"], part, "a link")
     found: list[str] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Group) and "keypoints" in item:
-            found.append(name)
+            found.append(check_inside(name, file.filename))
 
     file.visititems(visit)
     return sorted(found)
@@ -201,6 +245,7 @@ def _fill(
     if keep:
         with _open(path) as old:
             for name in keep:
+                _own_object(old, name)
                 old.copy(name, file, name)
     for name, entry in entries:
         _write(file, name, entry)

@@ -51,11 +51,20 @@ class Index:
     ...     print(hit.path, hit.inliers)
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, descriptor: str | None = None) -> None:
+        """Open an index.
+
+        Args:
+            folder: of the index.
+            descriptor: what the index was made with. Only one that was made with a function of
+                yours (``module:function``) needs it, to describe photos: an index, which may come
+                from anybody, cannot name code to run.
+        """
         self.folder = Path(folder)
+        self._descriptor = descriptor
         check_begun(self.folder)
         self._shard = LocalShard(open_snapshot(self.folder))
-        self._describer = QueryDescriber(self.snapshot.settings, self.folder)
+        self._describer = QueryDescriber(self.snapshot.settings, self.folder, descriptor)
 
     @classmethod
     def build(
@@ -92,16 +101,17 @@ class Index:
         folder = Path(folder)
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = vocabularies.load(Path(vocabulary))
+        settings = IndexSettings(detector, descriptor, keypoints, max_size, upright)
         building.build(
             folder,
             named_photos(_paths(images), folder),
-            IndexSettings(detector, descriptor, keypoints, max_size, upright),
+            settings,
             vocabulary=vocabulary,
             words=words,
             workers=workers,
             progress=progress,
         )
-        return cls(folder)
+        return cls(folder, descriptor=settings.descriptor)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -181,7 +191,9 @@ class Index:
     ) -> BuildReport:
         """Add photos; those that changed are replaced, those that did not are passed over."""
         photos = named_photos(_paths(images), self.folder)
-        report = building.add(self.folder, photos, workers=workers, progress=progress)
+        report = building.add(
+            self.folder, photos, self._descriptor, workers=workers, progress=progress
+        )
         self.refresh()
         return report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -15,7 +16,12 @@ from hardnet import features
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import Source
-from hardnet.retrieval.building.index_settings import IndexSettings, compare, identity
+from hardnet.retrieval.building.index_settings import (
+    IndexSettings,
+    compare,
+    identity,
+    stored_settings,
+)
 from hardnet.retrieval.hits import Box
 from hardnet.retrieval.words.vocabulary import Vocabulary
 
@@ -29,15 +35,26 @@ class QueryDescriber:
 
     Args:
         kept: settings of the index, with what identifies its weights.
-        folder: of the index, for errors.
+        folder: of the index.
+        descriptor: named by a person, in place of the one that the index names.
     """
 
-    def __init__(self, kept: Mapping[str, Any], folder: Path) -> None:
-        self.settings = IndexSettings.from_json(kept)
-        self._kept, self._folder = kept, folder
+    def __init__(
+        self, kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
+    ) -> None:
+        self._kept, self._folder, self._descriptor = kept, folder, descriptor
         self._loaded: tuple[Detector, Descriptor] | None = None
         self._warm: Vocabulary | None = None
         self._lock = Lock()
+
+    @cached_property
+    def settings(self) -> IndexSettings:
+        """How the photos of the index were described.
+
+        Raises:
+            HardnetError: only a person may name this descriptor, and none has.
+        """
+        return stored_settings(self._kept, self._folder, self._descriptor)
 
     def extract(self, image: Source) -> Features:
         """Features of an image.
@@ -74,7 +91,8 @@ class QueryDescriber:
         with self._lock:
             if self._loaded is None:
                 detect, describe = self.settings.load()
-                compare(self._kept, identity(self.settings, describe), self._folder)
+                now = self.settings.to_json() | identity(self.settings, describe)
+                compare(self._kept, now, self._folder)
                 self._loaded = detect, describe
             return self._loaded
 

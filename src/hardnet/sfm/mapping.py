@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.sfm.colmap import find_models, require_pycolmap
+from hardnet.stored_names import check_inside
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ def build_models(
         The models, as :func:`usable_models` lists them.
     """
     pycolmap = require_pycolmap()
+    with pycolmap.Database.open(database) as opened:
+        for image in opened.read_all_images():
+            check_inside(image.name, database)  # COLMAP opens photos by these names
     models: list[Path] = []
     for relaxed in (False, True):
         shutil.rmtree(sparse, ignore_errors=True)

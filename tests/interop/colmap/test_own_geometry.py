@@ -69,7 +69,7 @@ def _write(
         path, folder / "in", features, {("a.jpg", "b.jpg"): pair}, cameras, verification="hardnet"
     )
     with pycolmap.Database.open(path) as database:
-        photos = read_photos(database)
+        photos = read_photos(database, path)
         first, second = photos["a.jpg"], photos["b.jpg"]
         np.testing.assert_array_equal(database.read_matches(first.id, second.id), rows)
         geometry = database.read_two_view_geometry(first.id, second.id)

@@ -79,7 +79,7 @@ def test_a_worker_prepares_a_vocabulary_once(
         return Assigner(words)
 
     monkeypatch.setattr(module, "Assigner", count)
-    actor = DescribeActor(SETTINGS, {}, 1)
+    actor = DescribeActor(IndexSettings(**SETTINGS), {}, 1)
     name = "coins.png"
     photo = Photo(str(small.photos[name]), name, {"bytes": 1, "mtime_ns": 2})
     for fingerprint, expected in (("a", 1), ("a", 1), ("b", 2)):
@@ -92,7 +92,7 @@ def test_a_worker_prepares_a_vocabulary_once(
 
 def test_other_weights_are_refused() -> None:
     settings = SETTINGS | {"descriptor": "hardnet-int8"}
-    actor = DescribeActor(settings, {"weights": "others"}, 1)
+    actor = DescribeActor(IndexSettings(**settings), {"weights": "others"}, 1)
     with pytest.raises(HardnetError, match=r"node \S+: the index was made with other weights"):
         actor.ready()
 
@@ -104,7 +104,7 @@ def test_a_photo_that_only_the_driver_sees(
 
     path = tmp_path / "there.png"
     photo = Photo(str(path), "there.png", {})
-    [found] = DescribeActor(SETTINGS, {}, 1).features([photo])
+    [found] = DescribeActor(IndexSettings(**SETTINGS), {}, 1).features([photo])
     assert isinstance(found, Failure)
     assert found.unseen_by
     assert "does not exist" in str(_error(photo, path, found))  # nobody sees it

@@ -25,6 +25,7 @@ from hardnet.interop.colmap.two_view import Photo, Verification, verify_pair
 from hardnet.matching.matches import Matches
 from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.colmap import quiet, require_pycolmap
+from hardnet.stored_names import check_inside
 
 
 def write_database(
@@ -57,7 +58,7 @@ def write_database(
     with quiet(pycolmap):
         refused = write_photos(path, images, features, cameras or CameraSettings())
         with pycolmap.Database.open(path) as database:
-            photos = read_photos(database)
+            photos = read_photos(database, path)
             for (a, b), found in matches.items():
                 if a in photos and b in photos:
                     if verification == "colmap":
@@ -76,7 +77,7 @@ def write_photos(
     Returns:
         Photos that COLMAP cannot use, name -> why.
     """
-    sizes = {name: found.image_size for name, found in features.items()}
+    sizes = {check_inside(name, path): found.image_size for name, found in features.items()}
     registered, refused = register_images(path, images, sizes, cameras)
     _open_to_old_colmap(path)
     with require_pycolmap().Database.open(path) as database:
@@ -97,11 +98,11 @@ def _open_to_old_colmap(path: Path) -> None:
         connection.commit()
 
 
-def read_photos(database: Any) -> dict[str, Photo]:
-    """The photos of an open database by name."""
+def read_photos(database: Any, path: Path) -> dict[str, Photo]:
+    """The photos by name of an open database, whose file is ``path``."""
     cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
     return {
-        image.name: Photo(
+        check_inside(image.name, path): Photo(
             image.image_id,
             cameras[image.camera_id],
             np.asarray(database.read_keypoints(image.image_id), np.float64)[:, :2],

@@ -54,7 +54,7 @@ def match_pairs(
     pycolmap = require_pycolmap()
     load = lru_cache(4 * BLOCK)(features)
     with pycolmap.Database.open(path) as database:
-        photos = read_photos(database)
+        photos = read_photos(database, path)
 
         def is_done(pair: Pair) -> bool:
             first, second = (photos[name].id for name in pair)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.sfm.colmap import DATABASE, find_models, is_model, require_pycolmap
+from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
     import pycolmap
@@ -142,7 +143,7 @@ def read_model(scene: Scene) -> Model:
         raise HardnetError(f"{scene.model}: pycolmap cannot read this model: {reason}") from None
     registered = sorted(source.reg_image_ids())
     images = [source.image(number) for number in registered]
-    _check_photos(scene, [image.name for image in images])
+    _check_photos(scene, [check_inside(image.name, scene.model) for image in images])
     ids = sorted(source.point3D_ids())
     xyz = np.array([source.point3D(number).xyz for number in ids]).reshape(-1, 3)
     views, tracks = [], []

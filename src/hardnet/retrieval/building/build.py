@@ -21,7 +21,12 @@ from hardnet.retrieval.building.build_folder import (
     is_index,
 )
 from hardnet.retrieval.building.describing import Describing, DescribingHere
-from hardnet.retrieval.building.index_settings import IndexSettings, identity
+from hardnet.retrieval.building.index_settings import (
+    IndexSettings,
+    identity,
+    keep_weights,
+    stored_settings,
+)
 from hardnet.retrieval.building.own_vocabulary import kept_features, train_on_photos
 from hardnet.retrieval.building.quantise import check_descriptor_kind, quantise
 from hardnet.retrieval.building.work_folder import begin
@@ -100,6 +105,7 @@ def build(
         else:
             given = None if vocabulary is None else vocabulary.fingerprint
             begin(work, kept | {"words": words, "vocabulary": given}, folder)
+            keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
                     photos,
@@ -126,13 +132,17 @@ def build(
 def add(
     folder: Path,
     photos: Mapping[str, Path],
+    descriptor: str | None = None,
     *,
     workers: int | None = None,
     commit_images: int = COMMIT_IMAGES,
     progress: Progress = lambda what, done, total: None,
 ) -> BuildReport:
-    """Add photos to an index that exists, with its own settings; see :func:`build`."""
-    settings = IndexSettings.from_json(open_snapshot(folder).settings)
+    """Add photos to an index that exists, with its own settings; see :func:`build`.
+
+    ``descriptor`` must be given if it is a Python function, which an index cannot name.
+    """
+    settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
     return build(
         folder,
         photos,

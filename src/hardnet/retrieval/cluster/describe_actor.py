@@ -50,12 +50,12 @@ class DescribeActor:
     """Has one network, and describes photos as :func:`hardnet.pipeline.extract_many` does.
 
     Args:
-        settings: of :meth:`IndexSettings.to_json`.
+        settings: of the driver, where a person gave them or they were checked.
         weights: of ``index_settings.identity``, as the driver sees them.
         cores: that this process may use.
     """
 
-    def __init__(self, settings: Mapping[str, Any], weights: Mapping[str, Any], cores: int) -> None:
+    def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
         self._settings = settings
         self._weights = weights
         self._cores = cores
@@ -83,7 +83,7 @@ class DescribeActor:
 
         cv2.setNumThreads(self._cores)
         detect, describe = self._load()
-        settings = IndexSettings.from_json(self._settings)
+        settings = self._settings
         results = extract_many(
             [Path(photo.path) for photo in photos],
             detector=detect,
@@ -114,9 +114,8 @@ class DescribeActor:
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
-            settings = IndexSettings.from_json(self._settings)
-            detect, describe = settings.load()
-            compare(self._weights, identity(settings, describe), "the index")
+            detect, describe = self._settings.load()
+            compare(self._weights, identity(self._settings, describe), "the index")
             if hasattr(describe, "threads"):
                 describe.threads = self._cores
             self._loaded = detect, describe

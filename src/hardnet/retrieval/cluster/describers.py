@@ -83,7 +83,7 @@ class Describers(Closable):
             num_cpus=own, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
         )(DescribeActor)
         weights = identity(settings, describe)
-        self.actors = [remote.remote(settings.to_json(), weights, own) for _ in range(count)]
+        self.actors = [remote.remote(settings, weights, own) for _ in range(count)]
 
     def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
         """Features of image files; see :func:`hardnet.pipeline.extract_many`."""

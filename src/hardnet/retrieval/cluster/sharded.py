@@ -40,6 +40,7 @@ class ShardedIndex(Closable):
         address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
         shards: how many; by default one for each node.
         timeout: seconds that a shard may take for one answer.
+        descriptor: see :class:`~hardnet.retrieval.index.Index`.
 
     Raises:
         HardnetError: no index, no cluster, or a node that cannot take part.
@@ -52,6 +53,7 @@ class ShardedIndex(Closable):
         *,
         shards: int | None = None,
         timeout: float = TIMEOUT,
+        descriptor: str | None = None,
     ) -> None:
         if shards is not None and shards < 1:
             raise HardnetError(f"shards is {shards}: give at least 1, or None for one per node")
@@ -59,7 +61,7 @@ class ShardedIndex(Closable):
             raise HardnetError(f"timeout is {timeout}: give seconds above 0")
         self.folder = Path(folder).absolute()
         self.timeout = timeout
-        self._index = Index(self.folder)
+        self._index = Index(self.folder, descriptor=descriptor)
         self._lock = RLock()
         self._connection = Connection(address)
         self._slots: list[Slot] = []

@@ -7,6 +7,7 @@ sees one generation or the next, whenever the writer is killed.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from hardnet.retrieval.store.segment_columns import SegmentFacts
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+
+_PLAIN = re.compile(r"[\w-]+")  # a name without a path
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,11 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if checksum != _checksum(body):
         raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
-    return _parse(body)
+    manifest = _parse(body)
+    names = [entry.name for entry in manifest.segments]
+    if not all(_PLAIN.fullmatch(str(n)) for n in (*names, manifest.vocabulary.fingerprint)):
+        raise HardnetError(f"{path} names files outside the index: do not use this index")
+    return manifest
 
 
 def _checksum(body: dict[str, Any]) -> int:
