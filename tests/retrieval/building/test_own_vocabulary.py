@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hardnet
+from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
 from hardnet.retrieval.building import own_vocabulary
 from hardnet.retrieval.building.build import build
@@ -113,6 +114,27 @@ def test_bits_are_refused_before_a_photo_is_described(
     vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS, words=5)
     with pytest.raises(HardnetError, match=message):
         quantise("coins.png", features, vocabulary)
+
+
+def test_other_weights_of_the_same_name_do_not_continue(
+    album: dict[str, Path], tmp_path: Path
+) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "learning words":
+            raise KeyboardInterrupt
+
+    output, photos = tmp_path / "w.safetensors", [tmp_path / "photos"]
+    for folder, weights in (("a", "hardnet-int8"), ("b", "hardnet")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(WEIGHTS / f"{weights}.onnx", tmp_path / folder / "mine.onnx")
+    first, second = (
+        IndexSettings(descriptor=str(tmp_path / folder / "mine.onnx"), keypoints=20, max_size=100)
+        for folder in ("a", "b")
+    )
+    with pytest.raises(KeyboardInterrupt):
+        write_vocabulary(output, photos, first, words=5, progress=stop)
+    with pytest.raises(HardnetError, match="made with other weights"):
+        write_vocabulary(output, photos, second, words=5)
 
 
 def test_photos_added_while_the_training_was_stopped(

@@ -23,7 +23,7 @@ from hardnet.interop.entry import state_of
 from hardnet.interop.extraction import Settings, extract_to
 from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.building.describing import Describing
-from hardnet.retrieval.building.index_settings import IndexSettings
+from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.building.photo_names import named_photos
 from hardnet.retrieval.building.quantise import check_descriptor_kind
 from hardnet.retrieval.building.work_folder import begin, owned
@@ -144,11 +144,13 @@ def write_vocabulary(
     """
     if not output.parent.is_dir():
         raise HardnetError(f"{output.parent} is not a folder: make it, or choose another output")
-    check_descriptor_kind(settings.load()[1])
+    _, describe = settings.load()
+    check_descriptor_kind(describe)
     work = output.with_name(f"{output.name}.parts")
     photos = named_photos(images, work)
     with owned(work, output):
-        begin(work, settings.to_json() | {"words": words, "seed": seed}, output)
+        kept = settings.to_json() | identity(settings, describe)
+        begin(work, kept | {"words": words, "seed": seed}, output)
         made = train_on_photos(
             photos, work, settings, words=words, seed=seed, workers=workers, progress=progress
         )
