@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
-from hardnet.matching.approximate import nearest
 from hardnet.matching.distances import two_nearest, two_nearest_and_back
-from hardnet.matching.neighbours import RATIO, FarSecond, match_descriptors
+from hardnet.matching.neighbours import RATIO, FarSecond, approximate_nearest, match_descriptors
 from hardnet.pipeline import extract_many
 
 Rows = NDArray[np.float32]
@@ -173,7 +172,7 @@ def _recall(photos: list[Path]) -> dict[str, dict[str, float]]:
     rows = {"exact": {"all": 1.0, "matches": 1.0, "seconds": exact}}
     for method in ("flann", "faiss"):
         start = time.perf_counter()
-        found = nearest(a, b, 2, method)[0][:, 0] == index[:, 0]
+        found = approximate_nearest(a, b, 2, method)[0][:, 0] == index[:, 0]
         seconds = time.perf_counter() - start
         rows[method] = {
             "all": float(found.mean()),

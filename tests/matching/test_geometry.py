@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+
+import cv2
 import numpy as np
 import pytest
 
+from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.matching.geometry import (
     MIN_INLIERS,
+    check_cameras,
+    estimate,
     log10_false_alarms,
+    normalise,
+    relative_pose,
     sampson_error,
+    to_fundamental,
     transfer_error,
     verify,
 )
@@ -160,3 +170,180 @@ def test_false_alarms_by_hand() -> None:
     expected = np.log10(16 * 184756 * 210 * (np.pi * 9 / 500000) ** 6)
     assert log10_false_alarms(a, b, inliers, "homography", 3.0) == pytest.approx(expected)
     assert log10_false_alarms(a, b, np.arange(20) < 4, "homography", 3.0) == 0
+
+
+LEFT = np.array([[700, 0, 400], [0, 700, 300], [0, 0, 1.0]])
+RIGHT = np.array([[900, 0, 380], [0, 920, 310], [0, 0, 1.0]])
+TURN = np.deg2rad(8)
+ROTATION = np.array([[np.cos(TURN), 0, np.sin(TURN)], [0, 1, 0], [-np.sin(TURN), 0, np.cos(TURN)]])
+TRANSLATION = np.array([-0.8, 0.1, 0.2])
+ESTIMATORS = ["magsac"]
+if importlib.util.find_spec("pydegensac"):
+    ESTIMATORS.append("degensac")
+FITS = [("magsac", "essential")]  # which degensac does not have
+FITS += [(estimator, kind) for estimator in ESTIMATORS for kind in ("homography", "fundamental")]
+
+
+def depth(good: int, bad: int, noise: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A scene with depth, seen by two different cameras."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform([-2, -1.5, 3], [2, 1.5, 9], (good + bad, 3))
+    a = project(LEFT, points[:, :2] / points[:, 2:])
+    other = points @ ROTATION.T + TRANSLATION
+    b = project(RIGHT, other[:, :2] / other[:, 2:]) + rng.normal(0, noise, (good + bad, 2))
+    b[good:] = rng.uniform(0, SIZE, (bad, 2))
+    return a, b, np.arange(good + bad) < good
+
+
+def angle(one: np.ndarray, other: np.ndarray) -> float:
+    """Degrees between two directions."""
+    cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+    return float(np.rad2deg(np.arccos(np.clip(cosine, -1, 1))))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_planted_homography(estimator: str) -> None:
+    a, b, truth = plane(150, 200)
+    found = verify(a, b, "homography", estimator=estimator)
+    assert found.inliers[truth].mean() > 0.98
+    assert found.inliers[~truth].sum() <= 3
+    assert transfer_error(found.model, a, project(HOMOGRAPHY, a))[truth].max() < 1.5
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_planted_fundamental_matrix(estimator: str) -> None:
+    a, b, truth = depth(200, 100)
+    found = verify(a, b, "fundamental", estimator=estimator)
+    assert found.kind == "fundamental"
+    assert found.inliers[truth].mean() > 0.95
+    assert np.median(sampson_error(found.model, a[truth], b[truth])) < 1
+
+
+@pytest.mark.parametrize("bad", [0, 200])
+def test_planted_essential_matrix_and_its_pose(bad: int) -> None:
+    a, b, truth = depth(200, bad)
+    found = verify(a, b, "essential", cameras=(LEFT, RIGHT))
+    assert found.kind == "essential"
+    assert found.inliers[truth].mean() > 0.95
+    assert not bad or found.inliers[~truth].mean() < 0.1
+    values = np.linalg.svd(found.model, compute_uv=False)
+    assert values[1] / values[0] > 0.98  # two equal singular values and a zero one
+    assert values[2] / values[0] < 1e-6
+    pose = relative_pose(found, a, b)
+    assert np.linalg.norm(pose.translation) == pytest.approx(1)
+    assert angle(pose.translation, TRANSLATION) < 2
+    turned = np.rad2deg(np.arccos((np.trace(pose.rotation @ ROTATION.T) - 1) / 2))
+    assert turned < 0.5
+    assert pose.in_front[truth & found.inliers].mean() > 0.98
+    assert not pose.in_front[~found.inliers].any()
+
+
+def test_pose_from_a_fundamental_matrix_and_cameras() -> None:
+    a, b, _ = depth(300, 50, noise=0.1)
+    found = verify(a, b, "fundamental")
+    assert angle(relative_pose(found, a, b, (LEFT, RIGHT)).translation, TRANSLATION) < 3
+    with pytest.raises(HardnetError, match="essential"):
+        relative_pose(found, a, b)
+
+
+def test_no_pose_from_a_homography() -> None:
+    a, b, _ = plane(50, 0)
+    with pytest.raises(HardnetError, match="no pose from a geometry of kind homography"):
+        relative_pose(verify(a, b, "homography"), a, b, (LEFT, RIGHT))
+
+
+def test_essential_and_fundamental_matrix_by_hand() -> None:
+    cross = np.array(
+        [
+            [0, -TRANSLATION[2], TRANSLATION[1]],
+            [TRANSLATION[2], 0, -TRANSLATION[0]],
+            [-TRANSLATION[1], TRANSLATION[0], 0],
+        ]
+    )
+    essential = cross @ ROTATION
+    a, b, _ = depth(50, 0, noise=0)
+    directions = np.c_[normalise(a, LEFT), np.ones(50)], np.c_[normalise(b, RIGHT), np.ones(50)]
+    residual = np.einsum("ni,ij,nj->n", directions[1], essential, directions[0])
+    np.testing.assert_allclose(residual, 0, atol=1e-12)
+    fundamental = to_fundamental(essential, (LEFT, RIGHT))
+    np.testing.assert_allclose(sampson_error(fundamental, a, b), 0, atol=1e-9)
+    assert np.linalg.norm(fundamental) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("estimator", "kind"), FITS)
+@pytest.mark.parametrize("what", ["none", "one", "two", "place", "line", "zero"])
+def test_degenerate_matches_are_not_believed(estimator: str, kind: str, what: str) -> None:
+    x = np.linspace(0, 500, 60)
+    points = {
+        "none": np.zeros((0, 2)),
+        "one": np.ones((1, 2)),
+        "two": np.array([[1.0, 2], [30, 40]]),
+        "place": np.full((60, 2), 7.0),
+        "line": np.stack([x, 2 * x], 1),
+        "zero": np.zeros((60, 2)),
+    }[what]
+    cameras = (LEFT, RIGHT) if kind == "essential" else None
+    found = verify(points, points + 5, kind, 3.0, estimator, cameras)
+    assert found.inliers.shape == (len(points),)
+    if what != "line":
+        assert found.kind is None
+    assert found.model is None or np.isfinite(found.model).all()
+
+
+@pytest.mark.parametrize(("estimator", "kind"), FITS)
+def test_estimate_same_input_same_output(estimator: str, kind: str) -> None:
+    a, b, _ = depth(60, 200)
+    threads = cv2.getNumThreads()
+    found = []
+    try:
+        for count in (1, 2, 4):
+            cv2.setNumThreads(count)
+            cv2.setRNGSeed(count)
+            found.append(estimate(a, b, kind, 3.0, estimator, (LEFT, RIGHT)))
+    finally:
+        cv2.setNumThreads(threads)
+    assert found[0] is not None
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def test_without_pydegensac_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydegensac", None)
+    a, b, _ = plane(20, 0)
+    with pytest.raises(MissingExtraError, match=r"hardnet\[degensac\]"):
+        verify(a, b, "homography", estimator="degensac")
+
+
+def test_degensac_has_no_essential_matrix() -> None:
+    a, b, _ = depth(20, 0)
+    with pytest.raises(HardnetError, match="magsac"):
+        verify(a, b, "essential", estimator="degensac", cameras=(LEFT, RIGHT))
+
+
+def test_an_essential_matrix_needs_cameras() -> None:
+    a, b, _ = depth(20, 0)
+    with pytest.raises(HardnetError, match="needs cameras"):
+        verify(a, b, "essential")
+
+
+@pytest.mark.parametrize(
+    ("camera", "message"),
+    [
+        (np.eye(2), r"shape \(2, 2\)"),
+        (np.full((3, 3), np.nan), "finite"),
+        (np.diag([0.0, 700, 1]), "fx"),
+        (LEFT.T, "fx"),
+    ],
+)
+def test_wrong_cameras_are_said(camera: np.ndarray, message: str) -> None:
+    with pytest.raises(HardnetError, match=message):
+        check_cameras((LEFT, camera))
+    with pytest.raises(HardnetError, match="two images, got 1"):
+        check_cameras((LEFT,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["auto", "homography", "fundamental"])
+def test_cameras_that_would_not_be_used_are_refused(model: str) -> None:
+    points = np.random.default_rng(0).uniform(0, 500, (30, 2))
+    with pytest.raises(HardnetError, match=f"for the model essential, not for {model}"):
+        verify(points, points, model, cameras=(LEFT, RIGHT))

@@ -1,14 +1,30 @@
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import math
+import os
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from hardnet.errors import HardnetError
-from hardnet.matching.distances import two_nearest_and_back
-from hardnet.matching.neighbours import match_descriptors
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.matching.distances import two_nearest, two_nearest_and_back
+from hardnet.matching.neighbours import (
+    CHECKS,
+    FarSecond,
+    Grid,
+    Method,
+    approximate_nearest,
+    far_second,
+    match_descriptors,
+    other_nearest,
+)
 
 
 def unit(count: int, dim: int, seed: int) -> np.ndarray:
@@ -78,7 +94,7 @@ def test_packed_bits_are_matched_by_hamming_distance(ratio: float, chunk: int) -
 def test_blocks_do_not_matter(block: int) -> None:
     # Whole numbers: sums are exact, so ties are real ties whatever the order of additions.
     rng = np.random.default_rng(3)
-    a, b = (rng.integers(0, 3, (n, 4)).astype(np.float32) for n in (150, 90))
+    a, b = (rng.integers(0, 3, (n, 4)).astype(np.float32) for n in (60, 40))
     expected = two_nearest_and_back(a, b)
     for one, other in zip(two_nearest_and_back(a, b, block), expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -135,3 +151,357 @@ def test_memory_does_not_grow_with_the_product() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4e6
+
+
+APART = 10.0
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    if x.dtype == np.uint8:
+        return float(np.unpackbits(x ^ y).sum())
+    return math.sqrt(sum((float(p) - float(q)) ** 2 for p, q in zip(x, y, strict=True)))
+
+
+def vectors(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.normal(size=(count, 6)).astype(np.float32)
+
+
+def bits(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.integers(0, 256, (count, 9), dtype=np.uint8)
+
+
+def crowd(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Places in a few clusters: many neighbours of a place are close to it."""
+    centres = rng.uniform(0, 100, (4, 2))
+    return centres[rng.integers(0, 4, count)] + rng.normal(0, 4, (count, 2))
+
+
+def slow_second(a: np.ndarray, b: np.ndarray, xy_b: np.ndarray, i: int) -> tuple[int, float, float]:
+    """Nearest neighbour, its distance, and that of the first inconsistent neighbour."""
+    row = [distance(a[i], b[j]) for j in range(len(b))]
+    first = row.index(min(row))
+    far = [
+        row[j]
+        for j in range(len(b))
+        if math.hypot(xy_b[j][0] - xy_b[first][0], xy_b[j][1] - xy_b[first][1]) > APART
+    ]
+    return first, row[first], min(far, default=math.inf)
+
+
+@pytest.mark.parametrize("make", [vectors, bits])
+def test_second_equals_explicit_loops(make: object) -> None:
+    rng = np.random.default_rng(0)
+    a, b = make(rng, 60), make(rng, 50)  # type: ignore[operator]
+    xy_b = crowd(rng, 50)
+    index, distances = two_nearest(a, b)
+    second = far_second(a, b, index, distances, xy_b, APART)
+    expected = [slow_second(a, b, xy_b, i)[2] for i in range(len(a))]
+    np.testing.assert_allclose(second, expected, rtol=1e-5)
+    assert (second > distances[:, 1]).any()  # the plain second is too close for some
+    assert (second == distances[:, 1]).any()
+
+
+@pytest.mark.parametrize("make", [vectors, bits])
+@pytest.mark.parametrize("mutual", [True, False])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("fginn", [True, False])
+def test_every_combination_equals_explicit_loops(
+    make: object, mutual: bool, symmetric: bool, fginn: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    ratio = 0.93
+    a, b = make(rng, 45), make(rng, 40)  # type: ignore[operator]
+    b[:20] = a[5:25]  # some true matches, disturbed
+    b[:20] = b[:20] ^ 3 if b.dtype == np.uint8 else b[:20] + 0.5 * vectors(rng, 20)
+    xy_a, xy_b = crowd(rng, 45), crowd(rng, 40)
+    apart = APART if fginn else -1.0
+    places = FarSecond(xy_a, xy_b, APART) if fginn else None
+
+    def second(from_row: np.ndarray, rows: np.ndarray, xy: np.ndarray, first: int) -> float:
+        """Nearest other than the first, and farther than ``apart`` from it."""
+        return min(
+            (
+                distance(from_row, rows[k])
+                for k in range(len(rows))
+                if k != first and math.dist(xy[k], xy[first]) > apart
+            ),
+            default=math.inf,
+        )
+
+    expected = {}
+    for i in range(len(a)):
+        row = [distance(a[i], b[j]) for j in range(len(b))]
+        j = row.index(min(row))
+        column = [distance(a[k], b[j]) for k in range(len(a))]
+        ratios = [row[j] / second(a[i], b, xy_b, j)]
+        if symmetric:
+            ratios.append(row[j] / second(b[j], a, xy_a, i))
+        if max(ratios) < ratio and (not mutual or column.index(min(column)) == i):
+            expected[i, j] = 1 - max(ratios)
+    indices, scores = match_descriptors(a, b, ratio, mutual, symmetric=symmetric, fginn=places)
+    assert 5 < len(expected) < 45
+    found = {(i, j): s for (i, j), s in zip(indices.tolist(), scores.tolist(), strict=True)}
+    assert found.keys() == expected.keys()
+    for pair, score in found.items():
+        assert score == pytest.approx(expected[pair], abs=1e-5)
+    assert (np.diff(scores) <= 0).all()
+
+
+def test_a_keypoint_found_twice_by_hand() -> None:
+    # b0 and b1 are one place, at 0 and 5 px; b2 is another one, 20 px away.
+    a = np.array([[0.0, 0]], np.float32)
+    b = np.array([[1.0, 0], [0, 1.1], [4, 0]], np.float32)
+    xy_b = np.array([[0.0, 0], [5, 0], [20, 0]])
+    xy_a = np.zeros((1, 2))
+    assert len(match_descriptors(a, b, 0.8)[0]) == 0
+    indices, scores = match_descriptors(a, b, 0.8, fginn=FarSecond(xy_a, xy_b, 10))
+    assert indices.tolist() == [[0, 0]]
+    assert scores.tolist() == [0.75]
+    # Exactly ten pixels is not farther than ten.
+    xy_b[2] = (10, 0)
+    _, scores = match_descriptors(a, b, 0.8, fginn=FarSecond(xy_a, xy_b, 10))
+    assert scores.tolist() == [1.0]
+
+
+def test_other_nearest_by_hand() -> None:
+    a = np.array([[0.0], [0.0]], np.float32)
+    b = np.array([[1.0], [2.0], [3.0]], np.float32)
+    assert other_nearest(a, b, np.array([0, 2])).tolist() == [2, 1]
+    assert other_nearest(a, b[:1], np.array([0, 0])).tolist() == [np.inf, np.inf]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 10**6])
+def test_fginn_blocks_do_not_matter(chunk: int) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(0, 9, (n, 4)).astype(np.float32) for n in (40, 30))
+    first = two_nearest(a, b)[0][:, 0]
+    xy_b = crowd(rng, 30)
+    expected = other_nearest(a, b, first, xy_b, APART)
+    np.testing.assert_array_equal(other_nearest(a, b, first, xy_b, APART, chunk), expected)
+    np.testing.assert_array_equal(
+        other_nearest(a, b, first, chunk=chunk), other_nearest(a, b, first)
+    )
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0), (1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_few_descriptors(n: int, m: int, symmetric: bool) -> None:
+    rng = np.random.default_rng(3)
+    places = FarSecond(np.zeros((n, 2)), np.zeros((m, 2)), APART)  # all in one place
+    indices, scores = match_descriptors(
+        vectors(rng, n), vectors(rng, m), 0.8, symmetric=symmetric, fginn=places
+    )
+    assert len(indices) == min(n, m, 1) or (n, m) == (2, 2)
+    assert (scores == 1).all()  # nothing is a second place
+
+
+def test_equal_descriptors_are_ambiguous_at_two_places_and_not_at_one() -> None:
+    same = np.ones((30, 4), np.float32)
+    one, two = np.zeros((30, 2)), np.repeat([[0.0, 0], [90, 0]], 15, 0)
+    assert len(match_descriptors(same, same, fginn=FarSecond(two, two, APART))[0]) == 0
+    indices, _ = match_descriptors(same, same, fginn=FarSecond(one, one, APART))
+    assert indices.tolist() == [[0, 0]]
+
+
+def test_fginn_memory_does_not_grow_with_the_product() -> None:
+    """10,000 x 10,000 distances would be 400 MB; a quarter of the keypoints share their place."""
+    rng = np.random.default_rng(4)
+    count = 10_000
+    a = rng.normal(size=(count, 8)).astype(np.float32)
+    b = a[::-1] + rng.normal(0, 0.3, (count, 8)).astype(np.float32)
+    xy = rng.uniform(0, 4000, (count, 2))
+    xy[: count // 4] = xy[0] + rng.normal(0, 1, (count // 4, 2))
+    tracemalloc.start()
+    indices, _ = match_descriptors(a, b, 0.9, fginn=FarSecond(xy, xy[::-1], APART))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(indices) > 2500
+    assert peak < 120e6
+
+
+def slow_near(queries: np.ndarray, points: np.ndarray, radius: float) -> set[tuple[int, int]]:
+    return {
+        (q, p)
+        for q in range(len(queries))
+        for p in range(len(points))
+        if (queries[q][0] - points[p][0]) ** 2 + (queries[q][1] - points[p][1]) ** 2 <= radius**2
+    }
+
+
+@pytest.mark.parametrize("radius", [0.5, 3.0, 40.0, 1000.0])
+def test_grid_equals_explicit_loops(radius: float) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-50, 100, (80, 2))
+    queries = rng.uniform(-200, 200, (70, 2))
+    query, point = Grid(points, radius).near(queries)
+    pairs = list(zip(query.tolist(), point.tolist(), strict=True))
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == slow_near(queries, points, radius)
+
+
+def test_the_radius_itself_is_near() -> None:
+    query, point = Grid([[0.0, 0], [3, 4], [6, 8]], 5.0).near([[0.0, 0]])
+    assert query.tolist() == [0, 0]
+    assert sorted(point.tolist()) == [0, 1]
+
+
+def test_rows_do_not_wrap() -> None:
+    # The last cell of one row and the first of the next are neighbours in memory only.
+    points = np.array([[0.0, 0], [9, 0], [0, 1], [9, 1]])
+    query, point = Grid(points, 1.0).near(points)
+    assert sorted(zip(query.tolist(), point.tolist(), strict=True)) == [
+        (0, 0), (0, 2), (1, 1), (1, 3), (2, 0), (2, 2), (3, 1), (3, 3),
+    ]  # fmt: skip
+
+
+def test_what_is_not_finite_is_near_nothing() -> None:
+    query, point = Grid([[0.0, 0]], 2.0).near([[np.nan, 0], [0, 1], [np.inf, 0], [-1e300, 0]])
+    assert query.tolist() == [1]
+    assert point.tolist() == [0]
+
+
+def test_nothing_is_near_nothing() -> None:
+    for points, queries in ((np.zeros((0, 2)), np.zeros((3, 2))), (np.zeros((3, 2)), [])):
+        query, point = Grid(points, 1.0).near(queries)
+        assert query.shape == point.shape == (0,)
+
+
+METHODS = ["flann"]
+if importlib.util.find_spec("faiss"):
+    METHODS.append("faiss")
+
+
+def curved(count: int, seed: int) -> np.ndarray:
+    """Vectors that have neighbours, as descriptors of photographs do: few degrees of freedom."""
+    rng = np.random.default_rng(seed)
+    rows = np.tanh(rng.normal(size=(count, 8)) @ np.random.default_rng(9).normal(size=(8, 64)))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def curved_pair(count: int) -> tuple[np.ndarray, np.ndarray]:
+    a = curved(count, 0)
+    return a, np.ascontiguousarray((a + 0.02 * curved(count, 1))[::-1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_recall_and_exact_distances(method: Method) -> None:
+    a, b = curved_pair(3000)
+    index, distance = approximate_nearest(a, b, 2, method)
+    exact, exact_distance = two_nearest(a, b)
+    assert (index[:, 0] == exact[:, 0]).mean() > 0.97
+    np.testing.assert_allclose(
+        distance, np.linalg.norm(a[:, None] - b[index], axis=2), rtol=1e-3, atol=1e-6
+    )
+    assert (np.diff(distance, axis=1) >= 0).all()
+    assert (distance >= exact_distance - 1e-6).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_small_sets_are_searched_exactly(method: Method) -> None:
+    a, b = curved_pair(CHECKS)
+    for size in (1, 2, 3, len(b)):
+        index, distance = approximate_nearest(a, b[:size], 2, method)
+        exact, exact_distance = two_nearest(a, b[:size])
+        np.testing.assert_array_equal(index, exact[:, : min(size, 2)])
+        np.testing.assert_array_equal(distance, exact_distance[:, : min(size, 2)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mutual", [True, False])
+@pytest.mark.parametrize("fginn", [True, False])
+def test_small_sets_match_as_exact_ones(method: Method, mutual: bool, fginn: bool) -> None:
+    a, b = curved_pair(100)
+    xy = np.random.default_rng(2).uniform(0, 60, (100, 2))
+    places = FarSecond(xy, xy[::-1], 10.0) if fginn else None
+    for size in (0, 1, 2, 100):
+        part = FarSecond(xy, xy[::-1][:size], 10.0) if places else None
+        expected = match_descriptors(a, b[:size], 0.9, mutual, fginn=part)
+        found = match_descriptors(a, b[:size], 0.9, mutual, fginn=part, neighbours=method)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_large_sets_match_nearly_as_exact_ones(method: Method) -> None:
+    a, b = curved_pair(2000)
+    xy = np.random.default_rng(2).uniform(0, 300, (2000, 2))
+    places = FarSecond(xy, xy[::-1], 10.0)
+    for options in ({}, {"fginn": places}, {"symmetric": True, "fginn": places}):
+        exact = set(map(tuple, match_descriptors(a, b, 0.9, **options)[0]))
+        found = set(map(tuple, match_descriptors(a, b, 0.9, neighbours=method, **options)[0]))
+        assert len(exact) > 300
+        assert len(exact & found) > 0.95 * len(exact)
+        assert len(found - exact) < 0.05 * len(exact)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_vectors_the_same(method: Method) -> None:
+    same = np.ones((300, 16), np.float32)
+    index, distance = approximate_nearest(same, same, 2, method)
+    assert index.min() >= 0
+    assert (distance == 0).all()
+    assert len(match_descriptors(same, same, neighbours=method)[0]) == 0
+
+
+_DIGEST = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_neighbours import digest
+print(digest(sys.argv[1]))
+"""
+
+
+def digest(method: Method) -> str:
+    index, distance = approximate_nearest(*curved_pair(2000), 2, method)
+    return hashlib.sha256(index.tobytes() + distance.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_input_same_output(method: Method) -> None:
+    first = digest(method)
+    cv2.setRNGSeed(123)  # what else a program does with OpenCV does not matter
+    threads = cv2.getNumThreads()
+    try:
+        for count in (1, 2, 4):
+            cv2.setNumThreads(count)
+            assert digest(method) == first
+    finally:
+        cv2.setNumThreads(threads)
+    folder = str(Path(__file__).parent)
+    for count in ("3",):
+        run = subprocess.run(
+            [sys.executable, "-c", _DIGEST, method, folder],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": count},
+        )
+        assert run.stdout.strip() == first
+
+
+def test_the_callers_random_numbers_are_left_alone() -> None:
+    def draw() -> np.ndarray:
+        return cv2.randu(np.zeros((4, 4), np.float32), 0, 1)
+
+    cv2.setRNGSeed(5)
+    expected = draw()
+    cv2.setRNGSeed(5)
+    digest("flann")
+    np.testing.assert_array_equal(draw(), expected)
+
+
+@pytest.mark.parametrize("method", ["flann", "faiss"])
+def test_what_cannot_be_searched_is_said(method: Method) -> None:
+    bits = np.zeros((300, 8), np.uint8)
+    with pytest.raises(HardnetError, match="packed bits"):
+        match_descriptors(bits, bits, neighbours=method)
+    bad = np.full((300, 8), np.nan, np.float32)
+    with pytest.raises(HardnetError, match="NaN"):
+        approximate_nearest(bad, bad, 2, method)
+
+
+def test_without_faiss_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(MissingExtraError, match=r"hardnet\[search\]"):
+        approximate_nearest(*curved_pair(300), 2, "faiss")

@@ -125,8 +125,8 @@ def _colmap(
     from hardnet.interop.colmap.pairs import Method, PairSettings
     from hardnet.interop.colmap.reconstruction import reconstruct
     from hardnet.interop.colmap.settings import Settings
+    from hardnet.matching.matches import Strategy
     from hardnet.matching.neighbours import RATIO
-    from hardnet.matching.strategy import Strategy
     from hardnet.sfm.cameras import CameraSettings
     from hardnet.sfm.mapping import MapperSettings
 

@@ -173,8 +173,7 @@ def _match(
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.image_pair import extract_pair
-    from hardnet.matching.matches import match
-    from hardnet.matching.strategy import MODS, Strategy
+    from hardnet.matching.matches import MODS, Strategy, match
 
     given: dict[str, Any] = {
         "ratio": ratio,

@@ -52,7 +52,7 @@ def read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas are spaces."""
     import numpy as np
 
-    from hardnet.matching.estimators import check_cameras
+    from hardnet.matching.geometry import check_cameras
 
     try:
         words = path.read_text().replace(",", " ").split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +16,86 @@ from hardnet.image_pair import extract_pair
 from hardnet.images import Source, write_image
 from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
-from hardnet.matching.duplicates import without_duplicates
-from hardnet.matching.estimators import Matrix
 from hardnet.matching.geometry import (
+    INLIER_PIXELS,
     MIN_INLIERS,
     Cameras,
+    Estimator,
     Geometry,
+    Matrix,
     Model,
     check_model,
     distinct,
     refit,
     verify,
 )
-from hardnet.matching.guided import RATIO as GUIDED_RATIO
-from hardnet.matching.guided import guided_matches
-from hardnet.matching.local_frames import consistent
-from hardnet.matching.neighbours import FarSecond, match_descriptors
-from hardnet.matching.strategy import Strategy
+from hardnet.matching.guided import GUIDED_RATIO, consistent, guided_matches
+from hardnet.matching.neighbours import RATIO, FarSecond, Grid, Neighbours, match_descriptors
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How matches are found and verified.
+
+    All distances in pixels are in pixels of the images as they were looked at, that is after
+    ``max_size`` of :func:`hardnet.extract`, so they mean the same for small and large photos.
+
+    Attributes:
+        neighbours: "exact" compares every descriptor with every other, in portions; "flann" and
+            "faiss" look at a part of them: faster for very large sets, and some matches are missed.
+        mutual: keep a match only if each of its descriptors is the nearest one of the other.
+        ratio: keep a match only if it is nearer than this times the second neighbour; 1: off.
+        symmetric: ask for the ratio in both directions.
+        fginn: pixels; the second neighbour of the ratio test is the first one that lies farther
+            than this from the nearest neighbour (first geometrically inconsistent neighbour), so a
+            keypoint found twice does not reject itself. None: any second neighbour.
+        duplicates: pixels; of matches that agree to this in both images, keep the best. None: all.
+        estimator: "magsac" (MAGSAC++ of OpenCV) or "degensac" (DEGENSAC of pydegensac).
+        threshold: pixels; how far a match may lie from where the geometry puts it.
+        frame_check: drop inliers whose frames (size, shape, orientation) contradict the geometry.
+        guided: look again for matches along the geometry that was found.
+    """
+
+    neighbours: Neighbours = "exact"
+    mutual: bool = True
+    ratio: float = RATIO
+    symmetric: bool = False
+    fginn: float | None = None
+    duplicates: float | None = None
+    estimator: Estimator = "magsac"
+    threshold: float = INLIER_PIXELS
+    frame_check: bool = False
+    guided: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise HardnetError(f"ratio is {self.ratio}: give a number above 0 and up to 1")
+        for name, known in (
+            ("neighbours", get_args(Neighbours)),
+            ("estimator", get_args(Estimator)),
+        ):
+            if (value := getattr(self, name)) not in known:
+                choice = f"{', '.join(known[:-1])} or {known[-1]}"
+                raise HardnetError(f"no {name} '{value}': choose {choice}")
+        for name in ("fginn", "duplicates", "threshold"):
+            pixels = getattr(self, name)
+            if pixels is not None and not 0 < pixels < float("inf"):
+                raise HardnetError(f"{name} is {pixels}: give a number of pixels above 0")
+
+
+MODS = Strategy(
+    neighbours="flann",
+    mutual=False,
+    ratio=0.8,
+    fginn=10.0,
+    duplicates=2.0,
+    threshold=4.0,
+    frame_check=True,
+)
+"""The matcher of MODS, which the paper's stereo experiments use, without its view synthesis.
+
+Its RANSAC is DEGENSAC: ``dataclasses.replace(MODS, estimator="degensac")`` if pydegensac is there.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,3 +306,53 @@ def _in_original_pixels(
     else:  # in units of the focal length: resizing does not change it
         matrix = found.model
     return Geometry(found.kind, matrix, found.inliers, cameras if found.cameras else None)
+
+
+def without_duplicates(
+    xy_a: NDArray[np.floating], xy_b: NDArray[np.floating], pixels: float, block: int = 1024
+) -> NDArray[np.intp]:
+    """Which matches to keep, if none may repeat a better one.
+
+    A match repeats a better one that is kept if both its ends lie within ``pixels`` of the other's
+    ends. Matches are taken block by block: a block is compared with what is kept so far, found by a
+    grid, and then within itself, so memory does not grow with the square of their number.
+
+    Args:
+        xy_a: (M, 2) positions in image a, the best match first.
+        xy_b: (M, 2) positions in image b.
+        pixels: how far apart is still the same place.
+        block: how many matches to compare with each other at once.
+
+    Returns:
+        (K,) indices of the matches to keep, increasing.
+    """
+    a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
+    kept = np.zeros(0, np.intp)
+    for start in range(0, len(a), block):
+        here = np.arange(start, min(start + block, len(a)))
+        mine, theirs = Grid(a[kept], pixels).near(a[here])
+        repeats = mine[_close(b[here[mine]], b[kept[theirs]], pixels)]
+        fresh = np.delete(here, np.unique(repeats))
+        kept = np.concatenate([kept, fresh[_greedy(a[fresh], b[fresh], pixels)]])
+    return kept
+
+
+def _greedy(a: NDArray[np.float64], b: NDArray[np.float64], pixels: float) -> NDArray[np.bool_]:
+    """Which to keep of a few: from the best on, each strikes out those that repeat it."""
+    first, second = Grid(a, pixels).near(a)
+    repeat = (first < second) & _close(b[first], b[second], pixels)
+    first, second = first[repeat], second[repeat]
+    order = np.argsort(first, kind="stable")
+    keep = np.ones(len(a), bool)
+    runs = np.flatnonzero(np.diff(first[order])) + 1
+    for run in np.split(order, runs):
+        if len(run) and keep[first[run[0]]]:
+            keep[second[run]] = False
+    return keep
+
+
+def _close(
+    one: NDArray[np.float64], other: NDArray[np.float64], pixels: float
+) -> NDArray[np.bool_]:
+    close: NDArray[np.bool_] = ((one - other) ** 2).sum(1) <= pixels**2
+    return close

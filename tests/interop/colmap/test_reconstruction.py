@@ -21,7 +21,7 @@ from hardnet import match  # noqa: E402
 from hardnet.errors import HardnetError, MissingExtraError  # noqa: E402
 from hardnet.interop import hdf5  # noqa: E402
 from hardnet.interop.colmap import CameraSettings, Settings, reconstruct  # noqa: E402
-from hardnet.matching.strategy import Strategy  # noqa: E402
+from hardnet.matching.matches import Strategy  # noqa: E402
 
 SMALL = Settings(descriptor="rootsift", keypoints=200, max_size=300)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE
-from hardnet.matching.strategy import MODS, Strategy
+from hardnet.matching.matches import MODS, Strategy
 from hardnet.patchsets.image_pairs import ImagePair
 
 PairModel = Literal["by-truth", "homography", "fundamental"]

@@ -21,8 +21,7 @@ from hardnet.interop.colmap.database import read_photos, write_pair
 from hardnet.interop.colmap.own_geometry import own_geometry
 from hardnet.interop.colmap.pairs import Pair
 from hardnet.interop.colmap.two_view import Verification, verify_pair
-from hardnet.matching.matches import find_matches, match
-from hardnet.matching.strategy import Strategy
+from hardnet.matching.matches import Strategy, find_matches, match
 from hardnet.sfm.colmap import require_pycolmap
 
 BLOCK = 64

@@ -10,7 +10,7 @@ from hardnet.errors import HardnetError
 from hardnet.features import MAX_SIZE
 from hardnet.interop.colmap.pairs import PairSettings, read_text
 from hardnet.interop.colmap.two_view import Verification
-from hardnet.matching.strategy import Strategy
+from hardnet.matching.matches import Strategy
 from hardnet.sfm.cameras import CameraSettings
 from hardnet.sfm.mapping import MapperSettings
 
