@@ -20,12 +20,17 @@ from __future__ import annotations
 from hardnet.errors import HardnetError
 from hardnet.nets.hardnet import HardNet
 from hardnet.nets.layers import Net
+from hardnet.nets.student import Student8, Student16, Student24, Student32
 from hardnet.nets.tfeat import HardTFeat, TFeat
 
 NETS: dict[str, type[Net]] = {
     "hardnet": HardNet,
     "tfeat": TFeat,
     "hardtfeat": HardTFeat,
+    "student8": Student8,
+    "student16": Student16,
+    "student24": Student24,
+    "student32": Student32,
 }
 
 

@@ -1,0 +1,158 @@
+"""What the benchmarks on photographs (pose, light, ratio) share: features, scenes, intervals.
+
+They decide which weights, data and settings are taken, so they have to tell what real photographs
+would: frames are detected in every image for itself, and some scenes choose while others report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet import detectors
+from hardnet.bench.bootstrap import MEAN_RESAMPLES, Interval, interval, multiplicities
+from hardnet.bench.store import Store
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor, Descriptors
+
+Floats = NDArray[np.float64]
+Role = Literal["choose", "report"]
+
+CHOOSING = frozenset(
+    {"fountain-P11", "lund-door", "mexico", "graf", "wall", "bikes", "trees", "ubc"}
+)
+"""The scenes on which weights, data and settings are chosen; every other scene only reports.
+
+sacre-coeur, tourist photos of different cameras and days, resembles best what users match, and a
+choice made on it would flatter us most, so it reports. Of the webcams the smallest one chooses; of
+the sequences Oxford's, and those of HPatches report."""
+
+SAME_PLACE = 3.0
+"""Pixels: a keypoint this near to where the truth puts it is at the right place."""
+
+
+def role(scene: str) -> Role:
+    """Whether a scene chooses or reports."""
+    return "choose" if scene in CHOOSING else "report"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How keypoints are found.
+
+    Attributes:
+        detector: what ``hardnet.detectors.load`` takes.
+        upright: no frame is turned.
+        keypoints: at most so many per photo, the strongest.
+        max_size: larger photos are shrunk to this longer side before detection.
+    """
+
+    detector: str = "dog"
+    upright: bool = False
+    keypoints: int = KEYPOINTS
+    max_size: int | None = MAX_SIZE
+
+    @property
+    def label(self) -> str:
+        """``dog``, or ``dog upright``; without the folders of a detector's weights."""
+        kind, _, files = self.detector.partition(":")
+        names = ",".join(Path(file).name for file in files.split(","))
+        return kind + (f":{names}" if files else "") + (" upright" if self.upright else "")
+
+
+class Photos:
+    """Photos with their keypoints: detected and cut once, the same patches for all descriptors."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self._detector = detectors.load(setup.detector)
+        self._found: dict[Path, Found] = {}
+
+    def found(self, path: Path) -> Found:
+        """The keypoints of a photo and their patches."""
+        if path not in self._found:
+            prepared = prepare(path, self.setup.max_size)
+            self._found[path] = find(
+                prepared, self._detector, self.setup.keypoints, self.setup.upright
+            )
+        return self._found[path]
+
+    def features(self, path: Path, descriptor: Descriptor) -> Features:
+        """The features of a photo by one descriptor."""
+        return describe(self.found(path), descriptor)
+
+
+class Remembered:
+    """A descriptor whose answers are kept on disk, by the content of the patches.
+
+    Args:
+        descriptor: who describes what is not there yet.
+        store: where it is kept.
+    """
+
+    def __init__(self, descriptor: Descriptor, store: Store) -> None:
+        self.name, self.dim = descriptor.name, descriptor.dim
+        self._predictions = store.open(descriptor, "photos")
+
+    def __call__(self, patches: ArrayLike) -> Descriptors:
+        """(N, S, S) patches -> (N, D)."""
+        pixels = np.ascontiguousarray(patches, np.uint8)
+        key = hashlib.sha256(pixels.tobytes()).hexdigest()[:24]
+        return self._predictions.get(key, lambda: pixels)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number for every pair of photos of a scene.
+
+    Attributes:
+        values: (P,).
+        pairs: the names of the two photos of each.
+    """
+
+    values: Sequence[float]
+    pairs: Sequence[tuple[str, str]]
+
+    @property
+    def mean(self) -> float:
+        """Over the pairs."""
+        return float(np.mean(self.values))
+
+    def resampled(self, seed: int = 0, resamples: int = MEAN_RESAMPLES) -> Floats:
+        """(R,) means when photos are drawn again; NaN where no pair is left.
+
+        Pairs share photos, so the photo is what is drawn: a pair counts as often as its first photo
+        times its second.
+        """
+        names = sorted({name for pair in self.pairs for name in pair})
+        first, second = (np.array([names.index(pair[k]) for pair in self.pairs]) for k in (0, 1))
+        drawn = multiplicities(len(names), resamples, seed)
+        weights = drawn[:, first] * drawn[:, second]
+        with np.errstate(invalid="ignore"):
+            return np.asarray(weights @ np.asarray(self.values, np.float64) / weights.sum(1))
+
+
+def mean_over_scenes(scenes: Iterable[Scores]) -> tuple[float | None, Interval]:
+    """The mean of the scenes' means and its 95% interval; each scene's photos are drawn apart."""
+    each = list(scenes)
+    if not each:
+        return None, (None, None)
+    drawn = [scores.resampled(seed) for seed, scores in enumerate(each)]
+    return float(np.mean([scores.mean for scores in each])), interval(np.mean(drawn, axis=0))
+
+
+def totals(scenes: Mapping[str, Scores]) -> dict[Role, tuple[float | None, Interval]]:
+    """The mean over the scenes that choose, and over those that report."""
+    roles: tuple[Role, Role] = ("choose", "report")
+    return {
+        wanted: mean_over_scenes(s for name, s in scenes.items() if role(name) == wanted)
+        for wanted in roles
+    }

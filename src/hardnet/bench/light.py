@@ -1,0 +1,194 @@
+"""Changes of light: fixed cameras over days, nights and seasons, where the truth is the identity.
+
+Whatever moves between two frames of a camera is not the scene. So a match is right if it stays
+where it is, and nothing has to be estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet.bench.development import SAME_PLACE, Photos, Scores, Setup, role, totals
+from hardnet.bench.metrics import average_precision_at_hits, precision_recall
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.images import list_images
+from hardnet.matching.neighbours import match_descriptors
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+
+PRECISION = 0.8
+"""At which correct matches are counted."""
+
+RULES = {
+    "matches": "mutual nearest neighbours, sorted by the ratio to the second nearest",
+    "correct": f"both keypoints at the same place, to {SAME_PLACE:g} px",
+    "ap": (
+        "mean, over the keypoints of the first frame that have a keypoint of the second within "
+        f"{SAME_PLACE:g} px, of the precision at which each is matched correctly (0 if it is not);"
+        " then the mean over the pairs of frames of a camera, then over cameras"
+    ),
+    "correct matches": (
+        f"the most that are found at a cut-off of the ratio where {PRECISION:.0%} of the matches "
+        "are correct; mean over the pairs"
+    ),
+}
+"""How frames are compared, in words, for the results file."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """The frames of a fixed camera."""
+
+    name: str
+    frames: tuple[Path, ...]
+
+    @property
+    def pairs(self) -> list[tuple[Path, Path]]:
+        """Every frame with every later one."""
+        return list(combinations(self.frames, 2))
+
+
+@dataclass(frozen=True)
+class LightScore:
+    """What one descriptor found between two frames.
+
+    Attributes:
+        ap: see ``RULES``.
+        correct: matches at precision ``PRECISION``.
+        possible: keypoints of the first frame that have a partner.
+    """
+
+    ap: float
+    correct: int
+    possible: int
+
+
+def read_camera(folder: Path) -> Camera:
+    """The camera whose frames lie in a folder; they must be of one size."""
+    frames = list_images(folder)
+    if len(frames) < 2:
+        raise HardnetError(f"{folder} holds one image: a camera needs two frames or more")
+    return Camera(folder.resolve().name, tuple(frames))
+
+
+def score_pair(a: Features, b: Features) -> LightScore:
+    """Judge the mutual nearest neighbours of two frames."""
+    if a.image_size != b.image_size:
+        raise HardnetError(
+            f"{a.path} is {a.image_size} pixels and {b.path} {b.image_size}: "
+            "the frames of a fixed camera have one size"
+        )
+    indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
+    moved = np.linalg.norm(a.xy[indices[:, 0]] - b.xy[indices[:, 1]], axis=1)
+    correct = moved <= SAME_PLACE
+    possible = int(has_partner(a.xy, b.xy).sum())
+    ratios = 1 - scores
+    return LightScore(
+        average_precision_at_hits(ratios, correct, possible) if possible else 0.0,
+        correct_at_precision(ratios, correct),
+        possible,
+    )
+
+
+def has_partner(a: ArrayLike, b: ArrayLike, reach: float = SAME_PLACE) -> NDArray[np.bool_]:
+    """Which of the points (N, 2) have one of (M, 2) within ``reach`` pixels: (N,)."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not len(y):
+        return np.zeros(len(x), bool)
+    order = np.argsort(y[:, 0], kind="stable")
+    y = y[order]
+    low, high = (np.searchsorted(y[:, 0], x[:, 0] + side * reach) for side in (-1, 1))
+    return np.array(
+        [
+            bool((((y[i : j + 1] - point) ** 2).sum(1) <= reach**2).any())
+            for point, i, j in zip(x, low, high, strict=True)
+        ],
+        bool,
+    )
+
+
+def correct_at_precision(
+    ratios: ArrayLike, correct: ArrayLike, precision: float = PRECISION
+) -> int:
+    """The most correct matches among those up to a ratio, if this share of them is correct."""
+    hit = np.asarray(correct, bool)
+    if not len(hit):
+        return 0
+    shares, recall = precision_recall(ratios, hit)
+    counts = np.rint(recall * hit.sum()).astype(int)
+    return int(counts[shares >= precision - 1e-12].max(initial=0))
+
+
+def measure(
+    cameras: Iterable[Camera],
+    descriptor: Descriptor,
+    photos: Photos,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, list[LightScore]]:
+    """Camera -> the scores of its pairs, for one descriptor and way to find keypoints."""
+    scores = {}
+    for camera in cameras:
+        features = {path: photos.features(path, descriptor) for path in camera.frames}
+        scores[camera.name] = []
+        for a, b in camera.pairs:
+            scores[camera.name].append(score_pair(features[a], features[b]))
+            advance()
+    return scores
+
+
+def compare(
+    cameras: Sequence[Camera],
+    descriptors: Mapping[str, Descriptor],
+    setups: Iterable[Setup],
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Measure every descriptor in every setup.
+
+    Returns:
+        One entry per setup and descriptor: ``choose`` and ``report``, each (mean AP, its interval,
+        correct matches) over the cameras of this role, and ``cameras``: per camera its role, mean
+        and interval and the numbers of every pair.
+    """
+    entries = []
+    for setup in setups:
+        photos = Photos(setup)
+        for label, descriptor in descriptors.items():
+            scores = measure(cameras, descriptor, photos, advance)
+            entries.append({"setup": setup.label, "descriptor": label} | summarise(cameras, scores))
+    return entries
+
+
+def summarise(
+    cameras: Iterable[Camera], scores: Mapping[str, Sequence[LightScore]]
+) -> dict[str, Any]:
+    """The entry of one descriptor and setup; see :func:`compare`."""
+    pairs = {c.name: [(a.name, b.name) for a, b in c.pairs] for c in cameras}
+    ap = {name: Scores([s.ap for s in each], pairs[name]) for name, each in scores.items()}
+    correct = {
+        name: Scores([float(s.correct) for s in each], pairs[name]) for name, each in scores.items()
+    }
+    found = totals(correct)
+    entry: dict[str, Any] = {
+        wanted: {"ap": mean, "interval": reach, "correct": found[wanted][0]}
+        for wanted, (mean, reach) in totals(ap).items()
+    }
+    entry["cameras"] = {
+        name: {
+            "role": role(name),
+            "ap": ap[name].mean,
+            "correct": correct[name].mean,
+            "possible": float(np.mean([s.possible for s in each])),
+            "pairs": [[round(s.ap, 5), s.correct, s.possible] for s in each],
+        }
+        for name, each in scores.items()
+    }
+    return entry

@@ -1,0 +1,307 @@
+"""Relative pose of photo pairs with known cameras: what matches are for, measured in degrees.
+
+Every descriptor gets the same keypoints and the same estimator. How strict the ratio test should be
+differs between descriptors, so each gets the ratio that serves it best on the *other* scenes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hardnet.bench.alignment import rotation_angle
+from hardnet.bench.development import Floats, Photos, Scores, Setup, role, totals
+from hardnet.bench.sfm_truth import CAMERAS, read_scene
+from hardnet.bench.sfm_truth import MODEL as GROUND_TRUTH
+from hardnet.errors import HardnetError
+from hardnet.images import read_image
+from hardnet.matching.estimators import estimate
+from hardnet.matching.geometry import Geometry
+from hardnet.matching.neighbours import RATIO, match_descriptors
+from hardnet.matching.pose import relative_pose
+from hardnet.matching.residuals import sampson_error
+from hardnet.patchsets.build import colmap_model
+from hardnet.patchsets.build.colmap_model import HALF_PIXEL, View, read_model
+from hardnet.sfm.colmap import is_model, require_pycolmap
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+
+DEGREES = tuple(range(1, 11))
+"""Thresholds over which mAA(10) is the mean."""
+CURVE = tuple(range(1, 21))
+"""Thresholds of the curves."""
+NO_POSE = 180.0
+"""The error of a pair without an estimate."""
+RATIOS = (0.8, 0.85, 0.9, 0.95)
+"""Among which each descriptor's is chosen."""
+INLIER_PIXELS = 1.5
+"""How far a match may lie from its epipolar line, at the mean focal length of the two photos."""
+MIN_SHARED = 50
+"""3D points that both photos of a pair must see, where the truth has points."""
+MIN_ANGLE = 2.0
+"""Degrees between the rays to these points, in the median: with less the direction in which the
+camera moved is not known well enough to be the truth."""
+MAX_PAIRS = 40
+"""Of each scene, those whose cameras are turned most against each other: the others are easy."""
+MODELS = (GROUND_TRUTH, "colmap")
+"""Folders in which the COLMAP model of a scene may lie."""
+_SAMPLE = 5  # matches that an essential matrix needs
+
+RULES = {
+    "matches": "mutual nearest neighbours that pass the ratio test",
+    "estimator": (
+        "essential matrix of undistorted points by MAGSAC++ (OpenCV), seeded, fitted again to its "
+        f"inliers, {INLIER_PIXELS:g} px; the pose with most inliers in front of both cameras"
+    ),
+    "error": (
+        "the larger of the angle between the rotations and the angle between the directions of "
+        f"translation, up to its sign; {NO_POSE:g} degrees without an estimate"
+    ),
+    "maa": "mean over the thresholds 1, 2, ... 10 degrees of the share of pairs below it",
+    "ratio": f"of {', '.join(map(str, RATIOS))} the best in the mean over the other scenes",
+    "pairs": (
+        f"all that share {MIN_SHARED} points of the true model under {MIN_ANGLE:g} degrees or "
+        "more (all pairs where the truth has no points), and of these the "
+        f"{MAX_PAIRS} whose cameras are turned most against each other"
+    ),
+}
+"""How a pose is judged, in words, for the results file."""
+
+
+@dataclass(frozen=True, eq=False)
+class PosePair:
+    """Two photos whose cameras are known."""
+
+    a: View
+    b: View
+
+    @property
+    def truth(self) -> tuple[Floats, Floats]:
+        """Rotation (3, 3) and translation (3,) from the first camera's coordinates to b's."""
+        rotation = self.b.rotation @ self.a.rotation.T
+        return rotation, self.b.translation - rotation @ self.a.translation
+
+
+@dataclass(frozen=True, eq=False)
+class PoseScene:
+    """The pairs of one scene.
+
+    Attributes:
+        name: of its folder.
+        pairs: which to match.
+        origin: where the truth comes from, in words.
+    """
+
+    name: str
+    pairs: tuple[PosePair, ...]
+    origin: str
+
+
+def read_pose_scene(folder: Path) -> PoseScene:
+    """A scene: photos in ``images``, and a COLMAP model or Strecha's camera files beside them."""
+    model = next((folder / name for name in MODELS if is_model(folder / name)), None)
+    if model is not None:
+        pairs, origin = _seen_together(model, folder / "images"), "COLMAP model"
+    elif (folder / CAMERAS).is_dir():
+        pairs = [PosePair(a, b) for a, b in combinations(_measured(folder), 2)]
+        origin = "measured by laser scan"
+    else:
+        raise HardnetError(
+            f"{folder} has no true cameras: neither a COLMAP model in {' or '.join(MODELS)} nor "
+            f"{CAMERAS}"
+        )
+    if not pairs:
+        raise HardnetError(f"{folder}: no two photos share enough of the scene")
+    turned = [-float(rotation_angle(pair.a.rotation, pair.b.rotation)) for pair in pairs]
+    widest = sorted(np.argsort(turned, kind="stable")[:MAX_PAIRS].tolist())
+    return PoseScene(folder.resolve().name, tuple(pairs[i] for i in widest), origin)
+
+
+def directions(view: View, xy: ArrayLike) -> Floats:
+    """(N, 2) pixels of a photo -> (N, 2) places at depth 1, without the lens distortion."""
+    pixels = np.asarray(xy, np.float64).reshape(-1, 2)
+    return np.asarray(view.camera.cam_from_img(pixels + HALF_PIXEL), np.float64).reshape(-1, 2)
+
+
+def estimate_pose(
+    pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike, threshold: float = INLIER_PIXELS
+) -> tuple[Floats, Floats] | None:
+    """Rotation and translation (of length 1) from matches, or None.
+
+    Args:
+        pair: the cameras.
+        xy_a: (M, 2) pixels of the first photo, the best matches first.
+        xy_b: (M, 2) pixels of the second.
+        threshold: in pixels.
+    """
+    focal = float(np.mean([view.camera.mean_focal_length() for view in (pair.a, pair.b)]))
+    a, b = directions(pair.a, xy_a) * focal, directions(pair.b, xy_b) * focal
+    if len(a) < _SAMPLE:
+        return None
+    ideal = np.diag([focal, focal, 1.0])  # one camera for both, without distortion
+    essential = estimate(a, b, "essential", threshold, cameras=(ideal, ideal))
+    if essential is None:
+        return None
+    inliers = sampson_error(essential, a / focal, b / focal) < threshold / focal
+    if inliers.sum() < _SAMPLE:
+        return None
+    found = relative_pose(Geometry("essential", essential, inliers, (ideal, ideal)), a, b)
+    return found.rotation, found.translation
+
+
+def pose_error(estimated: tuple[Floats, Floats] | None, truth: tuple[Floats, Floats]) -> float:
+    """Degrees: the larger of the errors of rotation and of direction, ``NO_POSE`` without one."""
+    if estimated is None:
+        return NO_POSE
+    turn = float(rotation_angle(estimated[0], truth[0]))
+    mine, true = (t / np.linalg.norm(t) for t in (estimated[1], truth[1]))
+    # From the sine as well: the cosine of a small angle has no digits left.
+    away = np.rad2deg(np.arctan2(np.linalg.norm(np.cross(mine, true)), abs(mine @ true)))
+    return max(turn, float(away))
+
+
+def shares_below(errors: ArrayLike, degrees: Sequence[float] = DEGREES) -> Floats:
+    """(T,) the share of the errors below each threshold."""
+    error = np.asarray(errors, np.float64)
+    return np.array([(error < limit).mean() if len(error) else 0.0 for limit in degrees])
+
+
+def maa(errors: ArrayLike) -> float:
+    """mAA(10): the mean of :func:`shares_below` over 1, 2, ... 10 degrees."""
+    return float(shares_below(errors).mean())
+
+
+def pair_errors(
+    scene: PoseScene,
+    descriptor: Descriptor,
+    photos: Photos,
+    ratios: Sequence[float] = RATIOS,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[float, list[float]]:
+    """Ratio -> the error of every pair, in degrees, for one descriptor."""
+    paths = {view.path for pair in scene.pairs for view in (pair.a, pair.b)}
+    features = {path: photos.features(path, descriptor) for path in sorted(paths)}
+    errors: dict[float, list[float]] = {ratio: [] for ratio in ratios}
+    for pair in scene.pairs:
+        a, b = features[pair.a.path], features[pair.b.path]
+        indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
+        for ratio in ratios:
+            kept = indices[1 - scores < ratio]
+            pose = estimate_pose(pair, a.xy[kept[:, 0]], b.xy[kept[:, 1]])
+            errors[ratio].append(pose_error(pose, pair.truth))
+        advance()
+    return errors
+
+
+def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict[str, float]:
+    """Scene -> the ratio with the highest mean mAA(10) over the other scenes.
+
+    Args:
+        errors: scene -> ratio -> errors of its pairs. Of equally good ratios the largest is taken,
+            which keeps most matches; a single scene gets the default of the pipeline.
+    """
+    chosen = {}
+    for scene in errors:
+        others = [by_ratio for name, by_ratio in errors.items() if name != scene]
+        if not others:
+            chosen[scene] = RATIO if RATIO in errors[scene] else max(errors[scene])
+            continue
+        mean = {r: float(np.mean([maa(each[r]) for each in others])) for r in errors[scene]}
+        chosen[scene] = max(mean, key=lambda ratio: (round(mean[ratio], 9), ratio))
+    return chosen
+
+
+def compare(
+    scenes: Sequence[PoseScene],
+    descriptors: Mapping[str, Descriptor],
+    setups: Iterable[Setup],
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Measure every descriptor in every setup.
+
+    Returns:
+        One entry per setup and descriptor: ``choose`` and ``report``, each with mAA(10) and its
+        interval over the scenes of this role, and ``scenes``: per scene its role, the ratio, mAA,
+        the curve, and the errors of all pairs by ratio.
+    """
+    entries = []
+    for setup in setups:
+        photos = Photos(setup)
+        for label, descriptor in descriptors.items():
+            errors = {s.name: pair_errors(s, descriptor, photos, advance=advance) for s in scenes}
+            entries.append({"setup": setup.label, "descriptor": label} | summarise(scenes, errors))
+    return entries
+
+
+def summarise(
+    scenes: Iterable[PoseScene], errors: Mapping[str, Mapping[float, Sequence[float]]]
+) -> dict[str, Any]:
+    """The entry of one descriptor and setup; see :func:`compare`."""
+    ratios = choose_ratios(errors)
+    chosen = {scene.name: errors[scene.name][ratios[scene.name]] for scene in scenes}
+    pairs = {scene.name: [(p.a.name, p.b.name) for p in scene.pairs] for scene in scenes}
+    scores = {
+        name: Scores([maa([error]) for error in each], pairs[name]) for name, each in chosen.items()
+    }
+    entry: dict[str, Any] = {
+        wanted: {"maa": mean, "interval": reach} for wanted, (mean, reach) in totals(scores).items()
+    }
+    entry["scenes"] = {
+        name: {
+            "role": role(name),
+            "ratio": ratios[name],
+            "maa": scores[name].mean,
+            "curve": [round(float(share), 4) for share in shares_below(each, CURVE)],
+            "errors": {
+                str(ratio): [round(error, 2) for error in one]
+                for ratio, one in errors[name].items()
+            },
+        }
+        for name, each in chosen.items()
+    }
+    return entry
+
+
+def _seen_together(model: Path, images: Path) -> list[PosePair]:
+    """The pairs of a COLMAP model that see enough in common from places that differ enough."""
+    read = read_model(colmap_model.Scene(model.parent.name, model, images))
+    order = sorted(range(len(read.views)), key=lambda number: read.views[number].name)
+    seen = [np.unique(read.tracks.point[read.tracks.view == number]) for number in order]
+    views = [read.views[number] for number in order]
+    pairs = []
+    for i, j in combinations(range(len(views)), 2):
+        both = np.intersect1d(seen[i], seen[j])
+        if len(both) >= MIN_SHARED:
+            centres = (view.to_world(np.zeros((1, 3))) for view in (views[i], views[j]))
+            rays = (read.xyz[both] - centre for centre in centres)
+            a, b = (ray / np.linalg.norm(ray, axis=1, keepdims=True) for ray in rays)
+            angles = np.rad2deg(np.arccos(np.clip((a * b).sum(1), -1, 1)))
+            if np.median(angles) >= MIN_ANGLE:
+                pairs.append(PosePair(views[i], views[j]))
+    return pairs
+
+
+def _measured(folder: Path) -> list[View]:
+    """The views of a scene with measured cameras."""
+    scene = read_scene(folder)
+    params = scene.cameras.params
+    if params is None:
+        raise HardnetError(f"{folder / CAMERAS}: the photos have different calibrations")
+    views = []
+    for name, pose in sorted(scene.truth.items()):
+        height, width = read_image(scene.images / name).shape[:2]
+        camera = require_pycolmap().Camera(
+            model="PINHOLE", width=width, height=height, params=list(params)
+        )
+        translation = -pose.rotation @ pose.centre
+        views.append(
+            View(name, scene.images / name, camera, pose.rotation, translation, np.zeros((0, 2)))
+        )
+    return views

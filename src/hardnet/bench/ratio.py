@@ -1,0 +1,227 @@
+"""The patch metric that orders descriptors as real image pairs do.
+
+A matcher sees an anchor, its true partner and the most alike wrong patch of the same image, and
+trusts the nearer one by how much nearer it is. So all anchors of a reference image are sorted by
+the ratio of the two distances, and the score is the average precision of "the partner is nearer".
+Patches are cut at frames that were detected in both images, and paired by the known geometry:
+frames that are carried over by the truth show none of a detector's noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.bench.development import SAME_PLACE, Floats, Photos, Scores, Setup, role, totals
+from hardnet.bench.metrics import average_precision_at_hits
+from hardnet.bench.repeatability import MAX_OVERLAP_ERROR, overlap_errors
+from hardnet.frames import Frames, centres, transform
+from hardnet.images import list_images
+from hardnet.matching.distances import distance_matrix
+from hardnet.patchsets.sequences import find_sequences, has_sequences
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+
+MAX_TURN = 30.0
+"""Degrees between two frames of a pair: a descriptor cannot undo a wrong orientation."""
+REACH = 0.25
+"""Window sides around the true place (``SAME_PLACE`` pixels at least) without negatives: what lies
+there shows the same thing."""
+
+RULES = {
+    "pairs": (
+        f"frames detected in both images, within {SAME_PLACE:g} px and {MAX_TURN:g} degrees of "
+        f"each other under the known geometry, ellipses overlapping by {1 - MAX_OVERLAP_ERROR:.0%};"
+        " each frame in one pair, nearest places first"
+    ),
+    "negative": (
+        "the most alike patch of the other image whose centre lies farther than "
+        f"{REACH:g} window sides (at least {SAME_PLACE:g} px) from the true place"
+    ),
+    "ap": (
+        "anchors sorted by the smaller over the larger of d(partner) and d(negative); right where "
+        "the partner is nearer; mean precision at the right ones, over all anchors of an image; "
+        "then the mean over the image pairs of a scene, then over scenes"
+    ),
+}
+"""How patches are paired and judged, in words, for the results file."""
+
+
+@dataclass(frozen=True, eq=False)
+class PatchScene:
+    """Images of one scene with known geometry.
+
+    Attributes:
+        name: of the sequence or camera.
+        pairs: (reference, other, (3, 3) homography from the one to the other).
+    """
+
+    name: str
+    pairs: tuple[tuple[Path, Path, Floats], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """The anchors of a reference image in another.
+
+    Attributes:
+        anchor: (K,) rows of the reference's frames.
+        partner: (K,) rows of the other image's frames.
+        negatives: (K, M) which frames of the other image may be taken for a negative.
+    """
+
+    anchor: NDArray[np.intp]
+    partner: NDArray[np.intp]
+    negatives: NDArray[np.bool_]
+
+
+def read_patch_scenes(folder: Path) -> list[PatchScene]:
+    """The sequences of a folder (reference with every target), or its frames of a fixed camera."""
+    if has_sequences(folder):
+        return [
+            PatchScene(s.name, tuple((s.reference, t.image, t.homography) for t in s.targets))
+            for s in find_sequences([folder])
+        ]
+    frames = combinations(list_images(folder), 2)
+    return [PatchScene(folder.resolve().name, tuple((a, b, np.eye(3)) for a, b in frames))]
+
+
+def pair_frames(a: Frames, b: Frames, homography: Floats) -> Anchors:
+    """Pair the frames of two images, (N, 2, 3) and (M, 2, 3), by what is known; see ``RULES``."""
+    carried = transform(a, homography)
+    xy, places = centres(carried).astype(np.float64), centres(b).astype(np.float64)
+    distance = np.linalg.norm(xy[:, None] - places[None], axis=2)  # NaN behind the camera
+    i, j = np.nonzero(distance <= SAME_PLACE)
+    alike = _turn(carried[i], b[j]) <= MAX_TURN
+    i, j = i[alike], j[alike]
+    alike = overlap_errors(carried[i], b[j]) <= MAX_OVERLAP_ERROR
+    i, j = i[alike], j[alike]
+    first, second = _one_to_one(i, j, distance[i, j])
+    side = 2 * np.sqrt(np.abs(np.linalg.det(carried[first][:, :, :2].astype(np.float64))))
+    reach = np.maximum(REACH * side, SAME_PLACE)
+    return Anchors(first, second, distance[first] > reach[:, None])
+
+
+def ratio_ap(positive: NDArray[np.floating], negative: NDArray[np.floating]) -> float:
+    """Average precision of "the partner is nearer", the surest anchors first.
+
+    Args:
+        positive: (K,) distance of each anchor to its partner.
+        negative: (K,) distance to its hardest negative.
+    """
+    near, far = np.minimum(positive, negative), np.maximum(positive, negative)
+    ratio = np.where(far > 0, near / np.where(far > 0, far, 1), 1.0)  # two copies: undecided
+    return average_precision_at_hits(ratio, positive < negative, len(positive))
+
+
+def score_pair(a: NDArray[Any], b: NDArray[Any], anchors: Anchors) -> float | None:
+    """The score of the descriptors (N, D) and (M, D) of two images; None without anchors."""
+    if not len(anchors.anchor):
+        return None
+    distance = distance_matrix(a[anchors.anchor], b)
+    positive = distance[np.arange(len(distance)), anchors.partner]
+    negative = np.where(anchors.negatives, distance, np.inf).min(1)
+    decided = np.isfinite(negative)
+    return ratio_ap(positive[decided], negative[decided]) if decided.any() else None
+
+
+class PatchPairs:
+    """The paired patches of scenes for one way to find keypoints: made once, scored often."""
+
+    def __init__(self, scenes: Iterable[PatchScene], setup: Setup) -> None:
+        self.photos = Photos(setup)
+        self.scenes = tuple(scenes)
+        self._anchors: dict[tuple[Path, Path], Anchors] = {}
+
+    def measure(
+        self, descriptor: Descriptor, advance: Callable[[], None] = lambda: None
+    ) -> dict[str, Scores]:
+        """Scene -> the score of every pair of images that has anchors."""
+        found = {}
+        for scene in self.scenes:
+            paths = {path for pair in scene.pairs for path in pair[:2]}
+            vectors = {p: self.photos.features(p, descriptor).descriptors for p in sorted(paths)}
+            values, names = [], []
+            for a, b, homography in scene.pairs:
+                score = score_pair(vectors[a], vectors[b], self._pair(a, b, homography))
+                if score is not None:
+                    values.append(score)
+                    names.append((a.name, b.name))
+                advance()
+            if values:
+                found[scene.name] = Scores(values, names)
+        return found
+
+    def count(self) -> dict[str, int]:
+        """Scene -> how many anchors its pairs have together."""
+        return {
+            scene.name: sum(len(self._pair(*pair).anchor) for pair in scene.pairs)
+            for scene in self.scenes
+        }
+
+    def _pair(self, a: Path, b: Path, homography: Floats) -> Anchors:
+        if (a, b) not in self._anchors:
+            frames = self.photos.found(a).frames, self.photos.found(b).frames
+            self._anchors[a, b] = pair_frames(*frames, homography)
+        return self._anchors[a, b]
+
+
+def compare(
+    scenes: Sequence[PatchScene],
+    descriptors: Mapping[str, Descriptor],
+    setups: Iterable[Setup],
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Measure every descriptor in every setup.
+
+    Returns:
+        One entry per setup and descriptor: ``choose`` and ``report``, each with the mean AP and its
+        interval over the scenes of this role, and ``scenes``: per scene its role, AP and anchors.
+    """
+    entries = []
+    for setup in setups:
+        patches = PatchPairs(scenes, setup)
+        anchors = patches.count()
+        for label, descriptor in descriptors.items():
+            scores = patches.measure(descriptor, advance)
+            entry: dict[str, Any] = {"setup": setup.label, "descriptor": label}
+            for wanted, (mean, reach) in totals(scores).items():
+                entry[wanted] = {"ap": mean, "interval": reach}
+            entry["scenes"] = {
+                name: {"role": role(name), "ap": each.mean, "anchors": anchors[name]}
+                for name, each in scores.items()
+            }
+            entries.append(entry)
+    return entries
+
+
+def _turn(a: Frames, b: Frames) -> Floats:
+    """(N,) degrees between two frames: the rotation that is left of b after undoing a's."""
+    relative = np.linalg.solve(a[:, :, :2].astype(np.float64), b[:, :, :2].astype(np.float64))
+    sine = relative[:, 1, 0] - relative[:, 0, 1]
+    cosine = relative[:, 0, 0] + relative[:, 1, 1]
+    return np.abs(np.rad2deg(np.arctan2(sine, cosine)))
+
+
+def _one_to_one(
+    i: NDArray[np.intp], j: NDArray[np.intp], cost: Floats
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The pairs that remain if each index is used once, cheapest first, sorted by the first."""
+    used_i: set[int] = set()
+    used_j: set[int] = set()
+    kept = []
+    for row in np.lexsort((j, i, cost)).tolist():
+        first, second = int(i[row]), int(j[row])
+        if first not in used_i and second not in used_j:
+            used_i.add(first)
+            used_j.add(second)
+            kept.append((first, second))
+    table = np.array(sorted(kept), np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
