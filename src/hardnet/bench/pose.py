@@ -21,11 +21,8 @@ from hardnet.bench.sfm_truth import CAMERAS, read_scene
 from hardnet.bench.sfm_truth import MODEL as GROUND_TRUTH
 from hardnet.errors import HardnetError
 from hardnet.images import read_image
-from hardnet.matching.estimators import estimate
-from hardnet.matching.geometry import Geometry
+from hardnet.matching.geometry import Geometry, estimate, relative_pose, sampson_error
 from hardnet.matching.neighbours import RATIO, match_descriptors
-from hardnet.matching.pose import relative_pose
-from hardnet.matching.residuals import sampson_error
 from hardnet.patchsets.build import colmap_model
 from hardnet.patchsets.build.colmap_model import HALF_PIXEL, View, read_model
 from hardnet.sfm.colmap import is_model, require_pycolmap
