@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.console import Console
 from hardnet.cli.build_output import say, say_points, warn
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.patchsets.build.from_photos import BuildReport
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Rows of the test pair file.")]
@@ -38,7 +42,7 @@ class Layout(StrEnum):
 def register(data: typer.Typer) -> None:
     """Add the command group to ``hardnet data``."""
     build = typer.Typer(help="Build a patch set.", no_args_is_help=True)
-    for command in (photos, colmap, sfm, sequences):
+    for command in (photos, detections, colmap, sfm, sequences):
         build.command(command.__name__)(command)
     data.add_typer(build, name="build")
 
@@ -83,22 +87,53 @@ def photos(
     )
     console = Console(stderr=True)
     with Stage(console) as advance:
-
-        def step(done: int, total: int, skipped: str | None) -> None:
-            advance("photos", done, total)
-            if skipped:
-                warn(console, skipped, "broken or too small")
-
+        step = _photo_step(console, advance)
         report = build_from_photos(folder, output, settings, _processes(workers), step)
-    counts = {
-        "set": str(output),
-        "photos": report.photos,
-        "skipped": list(report.skipped),
-        "points": report.points,
-        "patches": report.patches,
-    }
-    line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
-    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    _say_photos(console, json_, output, report)
+
+
+def detections(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="PHOTOS...", help="Folders; searched recursively.")
+    ],
+    output: Output,
+    points: Annotated[int, typer.Option(help="Most points of a kind from one photo.")] = 150,
+    views: Annotated[int, typer.Option(help="Random renderings of each photo.")] = 4,
+    max_size: Annotated[int, typer.Option(help="Shrink photos to this long side first.")] = 720,
+    keypoints: Annotated[int, typer.Option(help="Keypoints looked for in a view.")] = 1000,
+    light: Annotated[
+        float, typer.Option(min=0, max=2, help="Strength of the changes of light.")
+    ] = 1.0,
+    carried: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the undetected frames that is carried over."),
+    ] = 0.1,
+    pairs: Pairs = 100_000,
+    seed: Seed = 0,
+    workers: Workers = 0,
+    json_: AsJson = False,
+) -> None:
+    """Make training patches from photos, with frames detected again in every view.
+
+    Example: hardnet data build detections ~/Pictures -o sets/mine
+    """
+    from hardnet.patchsets.build.from_detections import DetectionSettings, build_from_detections
+
+    settings = DetectionSettings(
+        points=points,
+        views=views,
+        max_size=max_size,
+        keypoints=keypoints,
+        light=light,
+        carried=carried,
+        pairs=pairs,
+        seed=seed,
+    )
+    console = Console(stderr=True)
+    with Stage(console) as advance:
+        step = _photo_step(console, advance)
+        report = build_from_detections(folders, output, settings, _processes(workers), step)
+    _say_photos(console, json_, output, report)
 
 
 def colmap(
@@ -261,6 +296,29 @@ def sequences(
     counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
     what = "sequences" if layout is Layout.hpatches else "pairs"
     line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
+    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+
+
+def _photo_step(
+    console: Console, advance: Callable[[str, int, int], None]
+) -> Callable[[int, int, str | None], None]:
+    def step(done: int, total: int, skipped: str | None) -> None:
+        advance("photos", done, total)
+        if skipped:
+            warn(console, skipped, "broken or too small")
+
+    return step
+
+
+def _say_photos(console: Console, json_: bool, output: Path, report: BuildReport) -> None:
+    counts = {
+        "set": str(output),
+        "photos": report.photos,
+        "skipped": list(report.skipped),
+        "points": report.points,
+        "patches": report.patches,
+    }
+    line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
     say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 

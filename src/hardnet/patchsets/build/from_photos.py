@@ -128,7 +128,7 @@ def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator
     height, width = image.shape
     frames, _ = dog.detect(image, 8 * count)
     frames = frames[inside(frames, width, height)][: 4 * count]
-    frames = frames[_apart(frames)]
+    frames = frames[apart(frames)]
     chosen = np.sort(rng.permutation(len(frames))[:count])
     return frames[chosen]
 
@@ -154,7 +154,7 @@ def informative(patches: NDArray[np.uint8], settings: PhotoSettings) -> NDArray[
     )
 
 
-def _apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
+def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
     """(N,) frames that are not nearly the same as an earlier (stronger) one.
 
     Two names for one point would be trained as a negative that no descriptor can separate.

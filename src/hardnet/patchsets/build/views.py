@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 from hardnet.frames import Frames, disturb, from_similarity, rotation, to_similarity
 
 
-def random_homography(width: int, height: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target."""
-    turn = np.deg2rad(rng.uniform(-40, 40))
+def random_homography(
+    width: int, height: int, rng: np.random.Generator, most_turn: float = 40.0
+) -> NDArray[np.float64]:
+    """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target.
+
+    ``most_turn`` is in degrees, to either side.
+    """
+    turn = np.deg2rad(rng.uniform(-most_turn, most_turn))
     zoom = 2 ** rng.uniform(-0.6, 0.5)
     stretch = 2 ** rng.uniform(0, 0.7)  # a tilted plane is foreshortened in one direction
     axis = rng.uniform(0, np.pi)
@@ -33,11 +38,11 @@ def random_homography(width: int, height: int, rng: np.random.Generator) -> NDAr
 
 
 def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The picture under a homography, on a canvas of the same size.
+    """The picture, grey or RGB, under a homography, on a canvas of the same size.
 
     It is smoothed before it is shrunk, so that it does not alias.
     """
-    height, width = image.shape
+    height, width = image.shape[:2]
     scale = np.sqrt(abs(np.linalg.det(homography[:2, :2])))
     if scale < 1:
         image = _blur(image, 0.5 * np.sqrt(1 / scale**2 - 1))
@@ -68,12 +73,19 @@ def random_light_and_sensor(
     contrast = rng.uniform(0.65 / wear, 1.0)
     base = rng.uniform(0, 1 - contrast)
     x = (x - low) / max(high - low, 1e-3) * contrast + base
+    return random_sensor(x, rng, wear)
+
+
+def random_sensor(
+    x: NDArray[np.float32], rng: np.random.Generator, wear: float = 1.0
+) -> NDArray[np.uint8]:
+    """(H, W) uint8 of a grey image in [0, 1]: blur, noise and JPEG, each in a part of the draws."""
     if rng.random() < 0.4:
         x = _blur(x, rng.uniform(0.3, 1.0 * wear))
     if rng.random() < 0.5:
         grain = rng.standard_normal(x.shape, np.float32)
         x = x + grain * np.float32(rng.uniform(0.002, 0.02 * wear))
-    out = np.clip(x * 255 + 0.5, 0, 255).astype(np.uint8)
+    out = np.asarray(np.clip(x * 255 + 0.5, 0, 255), np.uint8)
     if rng.random() < 0.5:
         quality = int(rng.integers(round(20 / wear**1.3), 90))
         _, code = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, quality])

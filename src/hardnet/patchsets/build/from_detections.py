@@ -1,0 +1,309 @@
+"""A patch set of detections: each frame is found again, independently, in every view.
+
+A photograph is rendered under random homographies and other light. In every rendering keypoints
+are detected as if nothing else were known, with their own place, scale, shape and orientation, and
+those that lie where the homography puts a keypoint of the photograph show the same point. The
+errors of the frames are thus those of the detector, which no random jitter imitates well.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors import dog, hessian_affine, orientation
+from hardnet.errors import HardnetError
+from hardnet.frames import Frames, centres, transform
+from hardnet.images import list_images, read_image, shrink, to_colour, to_grey
+from hardnet.patches import cut_patches
+from hardnet.patchsets.brown import PATCH
+from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.build.from_photos import (
+    BuildReport,
+    PhotoSettings,
+    apart,
+    informative,
+    inside,
+)
+from hardnet.patchsets.build.light import random_light
+from hardnet.patchsets.build.ordered_map import ordered_map
+from hardnet.patchsets.build.views import (
+    forget_affine_shape,
+    jitter,
+    random_homography,
+    random_light_and_sensor,
+    random_sensor,
+    render,
+)
+
+KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
+"""Detector, and whether patch-up is image-up; each kind gives points of its own."""
+UPRIGHT_TURN = 15.0
+"""Degrees that a camera held upright is turned by at most."""
+
+
+@dataclass(frozen=True)
+class DetectionSettings:
+    """What the set is made of; stored beside it in ``set.json``.
+
+    Attributes:
+        points: most points of one kind (see :data:`KINDS`) taken from one photo.
+        views: renderings of each photo; a point has up to ``views + 1`` patches.
+        max_size: photos are shrunk to this long side first.
+        keypoints: detected of each kind in each view.
+        still: share of the views in which only the light changes.
+        turned: share of the views turned by any angle; upright frames are not used there.
+        light: strength of the changed light in three quarters of the views; the others have the
+            gentle changes of :func:`random_light_and_sensor`.
+        carried: share of the keypoints not found again in a view for which the photo's own frame
+            is carried there, so that views in which detectors fail are not left out.
+        shift: most that a detection may miss the carried frame, in half-sizes of the frame.
+        octaves: most that its size may differ, log2.
+        degrees: most that its orientation may differ.
+        stretch: most that its shape may differ, log2 of the ratio of the axes.
+        min_std: grey levels of contrast (standard deviation) a patch must have.
+        min_detail: as in :class:`PhotoSettings`.
+        pairs: rows of the test pair file.
+        seed: everything random follows from it and from the photo's name.
+    """
+
+    points: int = 150
+    views: int = 4
+    max_size: int = 720
+    keypoints: int = 1000
+    still: float = 0.25
+    turned: float = 0.2
+    light: float = 1.0
+    carried: float = 0.1
+    shift: float = 0.25
+    octaves: float = 0.5
+    degrees: float = 25.0
+    stretch: float = 1.2
+    min_std: float = 8.0
+    min_detail: float = 3.0
+    pairs: int = 100_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PhotoPatches:
+    """Patches of one photo.
+
+    Attributes:
+        patches: (n, 64, 64) uint8.
+        points: (n,) numbered from 0 and contiguous.
+        images: (n,) the view of the photo, another number for each kind of keypoint.
+        detected: patches that were detected rather than carried.
+    """
+
+    patches: NDArray[np.uint8]
+    points: NDArray[np.int64]
+    images: NDArray[np.int64]
+    detected: int
+
+
+def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
+    """Frames of each of the :data:`KINDS`, strongest first."""
+    turned, _ = dog.detect(image, keypoints)
+    _, first = np.unique(turned[:, :, 2], axis=0, return_index=True)
+    places = orientation.upright(forget_affine_shape(turned[np.sort(first)]))
+    shaped, _ = hessian_affine.detect(image, keypoints // 2, upright=True)
+    return [turned, places, orientation.orient(image, shaped), shaped]
+
+
+def pair_frames(carried: Frames, found: Frames, settings: DetectionSettings) -> NDArray[np.int64]:
+    """(N,) for each carried frame the detection that shows the same, or -1.
+
+    Of several the one with the smallest error, relative to the tolerances; a detection goes to the
+    frame that it fits best.
+
+    Args:
+        carried: (N, 2, 3) where the frames of one view should be in another.
+        found: (M, 2, 3) what was detected there.
+        settings: the tolerances.
+    """
+    chosen = np.full(len(carried), -1, np.int64)
+    if not len(carried) or not len(found):
+        return chosen
+    half = np.sqrt(np.abs(np.linalg.det(carried[:, :, :2].astype(np.float64))))
+    away = np.linalg.norm(centres(carried)[:, None] - centres(found)[None], axis=2) / half[:, None]
+    a, b = np.nonzero(away <= settings.shift)
+    between = np.linalg.inv(carried[a, :, :2].astype(np.float64)) @ found[b, :, :2]
+    size = 0.5 * np.log2(np.maximum(np.linalg.det(between), 1e-9))
+    turn = np.arctan2(between[:, 1, 0] - between[:, 0, 1], between[:, 0, 0] + between[:, 1, 1])
+    axes = np.linalg.svd(between, compute_uv=False)
+    errors = np.stack(
+        [
+            away[a, b] / settings.shift,
+            np.abs(size) / settings.octaves,
+            np.abs(np.rad2deg(turn)) / settings.degrees,
+            np.log2(axes[:, 0] / axes[:, 1]) / settings.stretch,
+        ]
+    )
+    good = (errors <= 1).all(0)
+    a, b, cost = a[good], b[good], (errors[:, good] ** 2).sum(0)
+    taken = np.zeros(len(found), bool)
+    for k in np.argsort(cost, kind="stable"):
+        if chosen[a[k]] < 0 and not taken[b[k]]:
+            chosen[a[k]], taken[b[k]] = b[k], True
+    return chosen
+
+
+def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> PhotoPatches | None:
+    """Corresponding patches of one photo, of all kinds of keypoints.
+
+    Args:
+        path: the image file.
+        name: seeds the randomness, so that the patches do not depend on the other photos.
+        settings: see :class:`DetectionSettings`.
+
+    Returns:
+        None if the file cannot be read as an image.
+    """
+    try:
+        photo = to_colour(shrink(read_image(path), settings.max_size)[0])
+    except HardnetError:
+        return None
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    height, width = photo.shape[:2]
+    grey = to_grey(photo)
+    seeds = [_seeds(grey, frames, settings, rng) for frames in detect(grey, settings.keypoints)]
+    rows: list[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]] = []
+    first_point = np.cumsum([0, *map(len, seeds)])
+    stride = settings.views + 1
+    detected = 0
+
+    def cut(
+        picture: NDArray[np.uint8], frames: Frames, points: NDArray[np.int64], image: int
+    ) -> int:
+        fits = inside(frames, width, height)
+        frames, points = frames[fits], points[fits]
+        patches = cut_patches(picture, frames, PATCH)
+        good = informative(patches, _contrast(settings))
+        rows.append((patches[good], points[good], np.full(int(good.sum()), image)))
+        return len(patches)
+
+    for kind, frames in enumerate(seeds):
+        cut(grey, frames, np.arange(len(frames)) + first_point[kind], kind * stride)
+    for view in range(1, stride):
+        homography, turned = _random_move(width, height, settings, rng)
+        picture = _random_picture(render(photo, homography), settings, rng)
+        for kind, found in enumerate(detect(picture, settings.keypoints)):
+            if turned and KINDS[kind].endswith("upright"):
+                continue
+            true = transform(seeds[kind], homography)
+            if KINDS[kind].endswith("upright") and len(true):
+                true = orientation.upright(true)
+            match = pair_frames(true, found, settings)
+            carry = np.flatnonzero((match < 0) & (rng.random(len(match)) < settings.carried))
+            hit = np.flatnonzero(match >= 0)
+            shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
+            shape = jitter(shape, rng, amount=0.5)
+            image = kind * stride + view
+            detected += cut(picture, found[match[hit]], hit + first_point[kind], image)
+            cut(picture, shape, carry + first_point[kind], image)
+    return _keep_pairs(rows, detected)
+
+
+def _contrast(settings: DetectionSettings) -> PhotoSettings:
+    return PhotoSettings(min_std=settings.min_std, min_detail=settings.min_detail)
+
+
+def _seeds(
+    grey: NDArray[np.uint8], frames: Frames, settings: DetectionSettings, rng: np.random.Generator
+) -> Frames:
+    """Frames of the photo itself to be looked for in the views, none on top of another."""
+    frames = frames[inside(frames, grey.shape[1], grey.shape[0])][: 6 * settings.points]
+    frames = frames[apart(frames)]
+    return frames[np.sort(rng.permutation(len(frames))[: settings.points])]
+
+
+def _random_move(
+    width: int, height: int, settings: DetectionSettings, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], bool]:
+    """A homography, and whether it turns too far for upright frames."""
+    kind = rng.random()
+    if kind < settings.still:
+        return np.eye(3), False
+    turned = kind < settings.still + settings.turned
+    return random_homography(width, height, rng, 180.0 if turned else UPRIGHT_TURN), turned
+
+
+def _random_picture(
+    photo: NDArray[np.uint8], settings: DetectionSettings, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """(H, W) grey of the photo under other light, as another sensor sees it."""
+    if settings.light and rng.random() < 0.75:
+        grey = random_light(photo, rng, settings.light * rng.uniform(0.3, 1.0))
+        return random_sensor(np.asarray(grey, np.float32) / np.float32(255), rng)
+    return random_light_and_sensor(to_grey(photo), rng)
+
+
+def _keep_pairs(
+    rows: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]], detected: int
+) -> PhotoPatches:
+    """Only points with at least two patches, renumbered without gaps and made contiguous."""
+    patches, points, images = (np.concatenate(column) for column in zip(*rows, strict=True))
+    _, number, counts = np.unique(points, return_inverse=True, return_counts=True)
+    new = np.cumsum(counts > 1) - 1
+    good = counts[number] > 1
+    order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]
+    return PhotoPatches(
+        patches[order], new[number[order]], images[order].astype(np.int64), detected
+    )
+
+
+def build_from_detections(
+    folders: Sequence[Path],
+    output: Path,
+    settings: DetectionSettings,
+    workers: int,
+    progress: Callable[[int, int, str | None], None] | None = None,
+) -> BuildReport:
+    """Build a patch set in the Brown format from folders of photographs.
+
+    Args:
+        folders: searched recursively.
+        output: the set to write; must not exist.
+        settings: see :class:`DetectionSettings`.
+        workers: processes; the set does not depend on their number.
+        progress: called with (photos done, photos in all, name of a skipped photo or None).
+    """
+    photos = [(path, folder) for folder in folders for path in list_images(folder)]
+    names = [path.relative_to(folder).as_posix() for path, folder in photos]
+    skipped: list[str] = []
+    next_point = next_image = detected = 0
+    with BrownWriter(output) as writer:
+        jobs = [(path, name) for (path, _), name in zip(photos, names, strict=True)]
+        for k, result in enumerate(ordered_map(partial(_of_job, settings=settings), jobs, workers)):
+            if result is None:
+                skipped.append(names[k])
+            elif len(result.points):
+                images = result.images + next_image
+                writer.add(result.patches, result.points + next_point, k, images)
+                next_point += int(result.points[-1]) + 1
+                detected += result.detected
+            next_image += len(KINDS) * (settings.views + 1)
+            if progress:
+                progress(k + 1, len(photos), names[k] if result is None else None)
+        about = {
+            "builder": "detections",
+            "settings": asdict(settings),
+            "photos": names,
+            "skipped": skipped,
+            "detected": detected,
+        }
+        files = {"set.json": json.dumps(about, indent=1) + "\n"}
+        size = writer.finish(settings.pairs, settings.seed, files)
+    return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
+
+
+def _of_job(job: tuple[Path, str], settings: DetectionSettings) -> PhotoPatches | None:
+    return patches_of_photo(*job, settings)

@@ -1,0 +1,155 @@
+"""Detections paired by known geometry: tolerances by values, and real patches of a real photo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardnet.frames import disturb, from_similarity
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.from_detections import (
+    KINDS,
+    DetectionSettings,
+    build_from_detections,
+    detect,
+    pair_frames,
+    patches_of_photo,
+)
+
+SETTINGS = DetectionSettings(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
+
+
+def moved(frames: np.ndarray, shift=(0.0, 0.0), octaves=0.0, degrees=0.0, stretch=0.0):
+    n = len(frames)
+    ones = np.ones(n)
+    angle = np.deg2rad(degrees) * ones
+    return disturb(frames, ones[:, None] * shift, octaves * ones, angle, stretch * ones, 0 * ones)
+
+
+@pytest.mark.parametrize(
+    ("change", "paired"),
+    [
+        ({}, True),
+        ({"shift": (0.2, 0.1)}, True),
+        ({"shift": (0.2, 0.2)}, False),
+        ({"octaves": 0.45}, True),
+        ({"octaves": -0.55}, False),
+        ({"degrees": 24}, True),
+        ({"degrees": -26}, False),
+        ({"stretch": 0.95}, True),
+        ({"stretch": 1.05}, False),
+    ],
+)
+def test_tolerances(change: dict, paired: bool) -> None:
+    frames = from_similarity([[50, 60]], 3.0, 0.8)
+    assert (pair_frames(frames, moved(frames, **change), SETTINGS)[0] == 0) == paired
+
+
+def test_the_nearer_of_two_is_taken_and_a_detection_only_once() -> None:
+    carried = from_similarity([[50, 60], [51, 60]], 4.0)
+    found = from_similarity([[52, 60], [50.2, 60], [200, 200]], 4.0)
+    assert pair_frames(carried, found, SETTINGS).tolist() == [1, 0]
+    assert pair_frames(carried, found[1:], SETTINGS).tolist() == [0, -1]
+
+
+def test_pairing_is_the_greedy_loop_over_all_pairs() -> None:
+    rng = np.random.default_rng(0)
+    carried = from_similarity(
+        rng.uniform(0, 60, (40, 2)), rng.uniform(2, 6, 40), rng.uniform(0, 6, 40)
+    )
+    found = moved(carried[rng.permutation(40)], (0.05, -0.05), 0.1, 5, 0.1)
+    candidates = []
+    for i, frame in enumerate(carried.astype(float)):
+        for j, other in enumerate(found.astype(float)):
+            half = np.sqrt(np.linalg.det(frame[:, :2]))
+            away = np.hypot(*(frame[:, 2] - other[:, 2])) / half
+            m = np.linalg.inv(frame[:, :2]) @ other[:, :2]
+            octaves = abs(np.log2(np.sqrt(np.linalg.det(m))))
+            turn = abs(np.rad2deg(np.arctan2(m[1, 0] - m[0, 1], m[0, 0] + m[1, 1])))
+            s = np.linalg.svd(m, compute_uv=False)
+            errors = [away / 0.25, octaves / 0.5, turn / 25, np.log2(s[0] / s[1]) / 1.0]
+            if max(errors) <= 1:
+                candidates.append((sum(e * e for e in errors), i, j))
+    expected = np.full(40, -1)
+    for _, i, j in sorted(candidates):
+        if expected[i] < 0 and j not in expected:
+            expected[i] = j
+    assert np.array_equal(pair_frames(carried, found, SETTINGS), expected)
+    assert (expected >= 0).mean() > 0.9
+
+
+def test_nothing_found_is_no_pair() -> None:
+    frames = from_similarity([[50, 60]], 3.0)
+    assert pair_frames(frames, frames[:0], SETTINGS).tolist() == [-1]
+    assert pair_frames(frames[:0], frames, SETTINGS).tolist() == []
+
+
+def test_upright_kinds_point_up_and_have_each_place_once(camera: np.ndarray) -> None:
+    found = dict(zip(KINDS, detect(camera, 300), strict=True))
+    assert all(len(frames) > 50 for frames in found.values())
+    for kind in ("dog upright", "hessian-affine upright"):
+        assert np.allclose(found[kind][:, 0, 1], 0, atol=1e-4)  # [[a, 0], [b, c]]
+    assert np.allclose(found["dog upright"][:, 1, 0], 0, atol=1e-3)
+    places = found["dog upright"][:, :, 2]
+    assert len(np.unique(places, axis=0)) == len(places)
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory, photos: Path) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    for name in ("astronaut.png", "coffee.png"):
+        (folder / name).write_bytes((photos / name).read_bytes())
+    (folder / "broken.jpg").write_text("not a picture")
+    return folder
+
+
+def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
+    """Normalised correlation of patches of one point against patches of neighbouring points."""
+    settings = DetectionSettings(points=60, views=2, light=0.3, carried=0)
+    made = patches_of_photo(album / "astronaut.png", "a", settings)
+    assert made is not None
+    assert (np.diff(made.points) >= 0).all()
+    assert np.bincount(made.points).min() >= 2
+    x = made.patches.reshape(len(made.points), -1).astype(np.float64)
+    x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    same = made.points[:-1] == made.points[1:]
+    correlation = (x[:-1] * x[1:]).mean(1)
+    assert correlation[same].mean() > 0.6
+    assert correlation[same].mean() > correlation[~same].mean() + 0.5
+    # Patches of one point are from different views of one kind of keypoint.
+    for point in np.unique(made.points):
+        images = made.images[made.points == point]
+        assert len(set(images.tolist())) == len(images)
+        assert len(set((images // 3).tolist())) == 1
+
+
+def test_carried_frames_only_add(album: Path) -> None:
+    without = patches_of_photo(album / "coffee.png", "c", DetectionSettings(points=40, carried=0))
+    everything = patches_of_photo(
+        album / "coffee.png", "c", DetectionSettings(points=40, carried=1)
+    )
+    assert without is not None
+    assert everything is not None
+    assert len(everything.points) > 1.3 * len(without.points)
+
+
+def test_a_set_of_two_photos(album: Path, tmp_path: Path) -> None:
+    settings = DetectionSettings(points=20, views=2, pairs=50)
+    report = build_from_detections([album], tmp_path / "set", settings, 1)
+    assert report.photos == 2
+    assert report.skipped == ("broken.jpg",)
+    found = read_brown(tmp_path / "set")
+    assert len(found) == report.patches
+    assert len(np.unique(found.points)) == report.points
+    assert found.images is not None
+    assert found.images.max() < 3 * len(KINDS) * 3
+    # No image belongs to two photos: those of the second begin after all of the first.
+    about = json.loads((tmp_path / "set/set.json").read_text())
+    assert about["settings"]["views"] == 2
+    assert 0 < about["detected"] < len(found)
+    again = build_from_detections([album], tmp_path / "again", settings, 2)
+    assert again == report
+    assert np.array_equal(read_brown(tmp_path / "again").patches, found.patches)
