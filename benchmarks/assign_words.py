@@ -28,9 +28,9 @@ from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
-from hardnet.retrieval.words import kmeans
-from hardnet.retrieval.words.cells import LARGE, make_cells
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval import kmeans
+from hardnet.retrieval.assignment import LARGE, make_cells
+from hardnet.retrieval.vocabulary import Vocabulary
 
 Rows = NDArray[np.float32]
 Words = NDArray[Any]

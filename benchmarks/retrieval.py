@@ -37,10 +37,10 @@ from hardnet.bench.retrieval.photos import Photo, images_of, split
 from hardnet.bench.retrieval.words import for_words, trained_words
 from hardnet.features import Features
 from hardnet.patchsets.cache import user_cache
-from hardnet.retrieval.ranking.query import MA, make_query
+from hardnet.retrieval import vocabulary as vocabularies
+from hardnet.retrieval.query import MA, make_query
 from hardnet.retrieval.search import MODES, search
-from hardnet.retrieval.words import vocabulary as vocabularies
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 FLAT = "faiss flat"
 NEIGHBOURS = 5

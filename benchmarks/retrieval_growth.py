@@ -32,10 +32,9 @@ from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.images import list_images
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.ranking.best import best
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring, query_terms
-from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.scoring import Scoring, best, query_terms
+from hardnet.retrieval.shard import LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
 

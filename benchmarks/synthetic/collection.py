@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import Frames, from_similarity
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring
+from hardnet.retrieval.kernels import BITS, distances, pack_bits
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.scoring import Scoring
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot
-from hardnet.retrieval.words.hamming import BITS, distances, pack_bits
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 TICKETS = 1 << 22
 """A word is drawn by taking one of so many tickets; popular words have more of them."""

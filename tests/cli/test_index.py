@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from hardnet.images import read_image, write_image
+from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.words import vocabulary as vocabularies
 
 QUICK = ("--descriptor", "rootsift", "--keypoints", "150", "--max-size", "300")
 NAMES = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")

@@ -22,7 +22,7 @@ import numpy as np
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.store.writer import Writer
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 WORDS = 50
 SEGMENT_FEATURES = 300

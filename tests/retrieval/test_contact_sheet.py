@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hardnet.images import read_image, write_image
-from hardnet.retrieval.contact_sheet import GAP, LABEL, TILE, contact_sheet
-from hardnet.retrieval.hits import Hit, QueryImage, Results
+from hardnet.retrieval.results import GAP, LABEL, TILE, Hit, QueryImage, Results, contact_sheet
 
 ORANGE, BLUE = (235, 120, 20), (30, 110, 215)
 STEP_X, STEP_Y = TILE[0] + GAP, TILE[1] + LABEL + GAP

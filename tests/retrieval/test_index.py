@@ -15,7 +15,7 @@ import hardnet
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.modes import MODES
+from hardnet.retrieval.search import MODES
 
 NAMES = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png",
@@ -285,7 +285,7 @@ def test_settings_do_not_mix(own: Path, tmp_path: Path) -> None:
 
 def test_other_weights_behind_the_same_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "hardnet.retrieval.query_describer.identity",
+        "hardnet.retrieval.index.identity",
         lambda *_: {"weights": "others", "detector_weights": []},
     )
     with pytest.raises(HardnetError, match="made with other weights"):

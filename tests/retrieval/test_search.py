@@ -9,14 +9,12 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
-from hardnet.retrieval.hits import region_of
-from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring
-from hardnet.retrieval.ranking.shard import ImageFeatures
-from hardnet.retrieval.ranking.terms import BowTerms, HeTerms
-from hardnet.retrieval.search import ranking, search
-from hardnet.retrieval.verification.spatial import Verification, Verified
+from hardnet.retrieval.query import BowTerms, HeTerms, Query
+from hardnet.retrieval.results import region_of
+from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.search import DEFAULT_MODE, MODES, Mode, ranking, search
+from hardnet.retrieval.shard import ImageFeatures
+from hardnet.retrieval.verification import Verification, Verified
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 20]])
 

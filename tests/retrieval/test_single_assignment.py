@@ -11,9 +11,9 @@ import pytest
 
 from hardnet.bench.retrieval.own_index import parse_mode
 from hardnet.frames import from_similarity
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.query import Query
 from hardnet.retrieval.search import MODES, search
+from hardnet.retrieval.shard import LocalShard
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer

@@ -94,7 +94,7 @@ def _build(
     from hardnet.retrieval.building.build import build
     from hardnet.retrieval.building.index_settings import IndexSettings
     from hardnet.retrieval.building.photo_names import named_photos
-    from hardnet.retrieval.words.vocabulary import load
+    from hardnet.retrieval.vocabulary import load
 
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)

@@ -16,7 +16,7 @@ from hardnet.cli.lines import say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.hits import Box, Hit, Results
+    from hardnet.retrieval.results import Box, Hit, Results
 
 _HELP = """Find the photos of an index that show the same object or place as the query.
 
@@ -71,7 +71,7 @@ def _search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for numba.
-    from hardnet.retrieval.modes import DEFAULT_MODE
+    from hardnet.retrieval.search import DEFAULT_MODE
 
     boxes = [_box(text) for text in box or []]
     if boxes and len(boxes) != len(query):

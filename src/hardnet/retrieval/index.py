@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hardnet import features
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import Source
 from hardnet.retrieval import search as searching
+from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.building import build as building
 from hardnet.retrieval.building.build import BuildReport, Progress
 from hardnet.retrieval.building.build_folder import check_begun
-from hardnet.retrieval.building.index_settings import KEYPOINTS, MAX_SIZE, IndexSettings
+from hardnet.retrieval.building.index_settings import (
+    KEYPOINTS,
+    MAX_SIZE,
+    IndexSettings,
+    compare,
+    identity,
+    stored_settings,
+)
 from hardnet.retrieval.building.photo_names import gone_photos, named_photos, names_of, path_of
-from hardnet.retrieval.hits import Box, Results
-from hardnet.retrieval.index_info import index_info
-from hardnet.retrieval.modes import DEFAULT_MODE, Mode, mode_named
-from hardnet.retrieval.query_describer import QueryDescriber, check_box
-from hardnet.retrieval.ranking.query import Query, make_query
-from hardnet.retrieval.ranking.shard import LocalShard, Shard
+from hardnet.retrieval.query import Query, make_query
+from hardnet.retrieval.results import Box, Results
+from hardnet.retrieval.search import DEFAULT_MODE, Mode, mode_named
+from hardnet.retrieval.shard import LocalShard, Shard
 from hardnet.retrieval.store import checks
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.store.writer import Writer
-from hardnet.retrieval.words import vocabulary as vocabularies
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+    from hardnet.detectors import Detector
+
 
 Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Image files, and folders that are searched recursively."""
@@ -142,7 +157,7 @@ class Index:
                 object.
             k: at most so many hits.
             box: x, y, width, height of the region to look for, in pixels; one per view.
-            mode: which stages run; see ``hardnet.retrieval.modes.MODES``.
+            mode: which stages run; see ``hardnet.retrieval.search.MODES``.
             shards: who answers; by default the files of this folder.
 
         Returns:
@@ -253,3 +268,111 @@ class Index:
 
 def _paths(images: Photos) -> list[Path]:
     return [Path(images)] if isinstance(images, str | os.PathLike) else [Path(i) for i in images]
+
+
+class QueryDescriber:
+    """Describes query images; loads what it needs at the first one, for any number of threads.
+
+    Args:
+        kept: settings of the index, with what identifies its weights.
+        folder: of the index.
+        descriptor: named by a person, in place of the one that the index names.
+    """
+
+    def __init__(
+        self, kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
+    ) -> None:
+        self._kept, self._folder, self._descriptor = kept, folder, descriptor
+        self._loaded: tuple[Detector, Descriptor] | None = None
+        self._warm: Vocabulary | None = None
+        self._lock = Lock()
+
+    @cached_property
+    def settings(self) -> IndexSettings:
+        """How the photos of the index were described.
+
+        Raises:
+            HardnetError: only a person may name this descriptor, and none has.
+        """
+        return stored_settings(self._kept, self._folder, self._descriptor)
+
+    def extract(self, image: Source) -> Features:
+        """Features of an image.
+
+        Raises:
+            HardnetError: the image cannot be read, or the descriptor has other weights than when
+                the index was made.
+        """
+        start = perf_counter()
+        detect, describe = self._load()
+        seconds = {"load": perf_counter() - start}
+        settings = self.settings
+        found = features.extract(
+            image,
+            detect,
+            describe,
+            settings.keypoints,
+            settings.max_size,
+            upright=settings.upright,
+        )
+        return replace(found, seconds=found.seconds | seconds)
+
+    def ready(self, vocabulary: Vocabulary) -> float:
+        """Make ready what the first query needs, and no later one; returns the seconds."""
+        start = perf_counter()
+        with self._lock:
+            if self._warm is not vocabulary:
+                row = np.ones((1, vocabulary.words.shape[1]), np.float32)
+                vocabulary.signatures(row, vocabulary.assign(row))
+                self._warm = vocabulary
+        return perf_counter() - start
+
+    def _load(self) -> tuple[Detector, Descriptor]:
+        with self._lock:
+            if self._loaded is None:
+                detect, describe = self.settings.load()
+                now = self.settings.to_json() | identity(self.settings, describe)
+                compare(self._kept, now, self._folder)
+                self._loaded = detect, describe
+            return self._loaded
+
+
+def check_box(box: Box | None, view: Features) -> None:
+    """Raise if a box has no part of the image in it."""
+    if box is None:
+        return
+    x, y, width, height = box
+    across, down = view.image_size
+    if x >= across or y >= down or x + width <= 0 or y + height <= 0:
+        raise HardnetError(
+            f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
+            f"{across}x{down} pixels"
+        )
+
+
+def index_info(snapshot: Snapshot) -> dict[str, Any]:
+    """Numbers and settings of an index, as JSON values.
+
+    ``bytes`` are those of the segments and the statistics; the vocabulary is counted by itself,
+    as it does not grow with the photos.
+    """
+    vocabulary, manifest = snapshot.vocabulary, snapshot.manifest
+    size = manifest.state.bytes + sum(part.facts.file.bytes for part in manifest.segments)
+    return {
+        "folder": str(snapshot.folder),
+        "images": snapshot.images,
+        "features": snapshot.features,
+        "removed": manifest.removed,
+        "segments": len(snapshot.segments),
+        "generation": snapshot.generation,
+        "bytes": size,
+        "bytes_per_feature": round(size / snapshot.features, 2) if snapshot.features else None,
+        "words": len(vocabulary),
+        "vocabulary": {
+            "fingerprint": vocabulary.fingerprint,
+            "descriptor": vocabulary.descriptor,
+            "bytes": manifest.vocabulary.file.bytes,
+            "provenance": vocabulary.provenance,
+        },
+        "settings": dict(snapshot.settings),
+    }

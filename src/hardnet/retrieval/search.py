@@ -1,7 +1,7 @@
 """The stages of a search, in order: score, verify, expand, score again, verify again, rank.
 
 The stages know nothing of files or machines: they ask a
-:class:`~hardnet.retrieval.ranking.shard.Shard`, which may be all of an index in this process or
+:class:`~hardnet.retrieval.shard.Shard`, which may be all of an index in this process or
 many parts on many machines.
 """
 
@@ -11,23 +11,81 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.expansion.average_expansion import average_expansion
-from hardnet.retrieval.expansion.hqe import hqe_expansion
-from hardnet.retrieval.hits import Box, Hit, QueryImage, Results, region_of
-from hardnet.retrieval.modes import DEFAULT_MODE, MODES, Mode, mode_named
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring, query_terms
-from hardnet.retrieval.ranking.shard import Shard
-from hardnet.retrieval.ranking.terms import Terms
-from hardnet.retrieval.verification.query_region import features_in_region
-from hardnet.retrieval.verification.reranking import rerank
-from hardnet.retrieval.verification.spatial import Verified
+from hardnet.errors import HardnetError
+from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.query import Query, Terms
+from hardnet.retrieval.results import Hit, QueryImage, Results, region_of
+from hardnet.retrieval.scoring import Scoring, query_terms
+from hardnet.retrieval.shard import Shard
+from hardnet.retrieval.verification import Verification, Verified, features_in_region, rerank
 
-__all__ = ["DEFAULT_MODE", "MODES", "Box", "Hit", "Mode", "Results", "ranking", "search"]
+Expansion = Literal["average", "hqe"]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to search; the names and values are those of the papers.
+
+    Attributes:
+        scoring: how images are scored; with ``expansion``, in the second pass.
+        verification: the best images are verified by geometry and re-ranked by their inliers.
+        expansion: what the first pass finds extends the query of a second one. "average": the
+            word vectors of the images that are verified for sure (``Verification.is_sure``) are
+            averaged with the query's (Chum et al. 2007).
+            "hqe": the signatures of reliable images are joined per word (Tolias and Jegou 2014).
+        first: how images are scored in the first pass, where that differs.
+        shortlist: hqe: so many of the best images may be reliable.
+        h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
+        reliable: hqe: an image with so many of them is reliable. With ``verification``, an image
+            that is verified for sure is reliable instead, and of it only what lies in the region
+            that the query asks for.
+        alpha: hqe: new words, as a share of the words of the query.
+        seed: hqe: of bits that are undecided.
+    """
+
+    scoring: Scoring
+    verification: Verification | None = None
+    expansion: Expansion | None = None
+    first: Scoring | None = None
+    shortlist: int = 100
+    h_t_strict: int = 32
+    reliable: int = 5
+    alpha: float = 0.5
+    seed: int = 0
+
+
+_BOW = Scoring(method="bow", ma=1)
+_HE = Scoring(method="he")
+_HQE_FIRST = Scoring(method="he", idf=False, normalise=False)
+
+MODES: dict[str, Mode] = {
+    "bow": Mode(_BOW),
+    "bow+sv": Mode(_BOW, Verification()),
+    "bow+qe": Mode(_BOW, Verification(), "average"),
+    "he": Mode(_HE),
+    "he+sv": Mode(_HE, Verification()),
+    "hqe": Mode(_HE, None, "hqe", _HQE_FIRST),
+    "hqe+sv": Mode(_HE, Verification(), "hqe", _HQE_FIRST),
+}
+"""By name: bag of words or Hamming embedding (he), spatial verification (sv), query expansion."""
+
+DEFAULT_MODE = "he+sv"
+"""What a search uses if it is not told; ``hardnet bench retrieval`` compares them all."""
+
+
+def mode_named(mode: str | Mode) -> Mode:
+    """A mode by its name, or as it is."""
+    if isinstance(mode, Mode):
+        return mode
+    if mode not in MODES:
+        raise HardnetError(f"no mode '{mode}': choose {', '.join(MODES)}")
+    return MODES[mode]
+
 
 Ranked = tuple[NDArray[np.int64], NDArray[np.float32]]
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.building.photo_names import name_of
-from hardnet.retrieval.modes import DEFAULT_MODE, Mode
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.shard import ImageFeatures, LocalShard
-from hardnet.retrieval.search import ranking
+from hardnet.retrieval.query import Query
+from hardnet.retrieval.search import DEFAULT_MODE, Mode, ranking
+from hardnet.retrieval.shard import ImageFeatures, LocalShard
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 
 SIMILAR = 20

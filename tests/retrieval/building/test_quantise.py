@@ -7,9 +7,9 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
+from hardnet.retrieval import kmeans
 from hardnet.retrieval.building import quantise as quantising
 from hardnet.retrieval.building.quantise import quantise, quantise_many
-from hardnet.retrieval.words import kmeans
 
 
 def _photo(count: int, rng: np.random.Generator) -> Features:

@@ -15,10 +15,10 @@ from hardnet import extract
 from hardnet.features import Features
 from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.modes import MODES
+from hardnet.retrieval.kmeans import train
+from hardnet.retrieval.search import MODES
 from hardnet.retrieval.store.writer import Writer
-from hardnet.retrieval.words.kmeans import train
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 NAMES = (
     "astronaut.png",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval.assignment import Assigner
 from hardnet.retrieval.building.build import build
 from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.cluster import build_on_cluster
@@ -19,7 +20,6 @@ from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Pho
 from hardnet.retrieval.cluster.describers import Describers
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.words.assignment import Assigner
 
 from .conftest import SETTINGS, SmallIndex, pid_of
 
@@ -70,7 +70,7 @@ def test_a_killed_worker_loses_nothing(ray: Any, small: SmallIndex) -> None:
 def test_a_worker_prepares_a_vocabulary_once(
     small: SmallIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hardnet.retrieval.words import vocabulary as module
+    from hardnet.retrieval import vocabulary as module
 
     made = []
 

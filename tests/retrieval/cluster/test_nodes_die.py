@@ -61,7 +61,7 @@ _KILLS = """
 import json, os, random, signal, sys, time
 from hardnet.retrieval.cluster import ShardedIndex
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.shard import LocalShard
 import ray
 
 folder, query = sys.argv[1:]

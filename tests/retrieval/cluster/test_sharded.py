@@ -22,10 +22,10 @@ from hardnet.retrieval.cluster.nodes import check_nodes
 from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
 from hardnet.retrieval.cluster.sharded import ShardedIndex, divide
 from hardnet.retrieval.cluster.slot import Slot
-from hardnet.retrieval.hits import Results
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.modes import MODES
-from hardnet.retrieval.ranking.shard import LocalShard
+from hardnet.retrieval.results import Results
+from hardnet.retrieval.search import MODES
+from hardnet.retrieval.shard import LocalShard
 from hardnet.retrieval.store.writer import Writer
 
 from .conftest import NAMES, SmallIndex, pid_of

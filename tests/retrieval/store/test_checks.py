@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.ranking.scoring import Scoring, score_segment
-from hardnet.retrieval.ranking.terms import BowTerms, HeTerms
+from hardnet.retrieval.query import BowTerms, HeTerms
+from hardnet.retrieval.scoring import Scoring, score_segment
 from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.manifest import read_manifest
 from hardnet.retrieval.store.snapshot import open_snapshot

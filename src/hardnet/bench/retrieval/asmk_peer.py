@@ -16,8 +16,8 @@ from hardnet.bench.retrieval.collection import Box
 from hardnet.bench.retrieval.own_index import Photos
 from hardnet.errors import MissingExtraError
 from hardnet.features import Features
-from hardnet.retrieval.ranking.query import inside
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.query import inside
+from hardnet.retrieval.vocabulary import Vocabulary
 
 NAME = "asmk"
 PARAMETERS: dict[str, Any] = {

@@ -11,13 +11,12 @@ from time import perf_counter
 from hardnet.bench.retrieval.collection import Box
 from hardnet.features import Features
 from hardnet.retrieval.building.quantise import quantise_many
-from hardnet.retrieval.modes import Mode, mode_named
-from hardnet.retrieval.ranking.query import MA, make_query
-from hardnet.retrieval.ranking.shard import LocalShard
-from hardnet.retrieval.search import search
+from hardnet.retrieval.query import MA, make_query
+from hardnet.retrieval.search import Mode, mode_named, search
+from hardnet.retrieval.shard import LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
 """Ends the name of a mode: single assignment, or so many words per feature of the query."""

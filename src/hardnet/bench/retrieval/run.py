@@ -23,7 +23,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import read_image
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 MODES = ("bow", "bow+sv", "bow+qe", "he", "he+sv", "hqe", "hqe+sv")
 

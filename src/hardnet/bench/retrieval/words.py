@@ -15,8 +15,8 @@ from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore, Prog
 from hardnet.bench.retrieval.photos import Photo
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import replacing
-from hardnet.retrieval.words import kmeans, vocabulary
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval import kmeans, vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 PER_WORD = 64
 """At most so many descriptors train each word; more change little."""

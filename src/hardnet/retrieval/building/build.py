@@ -33,7 +33,7 @@ from hardnet.retrieval.building.work_folder import begin
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 COMMIT_IMAGES = 500
 """So many photos are committed at once: about a minute's work is lost if the process is killed."""

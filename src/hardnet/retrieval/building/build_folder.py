@@ -11,7 +11,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.building.index_settings import compare
 from hardnet.retrieval.building.work_folder import owned
 from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 WORK = "build"
 """The folder inside an index for what is not committed yet."""

@@ -12,7 +12,7 @@ from hardnet.pipeline import extract_many
 from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result

@@ -27,7 +27,7 @@ from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.building.photo_names import named_photos
 from hardnet.retrieval.building.quantise import check_descriptor_kind
 from hardnet.retrieval.building.work_folder import begin, owned
-from hardnet.retrieval.words.vocabulary import Vocabulary, load, save, size_for
+from hardnet.retrieval.vocabulary import Vocabulary, load, save, size_for
 
 PER_WORD = 24
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
@@ -100,7 +100,7 @@ def train_on_photos(
         )
     suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
     size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)
-    from hardnet.retrieval.words import kmeans  # numba, which a given vocabulary does without
+    from hardnet.retrieval import kmeans
 
     vocabulary = kmeans.train(
         rows[: size * PER_WORD],

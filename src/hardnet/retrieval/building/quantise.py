@@ -13,7 +13,7 @@ from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval.store.compact_frames import pack
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 ROWS = 8192
 """Features that are quantised at once: enough for all cores, little memory."""

@@ -15,7 +15,7 @@ from hardnet.features import Features
 from hardnet.retrieval.building.index_settings import IndexSettings, compare, identity
 from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

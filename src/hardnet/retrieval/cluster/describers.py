@@ -19,7 +19,7 @@ from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Pho
 from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
 from hardnet.retrieval.cluster.nodes import check_nodes, working_nodes
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.words.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary
 
 CORES = 4
 """Of one worker process: more share a network, fewer keep more photos in memory."""

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring, query_terms
-from hardnet.retrieval.ranking.shard import ImageFeatures, LocalShard, Ranking
-from hardnet.retrieval.ranking.terms import Terms
+from hardnet.retrieval.query import Query, Terms
+from hardnet.retrieval.scoring import Scoring, query_terms
+from hardnet.retrieval.shard import ImageFeatures, LocalShard, Ranking
 from hardnet.retrieval.store.snapshot import Snapshot
-from hardnet.retrieval.verification.spatial import Verification, Verified
+from hardnet.retrieval.verification import Verification, Verified
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.manifest import Manifest
@@ -26,7 +25,7 @@ class OutdatedError(HardnetError):
 
 
 class ShardActor:
-    """Answers for its segments as :class:`~hardnet.retrieval.ranking.shard.LocalShard` does.
+    """Answers for its segments as :class:`~hardnet.retrieval.shard.LocalShard` does.
 
     Ray starts it again, empty, wherever there is room, when its process or its node dies; whoever
     asks must then call :meth:`open` again. Every question names the generation it is about.
@@ -67,7 +66,7 @@ class ShardActor:
         return node
 
     def score(self, generation: int, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`~hardnet.retrieval.ranking.shard.Shard`, also for the following."""
+        """See :class:`~hardnet.retrieval.shard.Shard`, also for the following."""
         return self._of(generation).score(terms, scoring, limit)
 
     def verify(

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.retrieval.cluster.shard_actor import OutdatedError
 from hardnet.retrieval.cluster.slot import Slot, reason
-from hardnet.retrieval.ranking.query import Query
-from hardnet.retrieval.ranking.scoring import Scoring
-from hardnet.retrieval.ranking.shard import ImageFeatures, Ranking
-from hardnet.retrieval.ranking.terms import Terms
+from hardnet.retrieval.query import Query, Terms
+from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.shard import ImageFeatures, Ranking
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.snapshot import Snapshot
-    from hardnet.retrieval.verification.spatial import Verification, Verified
+    from hardnet.retrieval.verification import Verification, Verified
 
 Answer = TypeVar("Answer")
 
@@ -61,8 +60,8 @@ class ShardSet:
         self._owner = {position: slot for slot in slots for position in slot.positions}
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`~hardnet.retrieval.ranking.shard.Shard`, also for the following."""
-        from hardnet.retrieval.ranking.best import order
+        """See :class:`~hardnet.retrieval.shard.Shard`, also for the following."""
+        from hardnet.retrieval.scoring import order
 
         shared = self._ray.put(terms)
         answers = self._ask(

@@ -17,9 +17,9 @@ from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.nodes import check_nodes
 from hardnet.retrieval.cluster.shard_set import LostError, ShardSet
 from hardnet.retrieval.cluster.slot import OPEN_SECONDS, Slot
-from hardnet.retrieval.hits import Box, Results
 from hardnet.retrieval.index import Index, QueryPhoto
-from hardnet.retrieval.modes import DEFAULT_MODE, Mode
+from hardnet.retrieval.results import Box, Results
+from hardnet.retrieval.search import DEFAULT_MODE, Mode
 from hardnet.retrieval.store.snapshot import Snapshot
 
 TIMEOUT = 30.0

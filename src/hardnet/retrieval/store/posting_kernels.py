@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.compiled import compiled
+from hardnet.retrieval.kernels import compiled
 
 
 @compiled

@@ -12,7 +12,7 @@ from hardnet.retrieval.store.manifest import Manifest, VocabularyEntry, state_pa
 from hardnet.retrieval.store.staging import Staging
 from hardnet.retrieval.store.state import write_state
 from hardnet.retrieval.store.statistics import compute
-from hardnet.retrieval.words.vocabulary import Vocabulary, file_content
+from hardnet.retrieval.vocabulary import Vocabulary, file_content
 
 
 class NewIndex(TypedDict):

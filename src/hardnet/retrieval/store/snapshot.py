@@ -21,7 +21,7 @@ from hardnet.retrieval.store.state import bases_of, read_alive, read_statistics
 from hardnet.retrieval.store.statistics import Statistics
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.words.vocabulary import Vocabulary
+    from hardnet.retrieval.vocabulary import Vocabulary
 
 
 class Snapshot:
@@ -79,7 +79,7 @@ class Snapshot:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The words, read when first asked for."""
-        from hardnet.retrieval.words.vocabulary import load
+        from hardnet.retrieval.vocabulary import load
 
         return load(self.folder / self.manifest.vocabulary.path)
 

@@ -108,7 +108,7 @@ def _document_counts(
     segment: ForwardLists, images: NDArray[np.int64], words: int
 ) -> NDArray[np.int64]:
     """(K,) in how many of ``images`` each word occurs."""
-    from hardnet.retrieval.compiled import readonly
+    from hardnet.retrieval.kernels import readonly
     from hardnet.retrieval.store.statistics_kernels import count_documents
 
     counts = np.zeros(words, np.int64)
@@ -121,7 +121,7 @@ def _norms(
     segment: ForwardLists, idf: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(I,) lengths of the images' vectors: bag of words, Hamming embedding."""
-    from hardnet.retrieval.compiled import readonly
+    from hardnet.retrieval.kernels import readonly
     from hardnet.retrieval.store.statistics_kernels import measure_images
 
     offsets, words = readonly(segment.forward_offsets), readonly(segment.forward_words)

@@ -1,0 +1,340 @@
+"""The inner loops of spatial verification.
+
+A pair is a correspondence: a frame of the query and a frame of the image. Models are those of
+:mod:`~hardnet.retrieval.affine`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hardnet.retrieval.kernels import BITS, compiled
+
+STEPS = 4
+"""Least squares of the local optimisation, while the threshold shrinks from sqrt(2) to 1 times
+the squared one (Lebeda et al. 2012)."""
+
+HYPOTHESIS_INLIERS = 3
+"""A hypothesis with fewer inliers is not refined."""
+
+SLACK = 1.001
+"""The quick count is in single precision: its thresholds are wider by this."""
+
+
+@compiled
+def verify(
+    bounds: Any,
+    features: Any,
+    places: Any,
+    distances: Any,
+    views: Any,
+    query_frames: Any,
+    image_frames: Any,
+    limit: float,
+    area_ratio: float,
+    min_inliers: int,
+    max_hypotheses: int,
+) -> Any:
+    """The best affine map of each image.
+
+    Args:
+        bounds: (n + 1,) int64, where the pairs of each image begin.
+        features: (m,) int64, query feature, ascending within an image.
+        places: (m,) int64, a number of the image's feature, below 2^31.
+        distances: (m,) int64, Hamming distances.
+        views: (m,) int64, view of the query feature, ascending within an image.
+        query_frames: (m, 6) float64, rows of (2, 3) matrices.
+        image_frames: (m, 6) float64.
+        limit: an inlier's squared transfer error there and back is below this.
+        area_ratio: see :class:`~hardnet.retrieval.verification.Verification`.
+        min_inliers: fewer are none.
+        max_hypotheses: so many pairs of each view are hypotheses.
+
+    Returns:
+        (n,) inliers, (n,) views, (n, 6) models, and (m,) bool, which pairs are inliers.
+    """
+    images = len(bounds) - 1
+    counts, best_views = np.zeros(images, np.int64), np.zeros(images, np.int64)
+    models, inliers = np.zeros((images, 6)), np.zeros(len(features), np.bool_)
+    longest = 0
+    for place in places:
+        longest = max(longest, place + 1)
+    # A feature of the image is taken if its number here is that of the attempt.
+    taken, attempt = np.zeros(longest, np.int64), np.zeros(1, np.int64)
+    for image in range(images):
+        first = bounds[image]
+        while first < bounds[image + 1]:
+            last = first
+            while last < bounds[image + 1] and views[last] == views[first]:
+                last += 1
+            pairs = slice(first, last)
+            count, model, chosen = _best_model(
+                features[pairs],
+                places[pairs],
+                distances[pairs],
+                query_frames[pairs],
+                image_frames[pairs],
+                limit,
+                np.log(area_ratio),
+                max_hypotheses,
+                taken,
+                attempt,
+            )
+            if count >= min_inliers and count > counts[image]:
+                counts[image], best_views[image] = count, views[first]
+                for k in range(6):
+                    models[image, k] = model[k]
+                for j in range(bounds[image], last):
+                    inliers[j] = j >= first and chosen[j - first]
+            first = last
+    return counts, best_views, models, inliers
+
+
+@compiled
+def _best_model(
+    features: Any,
+    places: Any,
+    distances: Any,
+    query: Any,
+    image: Any,
+    limit: float,
+    log_ratio: float,
+    max_hypotheses: int,
+    taken: Any,
+    attempt: Any,
+) -> Any:
+    """Try the hypotheses of one view, nearest signatures first, and refine those that win."""
+    size, different = len(features), 0
+    points = np.empty((5, size))
+    for j in range(size):
+        different += j == 0 or features[j] != features[j - 1]
+        points[0, j], points[1, j] = query[j, 2], query[j, 5]
+        points[2, j], points[3, j] = image[j, 2], image[j, 5]
+        areas = area_of(query[j]), area_of(image[j])
+        # NaN is neither a hypothesis nor an inlier.
+        points[4, j] = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
+    rough, least = points.astype(np.float32), HYPOTHESIS_INLIERS - 1
+    best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
+    model, chosen = np.empty(12), np.empty(size, np.bool_)
+    rough_model, fits = np.empty(12, np.float32), np.empty(size, np.bool_)
+    for i in _nearest_first(distances, max_hypotheses):
+        if best == different:  # there cannot be more
+            break
+        if np.isnan(points[4, i]):
+            continue
+        frame_to_frame(query[i], image[i], model)
+        # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
+        _copy(model, rough_model)
+        agree = _count(rough, points[4, i], rough_model, limit * SLACK, log_ratio * SLACK, fits)
+        if agree <= max(best, least) or _different(features, fits) <= best:
+            continue
+        count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
+        if count <= best or count < HYPOTHESIS_INLIERS:
+            continue
+        best = count
+        _copy(model, best_model)
+        _copy(chosen, best_chosen)
+        for step in range(STEPS):
+            if not fit(query, image, chosen, model):
+                break
+            last = step == STEPS - 1
+            wider = 1.0 if last else 2**0.5 - (2**0.5 - 1) * step / (STEPS - 1)
+            count = _select(
+                features, places, points, model, wider * limit, log_ratio, taken, attempt, chosen
+            )
+            if count < HYPOTHESIS_INLIERS:
+                break
+            if last and count >= best:
+                best = count
+                _copy(model, best_model)
+                _copy(chosen, best_chosen)
+    if best:
+        _polish(query, image, points, best_chosen, best, limit, best_model)
+    return best, best_model, best_chosen
+
+
+@compiled
+def _nearest_first(distances: Any, most: int) -> Any:
+    """Positions of the smallest distances, ascending, equal ones in their order."""
+    starts = np.zeros(BITS + 2, np.int64)
+    for distance in distances:
+        starts[distance + 1] += 1
+    for distance in range(BITS):
+        starts[distance + 1] += starts[distance]
+    order = np.empty(len(distances), np.int64)
+    for j in range(len(distances)):
+        order[starts[distances[j]]] = j
+        starts[distances[j]] += 1
+    return order[:most]
+
+
+@compiled
+def _count(
+    points: Any, growth: float, model: Any, limit: float, log_ratio: float, fits: Any
+) -> int:
+    """How many pairs agree with a model, and which; in single precision, eight at a time."""
+    grown = np.float32(growth)
+    most, ratio, count = np.float32(limit), np.float32(log_ratio), np.int32(0)
+    for j in range(points.shape[1]):
+        fit_here = (transfer_error(points, j, model) < most) & (abs(points[4, j] - grown) < ratio)
+        fits[j] = fit_here
+        count += np.int32(fit_here)
+    return int(count)
+
+
+@compiled
+def _different(features: Any, fits: Any) -> int:
+    """How many query features have a pair that agrees: no one-to-one choice has more."""
+    count, last = 0, -1
+    for j in range(len(features)):
+        if fits[j] and features[j] != last:
+            count += 1
+            last = features[j]
+    return count
+
+
+@compiled
+def _select(
+    features: Any,
+    places: Any,
+    points: Any,
+    model: Any,
+    limit: float,
+    log_ratio: float,
+    taken: Any,
+    attempt: Any,
+    chosen: Any,
+) -> int:
+    """Inliers of a model, one to one: each query feature takes the nearest free image feature."""
+    growth = np.log(model[0] * model[4] - model[1] * model[3])
+    attempt[0] += 1
+    stamp = attempt[0]
+    count, j = 0, 0
+    while j < len(features):
+        feature, nearest, least = features[j], -1, limit
+        while j < len(features) and features[j] == feature:
+            chosen[j] = False
+            if taken[places[j]] != stamp and abs(points[4, j] - growth) < log_ratio:
+                error = transfer_error(points, j, model)
+                if error < least:
+                    nearest, least = j, error
+            j += 1
+        if nearest >= 0:
+            chosen[nearest] = True
+            taken[places[nearest]] = stamp
+            count += 1
+    return count
+
+
+@compiled
+def _polish(
+    query: Any, image: Any, points: Any, chosen: Any, count: int, limit: float, model: Any
+) -> None:
+    """Fit the model to those inliers that fit best, as long as they are half of them.
+
+    The published threshold is wide; a pair at its edge is right about the object and wrong about
+    where exactly it is.
+    """
+    near, refined = np.empty(len(chosen), np.bool_), np.empty(len(model))
+    _copy(model, refined)
+    while limit > 1.0:
+        limit /= 2
+        left = 0
+        for j in range(len(chosen)):
+            near[j] = chosen[j] and transfer_error(points, j, refined) < limit
+            left += near[j]
+        if left < max(HYPOTHESIS_INLIERS, (count + 1) // 2) or not fit(query, image, near, refined):
+            return
+        _copy(refined, model)
+
+
+@compiled
+def _copy(source: Any, target: Any) -> None:
+    """An assignment of whole arrays, which takes much longer to compile."""
+    for k in range(len(source)):
+        target[k] = source[k]
+
+
+AXES_WEIGHT = 0.1
+"""What a frame's axes weigh in least squares, where its centre weighs 1. Axes are short and
+imprecise; they decide where centres leave the map open: on a line, or on one spot."""
+
+
+@compiled
+def area_of(frame: Any) -> float:
+    """The determinant of a frame: a quarter of the area of its patch; negative if it mirrors."""
+    area: float = frame[0] * frame[4] - frame[1] * frame[3]
+    return area
+
+
+@compiled
+def frame_to_frame(source: Any, target: Any, model: Any) -> None:
+    """The model that carries one frame onto another."""
+    area = area_of(source)
+    a, b, d, e = source[4] / area, -source[1] / area, -source[3] / area, source[0] / area
+    p, q = target[0] * a + target[1] * d, target[0] * b + target[1] * e
+    r, s = target[3] * a + target[4] * d, target[3] * b + target[4] * e
+    shift_x = target[2] - p * source[2] - q * source[5]
+    shift_y = target[5] - r * source[2] - s * source[5]
+    _set(model, p, q, r, s, shift_x, shift_y)
+
+
+@compiled
+def _set(model: Any, a: float, b: float, c: float, d: float, e: float, f: float) -> None:
+    """Write a map and its inverse; rows as in a (2, 3) matrix."""
+    model[0], model[1], model[2], model[3], model[4], model[5] = a, b, e, c, d, f
+    area = a * d - b * c
+    model[6], model[7], model[9], model[10] = d / area, -b / area, -c / area, a / area
+    model[8] = -(model[6] * e + model[7] * f)
+    model[11] = -(model[9] * e + model[10] * f)
+
+
+@compiled
+def transfer_error(points: Any, j: int, model: Any) -> float:
+    """Squared transfer error of a pair, there and back."""
+    x, y, u, v = points[0, j], points[1, j], points[2, j], points[3, j]
+    there_x = model[0] * x + model[1] * y + model[2] - u
+    there_y = model[3] * x + model[4] * y + model[5] - v
+    back_x = model[6] * u + model[7] * v + model[8] - x
+    back_y = model[9] * u + model[10] * v + model[11] - y
+    error: float = there_x**2 + there_y**2 + back_x**2 + back_y**2
+    return error
+
+
+@compiled
+def fit(query: Any, image: Any, chosen: Any, model: Any) -> bool:
+    """Least squares over the centres of the chosen pairs and, weakly, over their axes."""
+    count, x, y, u, v = 0, 0.0, 0.0, 0.0, 0.0
+    for j in range(len(chosen)):
+        if chosen[j]:
+            count += 1
+            x, y, u, v = x + query[j, 2], y + query[j, 5], u + image[j, 2], v + image[j, 5]
+    if count == 0:
+        return False
+    x, y, u, v = x / count, y / count, u / count, v / count
+    xx, xy, yy, xu, yu, xv, yv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(len(chosen)):
+        if not chosen[j]:
+            continue
+        for column in range(3):
+            if column == 2:
+                weight = 1.0
+                p, q = query[j, 2] - x, query[j, 5] - y
+                r, s = image[j, 2] - u, image[j, 5] - v
+            else:
+                weight = AXES_WEIGHT
+                p, q = query[j, column], query[j, column + 3]
+                r, s = image[j, column], image[j, column + 3]
+            xx, xy, yy = xx + weight * p * p, xy + weight * p * q, yy + weight * q * q
+            xu, yu = xu + weight * p * r, yu + weight * q * r
+            xv, yv = xv + weight * p * s, yv + weight * q * s
+    scale = xx * yy - xy * xy
+    a, b = (xu * yy - yu * xy) / scale, (yu * xx - xu * xy) / scale
+    c, d = (xv * yy - yv * xy) / scale, (yv * xx - xv * xy) / scale
+    # Also False for NaN. A map that mirrors is none that a camera makes.
+    if not a * d - b * c > 0:
+        return False
+    _set(model, a, b, c, d, u - a * x - b * y, v - c * x - d * y)
+    return True

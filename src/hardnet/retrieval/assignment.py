@@ -1,0 +1,443 @@
+"""The nearest words of descriptors: products of 8-bit integers, the best few of them exactly.
+
+Large vocabularies are searched by cells: words are put into cells, and only near cells are looked
+into. Cells are stored with the words, so nothing is built when a vocabulary is loaded. Speed and
+recall beside faiss, flat and graphs: ``benchmarks/assign_words.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from hardnet.detectors.threads import map_threads
+from hardnet.retrieval.kernels import compiled, compiled_sums
+
+Rows = NDArray[np.float32]
+
+ROWS, TILE = 128, 2048
+"""Products held at once by a thread: 1 MB, which stay in its cache until they have been read."""
+
+MORE = 3
+"""This many words more than are wanted have their distance computed exactly."""
+
+FEW = 256
+"""Up to this many words, all distances are computed exactly: words that are means of many
+descriptors are short, and the descriptors lie far outside the range of their integers."""
+
+_HEADROOM = 1.25  # descriptors reach further out than words, which are means; beyond it: clipped
+
+
+def half_squares(words: Rows) -> Rows:
+    """Half the squared lengths (K,) of words (K, D): with these, products order by distance."""
+    halves: Rows = 0.5 * np.einsum("kd,kd->k", words, words)
+    return halves
+
+
+class Assigner:
+    """Finds the nearest of ``words`` (K, D) for rows (N, D) of about unit length."""
+
+    def __init__(self, words: Rows) -> None:
+        # Writable, or another variant of the kernels is compiled for it.
+        self._words = np.require(words, np.float32, ["C", "W"])
+        self._half = half_squares(self._words)
+        largest = float(np.abs(self._words).max(initial=1e-6))
+        word_scale, self._row_scale = 127 / largest, np.float32(63 / (_HEADROOM * largest))
+        whole = -len(words) % BLOCK  # words that complete the last block: zero, and never found
+        small = np.pad(np.rint(self._words * word_scale).astype(np.int8), ((0, whole), (0, 0)))
+        # Rows are moved from -63..63 to 1..127, which adds 64 times the sum of the word.
+        shift = 64 * small[: len(words)].sum(axis=1, dtype=np.int64)
+        length = np.rint(self._half.astype(np.float64) * word_scale * self._row_scale)
+        bias = (-shift - length.astype(np.int64)).astype(np.int32)
+        self._bias = np.pad(bias, (0, whole), constant_values=WORST)
+        self._tiles = {
+            start: IntegerProduct(small[start : start + TILE])
+            for start in range(0, len(small), TILE)
+        }
+
+    def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
+        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
+        count = min(count, len(self._words))
+        out = np.empty((len(rows), count), np.int32)
+        # The few rows of a query are shared out evenly.
+        step = max(1, min(ROWS, -(-len(rows) // cv2.getNumThreads())))
+
+        def assign(start: int) -> None:
+            part = np.ascontiguousarray(rows[start : start + step], np.float32)
+            if len(self._words) <= FEW:
+                found = np.tile(np.arange(len(self._words), dtype=np.int32), (len(part), 1))
+            else:
+                found = self.candidates(part, count + MORE)
+            refine(part, self._words, self._half, found, out[start : start + step])
+
+        map_threads(assign, range(0, len(rows), step))
+        return out
+
+    def candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
+        """(N, count) words that are near by their integer products, -1 for none; on this thread."""
+        moved = rows * self._row_scale
+        moved += np.float32(64.5)
+        small = np.clip(moved, 1, 127, out=moved).astype(np.uint8)
+        scores = np.full((len(rows), count), WORST, np.int32)
+        found = np.full((len(rows), count), -1, np.int32)
+        for start, product in self._tiles.items():
+            collect(product(small), self._bias[start : start + TILE], start, scores, found)
+        return found
+
+
+BLOCK = 64
+"""Words whose best score is found at once; only a promising block is looked at word by word."""
+
+WORST = -(2**31)
+
+
+@compiled
+def collect(
+    products: NDArray[np.int32],
+    bias: NDArray[np.int32],
+    first: int,
+    scores: NDArray[np.int32],
+    found: NDArray[np.int32],
+) -> None:
+    """Keep the best words of each row, best first.
+
+    Args:
+        products: (N, T) of the rows with the words ``first`` to ``first + T``; T is a multiple of
+            BLOCK.
+        bias: (T,) added to the products of each word to give its score; the highest is best,
+            and WORST is no word at all.
+        first: number of the first of these words.
+        scores: (N, C) of the best words so far, changed in place; WORST where there is none.
+        found: (N, C) their numbers, changed in place. Of equal words the earlier stays in front.
+    """
+    rows, words = products.shape
+    last = scores.shape[1] - 1
+    tops = np.empty(words // BLOCK, np.int32)
+    for n in range(rows):
+        for block in range(len(tops)):
+            top = np.int32(WORST)
+            # Whole blocks and int32 throughout, or it is not vectorised.
+            for j in range(block * BLOCK, block * BLOCK + BLOCK):
+                top = max(top, np.int32(products[n, j] + bias[j]))
+            tops[block] = top
+        least = scores[n, last]
+        for block in range(len(tops)):
+            if tops[block] <= least:
+                continue
+            for j in range(block * BLOCK, block * BLOCK + BLOCK):
+                score = np.int32(products[n, j] + bias[j])
+                if score > least:
+                    place = last
+                    while place > 0 and scores[n, place - 1] < score:
+                        scores[n, place] = scores[n, place - 1]
+                        found[n, place] = found[n, place - 1]
+                        place -= 1
+                    scores[n, place] = score
+                    found[n, place] = first + j
+                    least = scores[n, last]
+
+
+@compiled_sums
+def refine(
+    rows: NDArray[np.float32],
+    words: NDArray[np.float32],
+    half: NDArray[np.float32],
+    found: NDArray[np.int32],
+    out: NDArray[np.int32],
+) -> None:
+    """The nearest of a few words of each row.
+
+    Args:
+        rows: (N, D).
+        words: (K, D).
+        half: (K,) half their squared lengths.
+        found: (N, C) words to choose from; -1 for none.
+        out: (N, M) the nearest, nearest first, of equal ones the lower number; M <= C.
+    """
+    dim = rows.shape[1]
+    wanted = out.shape[1]
+    nearest = np.empty(wanted, np.float32)
+    for n in range(len(rows)):
+        nearest[:] = np.inf
+        out[n] = -1
+        for word in found[n]:
+            if word < 0:
+                break
+            dot = np.float32(0)
+            for d in range(dim):
+                dot += rows[n, d] * words[word, d]
+            far = half[word] - dot
+            place = wanted
+            while place > 0 and (
+                far < nearest[place - 1] or (far == nearest[place - 1] and word < out[n, place - 1])
+            ):
+                place -= 1
+            for move in range(wanted - 1, place, -1):
+                nearest[move] = nearest[move - 1]
+                out[n, move] = out[n, move - 1]
+            if place < wanted:
+                nearest[place] = far
+                out[n, place] = word
+
+
+@compiled
+def add_rows(
+    rows: NDArray[np.float32],
+    labels: NDArray[np.int32],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
+    for n in range(len(rows)):
+        counts[labels[n]] += 1
+        for d in range(rows.shape[1]):
+            sums[labels[n], d] += rows[n, d]
+
+
+@compiled
+def group_rows(
+    probes: NDArray[np.int32], cells: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The rows that look into each cell.
+
+    Args:
+        probes: (N, P) cells each row looks into; -1 for none.
+        cells: number of cells C.
+
+    Returns:
+        starts (C + 1,) and rows: those of cell c are ``rows[starts[c]:starts[c + 1]]``, ascending.
+    """
+    starts = np.zeros(cells + 1, np.int64)
+    for n in range(len(probes)):
+        for cell in probes[n]:
+            if cell >= 0:
+                starts[cell + 1] += 1
+    for c in range(cells):
+        starts[c + 1] += starts[c]
+    ends = starts[:-1].copy()
+    rows = np.empty(starts[cells], np.int32)
+    for n in range(len(probes)):
+        for cell in probes[n]:
+            if cell >= 0:
+                rows[ends[cell]] = n
+                ends[cell] += 1
+    return starts, rows
+
+
+@compiled_sums
+def scan_cells(
+    rows: NDArray[np.float32],
+    words: NDArray[np.float32],
+    half: NDArray[np.float32],
+    cell_starts: NDArray[np.int64],
+    row_starts: NDArray[np.int64],
+    row_numbers: NDArray[np.int32],
+    out: NDArray[np.int32],
+) -> None:
+    """The nearest words of each row in the cells it looks into.
+
+    Cell after cell, so that its words are in the cache for all rows that look into it.
+
+    Args:
+        rows: (N, D).
+        words: (K, D), those of a cell next to each other.
+        half: (K,) half their squared lengths.
+        cell_starts: (C + 1,) where the words of each cell begin.
+        row_starts: (C + 1,) of ``group_rows``.
+        row_numbers: of ``group_rows``.
+        out: (N, M) the nearest, nearest first; -1 where there are not so many.
+    """
+    last = out.shape[1] - 1
+    nearest = np.full(out.shape, np.inf, np.float32)
+    out[:] = -1
+    for cell in range(len(cell_starts) - 1):
+        for k in range(row_starts[cell], row_starts[cell + 1]):
+            n = row_numbers[k]
+            row = rows[n]
+            for word in range(cell_starts[cell], cell_starts[cell + 1]):
+                dot = np.float32(0)
+                for d in range(len(row)):
+                    dot += row[d] * words[word, d]
+                far = half[word] - dot
+                if far < nearest[n, last]:
+                    place = last
+                    while place > 0 and nearest[n, place - 1] > far:
+                        nearest[n, place] = nearest[n, place - 1]
+                        out[n, place] = out[n, place - 1]
+                        place -= 1
+                    nearest[n, place] = far
+                    out[n, place] = word
+
+
+_IR_VERSION, _OPSET = 8, 17  # of March 2022; read by every onnxruntime the package allows
+_UINT8, _INT8, _INT32 = 2, 3, 6  # onnx.TensorProto.DataType
+
+
+class IntegerProduct:
+    """The products of uint8 rows (N, D) with int8 words (K, D): (N, K) int32, by onnxruntime.
+
+    It knows the instructions of the processor for them. The network is one node, MatMulInteger,
+    with the words as its constant; its few bytes of protocol buffer are written here, because the
+    package that usually writes them is not part of the default install.
+
+    Rows of at most 127 are exact on every processor; more may overflow where a pair of products is
+    summed in 16 bits.
+    """
+
+    def __init__(self, words: NDArray[np.int8]) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # the callers are as many threads as there are cores
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(
+            _model(words), options, providers=["CPUExecutionProvider"]
+        )
+
+    def __call__(self, rows: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Callable from several threads at once."""
+        product: NDArray[np.int32] = self._session.run(None, {"rows": rows})[0]
+        return product
+
+
+def _model(words: NDArray[np.int8]) -> bytes:
+    """An ONNX file; the numbers are those of the fields in onnx.proto."""
+    count, dim = words.shape
+    node = _text(1, "rows") + _text(1, "words") + _text(2, "products") + _text(4, "MatMulInteger")
+    constant = (
+        _number(1, dim)
+        + _number(1, count)
+        + _number(2, _INT8)
+        + _text(8, "words")
+        + _block(9, np.ascontiguousarray(words.T).tobytes())
+    )
+    graph = (
+        _block(1, node)
+        + _text(2, "words")
+        + _block(5, constant)
+        + _block(11, _value("rows", _UINT8, dim))
+        + _block(12, _value("products", _INT32, count))
+    )
+    return _number(1, _IR_VERSION) + _block(7, graph) + _block(8, _number(2, _OPSET))
+
+
+def _value(name: str, kind: int, columns: int) -> bytes:
+    """A matrix of any number of rows."""
+    shape = _block(1, _text(2, "N")) + _block(1, _number(1, columns))
+    return _text(1, name) + _block(2, _block(1, _number(1, kind) + _block(2, shape)))
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _text(field: int, value: str) -> bytes:
+    return _block(field, value.encode())
+
+
+def _block(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits per byte, the lowest first; the eighth bit says that more follow."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+LARGE = 32_768
+"""More words than these are searched by cells; up to here looking at all of them is quick."""
+
+PROBES, MORE_PROBES = 32, 64
+"""Cells that are searched for the nearest word, and for several: the others lie further off."""
+
+_ROUNDS = 3
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of K words; those of a cell are next to each other.
+
+    Attributes:
+        centres: (C, D) float32.
+        starts: (C + 1,) int64, where the words of each cell begin.
+    """
+
+    centres: Rows
+    starts: NDArray[np.int64]
+
+
+def make_cells(words: Rows) -> tuple[Rows, Cells]:
+    """The words in the order of their cells, and the cells: k-means of the words themselves.
+
+    Some 4 sqrt(K) cells: finding the near cells and looking into them then take about as long.
+    """
+    count = 2 ** round(math.log2(4 * math.sqrt(len(words))))
+    count = min(count, len(words))
+    # Words that come ordered by cells, as from the last iteration of k-means, give a good start.
+    centres = words[np.linspace(0, len(words) - 1, count).astype(np.intp)]
+    for _ in range(_ROUNDS):
+        sums, counts = np.zeros(centres.shape), np.zeros(count, np.int64)
+        add_rows(words, Assigner(centres)(words)[:, 0], sums, counts)
+        used = counts > 0
+        centres[used] = sums[used] / counts[used, None]
+    labels = Assigner(centres)(words)[:, 0]
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(count + 1)).astype(np.int64)
+    return words[order], Cells(centres, starts)
+
+
+class CellAssigner:
+    """Finds almost always the nearest of ``words`` (K, D), which are in the order of ``cells``."""
+
+    def __init__(self, words: Rows, cells: Cells) -> None:
+        self._words = np.ascontiguousarray(words, np.float32)
+        self._half = half_squares(self._words)
+        self._starts = np.ascontiguousarray(cells.starts, np.int64)
+        self._near_cells = Assigner(cells.centres)
+
+    def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
+        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
+        count = min(count, len(self._words))
+        out = np.empty((len(rows), count), np.int32)
+        probes = max(PROBES if count == 1 else MORE_PROBES, count)
+        # The more rows at once, the more of them share a cell while it is in the cache.
+        many = min(max(len(rows) // 8, ROWS), _MOST_ROWS)
+
+        def assign(start: int) -> None:
+            part = np.ascontiguousarray(rows[start : start + many], np.float32)
+            near = [
+                self._near_cells.candidates(part[first : first + ROWS], probes)
+                for first in range(0, len(part), ROWS)
+            ]
+            grouped = group_rows(np.concatenate(near), len(self._starts) - 1)
+            here = out[start : start + many]
+            scan_cells(part, self._words, self._half, self._starts, *grouped, here)
+            for n in np.flatnonzero(here[:, -1] < 0):  # all near cells are all but empty
+                far = self._half - self._words @ part[n]
+                here[n] = np.argsort(far, kind="stable")[:count]
+
+        map_threads(assign, range(0, len(rows), many))
+        return out
+
+
+def recall(assign: CellAssigner, words: Rows, rows: Rows) -> float:
+    """Share of rows (N, D) whose nearest word is found."""
+    nearest, which = np.full(len(rows), np.inf, np.float32), np.zeros(len(rows), np.int64)
+    for start in range(0, len(words), LARGE):
+        part = words[start : start + LARGE]
+        far = half_squares(part) - rows @ part.T
+        here = far.argmin(axis=1)
+        better = far[np.arange(len(rows)), here] < nearest
+        which[better] = here[better] + start
+        nearest[better] = far[better, here[better]]
+    return float((assign(rows)[:, 0] == which).mean())

@@ -1,0 +1,204 @@
+"""Query expansion: what the first search found is added to the query of a second one.
+
+Hamming query expansion (Tolias and Jegou 2014): words that many reliable images share are added to
+the query, and all signatures of a word, those of the query and those of the images, become one by a
+majority vote of their bits.
+
+Average query expansion (Chum et al. 2007): the word vectors of the query and of the best verified
+images are averaged. Of an image only those words count that lie in the query's region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.retrieval.kernels import compiled
+from hardnet.retrieval.query import BowTerms, HeTerms, bow_terms, he_terms
+from hardnet.retrieval.verification import features_in_region
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.kernels import Signatures
+    from hardnet.retrieval.query import Query
+    from hardnet.retrieval.shard import ImageFeatures
+    from hardnet.retrieval.verification import Verified
+
+
+ALPHA = 0.5
+"""New words, as a share of the different words of the query."""
+
+
+def hqe_expansion(
+    query: Query,
+    reliable: Sequence[ImageFeatures],
+    alpha: float = ALPHA,
+    seed: int = 0,
+    ma: int | None = None,
+) -> HeTerms:
+    """The terms of the second search: one signature per word.
+
+    Args:
+        query: its words and signatures.
+        reliable: features of the reliable images: those that have at least 5 correspondences with
+            h <= 32, or those that are verified by geometry.
+        alpha: new words, as a share of the different words of the query.
+        seed: of bits that are undecided.
+        ma: so many words of each query feature are used; None for all it has.
+
+    Returns:
+        One term per word, ascending, each a feature of its own; the query's own terms if no image
+        is reliable.
+    """
+    terms = he_terms(query, ma)
+    if not reliable:
+        return terms
+    known = np.unique(terms.words)
+    chosen = reliable_words([image.words for image in reliable], known, int(alpha * len(known)))
+    words = np.concatenate([image.words for image in reliable])
+    signatures = np.concatenate([image.signatures for image in reliable])
+    keep = np.isin(words, chosen)
+    joined, majority = join_signatures(
+        np.concatenate([terms.words, words[keep]]),
+        np.concatenate([terms.signatures, signatures[keep]]),
+        seed,
+    )
+    return HeTerms(joined, majority, np.arange(len(joined), dtype=np.int32))
+
+
+def reliable_words(
+    images: Sequence[NDArray[np.int32]], known: NDArray[np.int32], new: int
+) -> NDArray[np.int32]:
+    """The words of reliable images whose signatures are used.
+
+    Words are ranked by how many images have them (the lower word first at equal counts) and taken
+    from the top until ``new`` of them are unknown to the query. A word of the query that ranks
+    lower than that keeps its own signatures only.
+
+    Args:
+        images: the words of each reliable image, (n,) with repeats.
+        known: the different words of the query.
+        new: how many unknown words are taken, at most.
+
+    Returns:
+        The words, best first.
+    """
+    owner = np.repeat(np.arange(len(images), dtype=np.int64), [len(image) for image in images])
+    # A word counts once per image.
+    both = np.sort(owner << 32 | np.concatenate(images))
+    once = both[np.diff(both, prepend=-1) > 0] & 0xFFFFFFFF
+    words, counts = np.unique(once.astype(np.int32), return_counts=True)
+    ranked: NDArray[np.int32] = words[np.argsort(-counts, kind="stable")]
+    unknown = np.flatnonzero(~np.isin(ranked, known))
+    if len(unknown) < new:
+        return ranked
+    return ranked[: unknown[new - 1] + 1 if new else 0]
+
+
+def join_signatures(
+    words: NDArray[np.int32], signatures: Signatures, seed: int
+) -> tuple[NDArray[np.int32], Signatures]:
+    """One signature per word: each bit as most of the word's signatures have it.
+
+    A tie is decided by chance: by the seed and by nothing but the word and the bit.
+
+    Args:
+        words: (n,) a word for each signature.
+        signatures: (n, 2).
+        seed: of the ties.
+
+    Returns:
+        The different words (T,) int32, ascending, and a signature (T, 2) for each.
+    """
+    order = np.argsort(words, kind="stable")
+    joined, starts = np.unique(words[order], return_index=True)
+    more, tie = np.empty((len(joined), 2), np.uint64), np.empty((len(joined), 2), np.uint64)
+    vote(np.append(starts, len(order)).astype(np.int64), signatures[order], more, tie)
+    return joined.astype(np.int32), more | (tie & _coins(joined, seed))
+
+
+def _coins(words: NDArray[np.int32], seed: int) -> Signatures:
+    """(T, 2) random bits of each word: the numbers of the SplitMix64 generator."""
+    step = np.uint64(0x9E3779B97F4A7C15)
+    place = np.uint64(2) * words.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
+    # Any seed is spread over all 64 bits first, so that seeds do not share their coins.
+    start = _mixed(np.array([seed % 2**64], np.uint64))
+    return _mixed(np.add(start, (place + np.uint64(1)) * step, dtype=np.uint64))
+
+
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The output function of SplitMix64."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+@compiled
+def vote(starts: Any, signatures: Any, more: Any, tie: Any) -> None:
+    """Which bits most signatures of a group have, and which bits half of them have.
+
+    Args:
+        starts: (T + 1,) int64, where each group begins.
+        signatures: (n, 2) uint64, one group after the other.
+        more: (T, 2) uint64, written: bits that more than half have.
+        tie: (T, 2) uint64, written: bits that exactly half have.
+    """
+    ones = np.empty(64, np.uint64)
+    for group in range(len(starts) - 1):
+        size = np.uint64(starts[group + 1] - starts[group])
+        for half in range(2):
+            for bit in range(64):
+                ones[bit] = 0
+            for row in range(starts[group], starts[group + 1]):
+                value = signatures[row, half]
+                for bit in range(64):
+                    ones[bit] += (value >> np.uint64(bit)) & np.uint64(1)
+            most, even = np.uint64(0), np.uint64(0)
+            for bit in range(64):
+                twice = ones[bit] + ones[bit]
+                most |= np.uint64(twice > size) << np.uint64(bit)
+                even |= np.uint64(twice == size) << np.uint64(bit)
+            more[group, half], tie[group, half] = most, even
+
+
+AVERAGED_IMAGES = 49
+"""At most this number of images is averaged with the query: fewer than 50, as published."""
+
+
+def average_expansion(
+    query: Query,
+    verified: Sequence[Verified],
+    features_of: Callable[[NDArray[np.int64]], Sequence[ImageFeatures]],
+    images: int = AVERAGED_IMAGES,
+) -> BowTerms:
+    """The bag of words of the second search.
+
+    Each vector is a tf vector in the sense of the paper, how often a word occurs over how many
+    words there are, so that an image of many features has no more say than another. Rare words
+    are weighted up by the scoring.
+
+    Args:
+        query: its nearest words are used.
+        verified: best first; images that are not verified are passed over.
+        features_of: the features of images, in the order of their numbers.
+        images: at most so many of the best are used.
+
+    Returns:
+        The average; the query's own words if no image is verified.
+    """
+    chosen = [one for one in verified if one.transform is not None][:images]
+    features = features_of(np.array([one.image for one in chosen], np.int64)) if chosen else []
+    bags = [query.words[:, 0]]
+    bags += [
+        features_in_region(query, one, image).words
+        for one, image in zip(chosen, features, strict=True)
+    ]
+    bags = [bag for bag in bags if len(bag)]
+    if len(bags) < 2:
+        return bow_terms(query)
+    words, where = np.unique(np.concatenate(bags), return_inverse=True)
+    weights = np.concatenate([np.full(len(bag), 1 / len(bag)) for bag in bags])
+    tf = np.bincount(where, weights, len(words)) / len(bags)
+    return BowTerms(words.astype(np.int32), tf.astype(np.float32))

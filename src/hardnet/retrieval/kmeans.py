@@ -1,0 +1,304 @@
+"""Learn a vocabulary: k-means, then what signatures need.
+
+Nothing but the words, their sums and one label per descriptor is held in memory; the descriptors
+are read in chunks, so they may be a memory-mapped file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.assignment import (
+    LARGE,
+    Assigner,
+    CellAssigner,
+    Cells,
+    Rows,
+    add_rows,
+    make_cells,
+    recall,
+)
+from hardnet.retrieval.kernels import BITS
+from hardnet.retrieval.vocabulary import Vocabulary, prepare
+
+Progress = Callable[[str, int, int], None]
+
+ITERATIONS = 10
+PER_WORD = 64
+"""Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
+
+_CHUNK = 65_536
+_RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
+_SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
+
+
+def train(
+    descriptors: NDArray[Any],
+    size: int,
+    *,
+    descriptor: str,
+    seed: int = 0,
+    iterations: int = ITERATIONS,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Vocabulary:
+    """Learn ``size`` words from descriptors.
+
+    The same descriptors, size and seed give the same words, whether interrupted or not. Words that
+    no training descriptor is nearest to are left out, so the vocabulary may be smaller than asked:
+    of fewer different descriptors than words, each becomes a word.
+
+    Args:
+        descriptors: (N, D), as a descriptor gives them; an array or a memory-mapped one. Those that
+            are not finite are left out.
+        size: number of words.
+        descriptor: whose they are.
+        seed: of the sample, the first words and the projection.
+        iterations: of k-means.
+        progress: called with what is done, how much of it and how much in all.
+        checkpoint: written after each iteration; a training that was killed goes on from it. One
+            that was left by a training of other descriptors, as when photos were added meanwhile,
+            is of no use and is replaced. The caller deletes it when the vocabulary is saved.
+        provenance: further facts to keep with the words, JSON values.
+    """
+    if size < 1 or iterations < 0:
+        raise HardnetError(f"{size} words and {iterations} iterations: give at least 1 and 0")
+    data = _sample(descriptors, size, seed)
+    rng = np.random.default_rng(seed)
+    size = min(size, len(data.chosen))
+    words = data.read(np.sort(rng.permutation(len(data.chosen))[:size]))
+    identity = {
+        "size": size,
+        "seed": seed,
+        "iterations": iterations,
+        "data": data.fingerprint(),
+    }
+    done = 0
+    if checkpoint is not None and checkpoint.exists():
+        words, done = read_checkpoint(checkpoint, identity) or (words, 0)
+    total = (iterations + 1) * len(data.chosen)
+    for iteration in range(done, iterations):
+        words, assigner, _ = _search_structure(words)
+        sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
+        for start, rows in data.chunks():
+            add_rows(rows, assigner(rows)[:, 0], sums, counts)
+            if progress is not None:
+                rows_done = iteration * len(data.chosen) + start + len(rows)
+                progress("learning words", rows_done, total)
+        words = _means(words, sums, counts)
+        if checkpoint is not None:
+            write_checkpoint(checkpoint, words, iteration + 1, identity)
+    return _finish(data, words, descriptor, seed, iterations, progress, dict(provenance or {}))
+
+
+def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:
+    """What finds the nearest of the words, which many words are put into another order for."""
+    if len(words) <= LARGE:
+        return words, Assigner(words), None
+    words, cells = make_cells(words)
+    return words, CellAssigner(words, cells), cells
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """The training descriptors: which rows of ``descriptors``, and their mean."""
+
+    descriptors: NDArray[Any]
+    chosen: NDArray[np.intp]
+    mean: Rows
+
+    def read(self, numbers: NDArray[np.intp]) -> Rows:
+        """Some of them, prepared."""
+        return prepare(np.asarray(self.descriptors[self.chosen[numbers]]), self.mean)
+
+    def chunks(self) -> Iterator[tuple[int, Rows]]:
+        """All of them, prepared, with the number of the first."""
+        for start in range(0, len(self.chosen), _CHUNK):
+            yield start, self.read(np.arange(start, min(start + _CHUNK, len(self.chosen))))
+
+    def fingerprint(self) -> int:
+        """Changes with the descriptors; of large collections only some are looked at."""
+        some = self.chosen[:: max(len(self.chosen) // 1000, 1)]
+        return zlib.crc32(np.asarray(self.descriptors[some]).tobytes(), len(self.chosen))
+
+
+def _sample(descriptors: NDArray[Any], size: int, seed: int) -> _Sample:
+    """At most PER_WORD finite descriptors per word, in their order, and their mean."""
+    if descriptors.ndim != 2 or not descriptors.shape[1]:
+        raise HardnetError(f"descriptors have the shape {descriptors.shape}; expected (N, D)")
+    chosen = np.arange(len(descriptors))
+    if len(chosen) > PER_WORD * size:
+        rng = np.random.default_rng([seed, 1])
+        chosen = np.sort(rng.choice(len(chosen), PER_WORD * size, replace=False, shuffle=False))
+    total, finite = np.zeros(descriptors.shape[1]), np.ones(len(chosen), bool)
+    for start in range(0, len(chosen), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        rows = np.asarray(descriptors[chosen[part]])
+        finite[part] = np.isfinite(rows).all(axis=1)
+        total += rows[finite[part]].sum(axis=0, dtype=np.float64)
+    chosen = chosen[finite]
+    if not len(chosen):
+        raise HardnetError("there are no descriptors to learn words from: give more photographs")
+    return _Sample(descriptors, chosen, (total / len(chosen)).astype(np.float32))
+
+
+def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Rows:
+    """The new words; one without descriptors takes half of a word that has most of them."""
+    new = words.copy()
+    used = counts > 0
+    new[used] = sums[used] / counts[used, None]
+    empty = np.flatnonzero(~used)
+    crowded = np.argsort(-counts, kind="stable")[: len(empty)]
+    crowded = crowded[counts[crowded] > 1]
+    empty = empty[: len(crowded)]
+    apart = np.where(np.arange(words.shape[1]) % 2, -_SPLIT, _SPLIT)
+    new[empty] = new[crowded] * (1 + apart)
+    new[crowded] *= 1 - apart
+    return new
+
+
+def _finish(
+    data: _Sample,
+    words: Rows,
+    descriptor: str,
+    seed: int,
+    iterations: int,
+    progress: Progress | None,
+    provenance: dict[str, Any],
+) -> Vocabulary:
+    """The last assignment, the thresholds, and what is known about the words."""
+    count = len(data.chosen)
+    labels, squares = np.empty(count, np.int32), 0.0
+    words, assigner, cells = _search_structure(words)
+    for start, rows in data.chunks():
+        labels[start : start + len(rows)] = assigner(rows)[:, 0]
+        far = rows - words[labels[start : start + len(rows)]]
+        squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
+        if progress is not None:
+            progress(
+                "learning words", iterations * count + start + len(rows), (iterations + 1) * count
+            )
+    facts: dict[str, Any] = {}
+    if isinstance(assigner, CellAssigner):
+        some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
+        facts["assignment_recall"] = recall(assigner, words, some)
+    used = np.bincount(labels, minlength=len(words)) > 0
+    kept = np.concatenate([[0], np.cumsum(used)])  # of the words before each
+    words, labels = words[used], kept[labels].astype(np.int32)
+    if cells is not None:
+        cells = Cells(cells.centres, kept[cells.starts])
+    projection = random_projection(words.shape[1], seed)
+    facts |= {
+        "training_descriptors": count,
+        "seed": seed,
+        "iterations": iterations,
+        "mean_squared_distance": squares / count,
+    }
+    return Vocabulary(
+        words,
+        data.mean,
+        projection,
+        median_thresholds(words, projection, labels, data.read),
+        descriptor,
+        provenance | facts,
+        cells,
+    )
+
+
+def write_checkpoint(
+    path: Path, words: NDArray[np.float32], iterations: int, identity: Mapping[str, Any]
+) -> None:
+    """Replace the file at once: whoever is killed here leaves the old one or the new one.
+
+    Args:
+        path: the file.
+        words: (K, D) after so many iterations.
+        iterations: how many.
+        identity: what the training is of; only the same one can go on.
+    """
+    facts = {"iterations": str(iterations), "identity": json.dumps(identity, sort_keys=True)}
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(save({"words": np.ascontiguousarray(words)}, facts))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_checkpoint(
+    path: Path, identity: Mapping[str, Any]
+) -> tuple[NDArray[np.float32], int] | None:
+    """The words (K, D) and how many iterations made them; None if it is of another training."""
+    try:
+        with safe_open(str(path), framework="numpy") as stored:
+            facts: dict[str, str] = stored.metadata() or {}
+            if facts.get("identity") != json.dumps(identity, sort_keys=True):
+                return None
+            return stored.get_tensor("words"), int(facts["iterations"])
+    except (SafetensorError, OSError) as error:
+        raise HardnetError(f"{path} is not a readable checkpoint, delete it: {error}") from error
+
+
+FEW = 8
+"""A word of fewer training descriptors has its own projection as thresholds, not their medians:
+the median of few is noise, and the word is their mean (or, for an empty word, the best guess)."""
+
+_ROWS = 65_536  # projected at once
+
+
+def random_projection(dim: int, seed: int) -> Rows:
+    """(128, D) rows of unit length, drawn evenly from all orthogonal ones.
+
+    More bits than dimensions cannot all be orthogonal: then there are blocks of D orthogonal rows.
+    """
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for _ in range(-(-BITS // dim)):
+        q, r = np.linalg.qr(rng.normal(size=(dim, dim)))
+        blocks.append((q * np.sign(np.diag(r))).T)
+    return np.concatenate(blocks)[:BITS].astype(np.float32)
+
+
+def median_thresholds(
+    words: Rows,
+    projection: Rows,
+    labels: NDArray[np.int32],
+    read: Callable[[NDArray[np.intp]], Rows],
+) -> NDArray[np.float16]:
+    """Thresholds (K, 128).
+
+    Args:
+        words: (K, D).
+        projection: (128, D).
+        labels: (N,) the word of each training descriptor.
+        read: gives the prepared training descriptors of such numbers.
+    """
+    thresholds = words @ projection.T
+    order = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels[order], np.arange(len(words) + 1))
+    first = 0
+    while first < len(words):  # so many words that their descriptors fit in memory, at least one
+        last = max(int(np.searchsorted(ends, ends[first] + _ROWS, "right")) - 1, first + 1)
+        projected = read(order[ends[first] : ends[last]]) @ projection.T
+        for word in range(first, last):
+            part = projected[ends[word] - ends[first] : ends[word + 1] - ends[first]]
+            if len(part) >= FEW:
+                thresholds[word] = np.median(part, axis=0)
+        first = last
+    return thresholds.astype(np.float16)

@@ -1,0 +1,184 @@
+"""A query: the features of one or several images, as words and signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.frames import Frames, empty_frames
+from hardnet.retrieval.results import Box
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.vocabulary import Vocabulary
+
+
+MA = 3
+"""Words per query feature (multiple assignment); features of the index have one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What is searched for; several images of one object are the views of one query.
+
+    Attributes:
+        words: (N, MA) int32, nearest words of each feature, nearest first.
+        signatures: (N, MA, 2) uint64, the feature seen from each of its words.
+        frames: (N, 2, 3) in pixels of the view.
+        view: (N,) int32, which view each feature lies in.
+        view_sizes: (width, height) of each view.
+        boxes: the region of each view that was asked for; None for all of it.
+    """
+
+    words: NDArray[np.int32]
+    signatures: NDArray[np.uint64]
+    frames: Frames
+    view: NDArray[np.int32]
+    view_sizes: tuple[tuple[int, int], ...]
+    boxes: tuple[Box | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def nearest(self, ma: int) -> Query:
+        """The same query with the ``ma`` nearest words of each feature, at most."""
+        return replace(self, words=self.words[:, :ma], signatures=self.signatures[:, :ma])
+
+
+def make_query(
+    features: Features | Sequence[Features],
+    vocabulary: Vocabulary,
+    ma: int = MA,
+    box: Box | Sequence[Box | None] | None = None,
+) -> Query:
+    """A query of extracted features.
+
+    Args:
+        features: of one image, or of several images of one object.
+        vocabulary: that of the index.
+        ma: words per feature, at most.
+        box: x, y, width, height in pixels of the original: only features whose centres lie strictly
+            inside are kept. For several images, a list with one box or None for each.
+
+    Returns:
+        A query; without features (N = 0) if there are none, or none in the box.
+    """
+    if ma < 1:
+        raise HardnetError(f"ma is {ma}: a feature needs at least 1 word")
+    views = [features] if isinstance(features, Features) else list(features)
+    if not views:
+        raise HardnetError("a query needs at least one image")
+    boxes = _boxes(box, len(views))
+    parts = [_view(view, vocabulary, ma, region) for view, region in zip(views, boxes, strict=True)]
+    return Query(
+        words=np.concatenate([words for words, _, _ in parts]),
+        signatures=np.concatenate([signatures for _, signatures, _ in parts]),
+        frames=np.concatenate([frames for _, _, frames in parts]),
+        view=np.repeat(np.arange(len(parts), dtype=np.int32), [len(part[0]) for part in parts]),
+        view_sizes=tuple(view.image_size for view in views),
+        boxes=boxes,
+    )
+
+
+def inside(frames: Frames, box: Box) -> NDArray[np.bool_]:
+    """(N,) which centres of frames lie strictly inside a box."""
+    x, y, width, height = box
+    centre_x, centre_y = frames[:, 0, 2], frames[:, 1, 2]
+    return (x < centre_x) & (centre_x < x + width) & (y < centre_y) & (centre_y < y + height)
+
+
+def _view(
+    features: Features, vocabulary: Vocabulary, ma: int, box: Box | None
+) -> tuple[NDArray[np.int32], NDArray[np.uint64], Frames]:
+    """Words (n, MA), signatures (n, MA, 2) and frames (n, 2, 3) of one view."""
+    if features.descriptor != vocabulary.descriptor:
+        raise HardnetError(
+            f"the query is described by {features.descriptor!r} and the index by "
+            f"{vocabulary.descriptor!r}: describe the query as the index was"
+        )
+    keep = slice(None) if box is None else inside(features.frames, box)
+    frames, descriptors = features.frames[keep], features.descriptors[keep]
+    if not len(frames):
+        width = min(ma, len(vocabulary))
+        none = np.zeros((0, width), np.int32), np.zeros((0, width, 2), np.uint64)
+        return *none, empty_frames()
+    prepared = vocabulary.prepare(descriptors)
+    words = vocabulary.assign(prepared, ma)
+    return words, vocabulary.signatures(prepared, words), frames
+
+
+def _boxes(box: Box | Sequence[Box | None] | None, views: int) -> tuple[Box | None, ...]:
+    """One box, or None, per view."""
+    if box is None:
+        return (None,) * views
+    single = isinstance(box[0], int | float | np.number)
+    boxes = cast("tuple[Box | None, ...]", (box,) if single else tuple(box))
+    if len(boxes) != views:
+        raise HardnetError(f"{len(boxes)} boxes for {views} query images: give one for each")
+    return tuple(None if one is None else _checked(one) for one in boxes)
+
+
+def _checked(box: Box) -> Box:
+    if len(box) != 4 or not np.isfinite(box).all() or box[2] <= 0 or box[3] <= 0:
+        raise HardnetError(
+            f"box {','.join(str(value) for value in box)} is not x,y,width,height in pixels "
+            "with a width and a height above 0"
+        )
+    x, y, width, height = (float(value) for value in box)
+    return x, y, width, height
+
+
+@dataclass(frozen=True, eq=False)
+class BowTerms:
+    """The vector of a bag of words.
+
+    Attributes:
+        words: (T,) int32, each word once, ascending.
+        tf: (T,) float32, how often each occurs.
+    """
+
+    words: NDArray[np.int32]
+    tf: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class HeTerms:
+    """The signatures of a Hamming embedding.
+
+    Attributes:
+        words: (T,) int32.
+        signatures: (T, 2) uint64.
+        feature: (T,) int32, ascending: the query feature of each term. The matches of all terms of
+            one feature with one image are a burst.
+    """
+
+    words: NDArray[np.int32]
+    signatures: NDArray[np.uint64]
+    feature: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+Terms = BowTerms | HeTerms
+
+
+def bow_terms(query: Query, ma: int = 1) -> BowTerms:
+    """The bag of the ``ma`` nearest words of each feature; each counts as a whole occurrence."""
+    words, tf = np.unique(query.words[:, :ma], return_counts=True)
+    return BowTerms(words.astype(np.int32), tf.astype(np.float32))
+
+
+def he_terms(query: Query, ma: int | None = None) -> HeTerms:
+    """A term per feature and each of its ``ma`` nearest words (all that it has by default)."""
+    words, signatures = query.words[:, :ma], query.signatures[:, :ma]
+    feature = np.repeat(np.arange(len(words), dtype=np.int32), words.shape[1])
+    return HeTerms(words.ravel(), signatures.reshape(-1, 2), feature)

@@ -1,1 +1,0 @@
-"""Scores of the images of an index for a query."""

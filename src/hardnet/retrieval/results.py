@@ -1,0 +1,259 @@
+"""What a search finds."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.images import Pixels, read_image, to_colour, write_image
+
+Box = tuple[float, float, float, float]
+"""x, y, width, height in pixels; the centre of the top-left pixel is (0, 0)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """One photo that was found.
+
+    Attributes:
+        path: the photo, as the index names it; :class:`~hardnet.retrieval.index.Index` gives a
+            path that can be opened from here.
+        image: its number in the snapshot that was searched.
+        score: similarity by visual words; comparable within one search only.
+        inliers: correspondences that agree with ``transform``; 0 if none was found.
+        verified: there are so many inliers that the photo shows what the query shows; a few agree
+            by chance.
+        transform: (2, 3) affine map from pixels of the query to pixels of the photo, or None.
+        region: (4, 2) corners of the query's box (or of the whole query) in the photo, or None.
+        view: which image of the query the transform starts from.
+    """
+
+    path: str
+    image: int
+    score: float
+    inliers: int = 0
+    verified: bool = False
+    transform: NDArray[np.float64] | None = None
+    region: NDArray[np.float64] | None = None
+    view: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class QueryImage:
+    """One image that was searched for.
+
+    Attributes:
+        size: (width, height).
+        features: how many of its features were used.
+        box: the region that was asked for, or None for all of it.
+        path: the file, or None if it was an array.
+        pixels: the image if it was an array, None if it can be read from ``path``.
+    """
+
+    size: tuple[int, int]
+    features: int
+    box: Box | None = None
+    path: str | None = None
+    pixels: Pixels | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Results(Sequence[Hit]):
+    """The hits of one search, best first: a list that also knows how it came about.
+
+    Attributes:
+        hits: best first.
+        seconds: time per stage, in the order of the stages.
+        missing: parts of the index that did not answer; their photos cannot be among the hits.
+        query: the images that were searched for.
+    """
+
+    hits: list[Hit]
+    seconds: dict[str, float] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    query: tuple[QueryImage, ...] = ()
+
+    @overload
+    def __getitem__(self, at: int) -> Hit: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Hit]: ...
+
+    def __getitem__(self, at: int | slice) -> Hit | list[Hit]:
+        return self.hits[at]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the query and the hits, verified regions outlined."""
+        write_image(path, contact_sheet(self))
+
+
+def region_of(
+    box: Box | None, size: tuple[int, int], transform: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Corners of a box of the query, or of its whole image, in the photo that was found.
+
+    Args:
+        box: x, y, width, height; None for the whole image.
+        size: (width, height) of the query image.
+        transform: (2, 3) from the query to the photo.
+
+    Returns:
+        (4, 2), clockwise from the top left one.
+    """
+    # The border of an image runs half a pixel outside the centres of its outermost pixels.
+    x, y, width, height = box if box is not None else (-0.5, -0.5, *size)
+    corners = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
+    moved: NDArray[np.float64] = corners @ transform[:, :2].T + transform[:, 2]
+    return moved
+
+
+TILE = 320, 240
+"""Room for a photo, in pixels; it keeps its proportions."""
+COLUMNS = 4
+GAP = 14
+LABEL = 44
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_TEXT = 0.46
+_PAPER = (250, 250, 248)
+_INK = (60, 60, 64)
+_FAINT = (150, 150, 152)
+_QUERY = (30, 110, 215)
+_FOUND = (235, 120, 20)
+_BITS = 4  # OpenCV draws at sub-pixel positions given in units of 1/16 pixel
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """One photo of the sheet.
+
+    Attributes:
+        source: a file, or pixels.
+        title: first line under it.
+        note: second line.
+        outline: (n, 2) corners in pixels of the photo, or None.
+        colour: of the outline and of the title.
+    """
+
+    source: str | Pixels
+    title: str
+    note: str
+    outline: NDArray[np.float64] | None
+    colour: tuple[int, int, int]
+
+
+def contact_sheet(results: Results, columns: int = COLUMNS) -> Pixels:
+    """Picture of a search: the query images in the first rows, the hits in order below.
+
+    A photo that cannot be read any more is a grey tile with its name.
+
+    Args:
+        results: of ``Index.search``.
+        columns: photos per row.
+
+    Returns:
+        (H, W, 3) RGB.
+    """
+    asked = [_query_tile(image) for image in results.query]
+    found = [_hit_tile(rank, hit) for rank, hit in enumerate(results.hits, 1)]
+    rows = [*_rows(asked, columns), *_rows(found, columns)]
+    width = GAP + columns * (TILE[0] + GAP)
+    height = GAP + len(rows) * (TILE[1] + LABEL + GAP)
+    sheet = np.full((height, width, 3), _PAPER, np.uint8)
+    for r, row in enumerate(rows):
+        for c, tile in enumerate(row):
+            y, x = GAP + r * (TILE[1] + LABEL + GAP), GAP + c * (TILE[0] + GAP)
+            sheet[y : y + TILE[1] + LABEL, x : x + TILE[0]] = _draw(tile)
+    return sheet
+
+
+def _rows(tiles: Sequence[Tile], columns: int) -> list[Sequence[Tile]]:
+    return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+
+
+def _query_tile(image: QueryImage) -> Tile:
+    source: str | Pixels = image.path or ""
+    if image.pixels is not None:
+        source = image.pixels
+    name = Path(image.path).name if image.path else "array"
+    outline = None if image.box is None else _corners(image.box)
+    return Tile(source, f"query: {name}", f"{image.features} features", outline, _QUERY)
+
+
+def _hit_tile(rank: int, hit: Hit) -> Tile:
+    title = f"{rank}  {Path(hit.path).name}"
+    if not hit.verified:
+        note = f"score {hit.score:.3g}, not verified"
+        return Tile(hit.path, title, note, None, _INK)
+    note = f"{hit.inliers} inliers, score {hit.score:.3g}"
+    return Tile(hit.path, title, note, hit.region, _FOUND)
+
+
+def _corners(box: Box) -> NDArray[np.float64]:
+    x, y, width, height = box
+    return np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
+
+
+def _draw(tile: Tile) -> Pixels:
+    """(height of a tile and its label, width of a tile, 3)."""
+    out = np.full((TILE[1] + LABEL, TILE[0], 3), _PAPER, np.uint8)
+    try:
+        pixels = read_image(tile.source)
+    except HardnetError:
+        cv2.rectangle(out, (0, 0), (TILE[0] - 1, TILE[1] - 1), (222, 222, 220), -1)
+        _write(out, "cannot be read", (TILE[0] // 2 - 56, TILE[1] // 2), _FAINT)
+    else:
+        photo = _fitted(pixels)
+        if tile.outline is not None:
+            scale = np.array([photo.shape[1] / pixels.shape[1], len(photo) / len(pixels)])
+            _outline(photo, (tile.outline + 0.5) * scale - 0.5, tile.colour)
+        y, x = (TILE[1] - len(photo)) // 2, (TILE[0] - photo.shape[1]) // 2
+        out[y : y + len(photo), x : x + photo.shape[1]] = photo
+    _write(out, tile.title, (2, TILE[1] + 18), tile.colour)
+    _write(out, tile.note, (2, TILE[1] + 36), _INK)
+    return out
+
+
+def _fitted(pixels: Pixels) -> Pixels:
+    """The photo in colour, as large as a tile has room for."""
+    height, width = pixels.shape[:2]
+    factor = min(TILE[0] / width, TILE[1] / height)
+    size = max(round(width * factor), 1), max(round(height * factor), 1)
+    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
+    return np.array(cv2.resize(to_colour(pixels), size, interpolation=how), np.uint8)
+
+
+def _outline(photo: Pixels, corners: NDArray[np.float64], colour: tuple[int, int, int]) -> None:
+    """Draw a closed line, with a dark rim so that it shows on any photo."""
+    # A wild transform must not leave the range of OpenCV's integers.
+    points = np.round(np.clip(corners, -1e4, 1e4) * (1 << _BITS)).astype(np.int32)[:, None]
+    for line, thickness in ((_INK, 5), (colour, 3)):
+        cv2.polylines(photo, [points], True, line, thickness, cv2.LINE_AA, _BITS)
+
+
+def _write(
+    picture: Pixels, text: str, place: tuple[int, int], colour: tuple[int, int, int]
+) -> None:
+    """One line; OpenCV's letters are ASCII, and a long name loses its middle."""
+    folded = unicodedata.normalize("NFKD", text)
+    line = "".join(c for c in folded if not unicodedata.combining(c))
+    line = line.encode("ascii", "replace").decode()
+    room, kept, full = picture.shape[1] - place[0], len(line), line
+    while cv2.getTextSize(line, _FONT, _TEXT, 1)[0][0] > room:
+        kept -= 1
+        line = full[: kept // 2] + ".." + full[-(kept - kept // 2) :]
+    cv2.putText(picture, line, place, _FONT, _TEXT, colour, 1, cv2.LINE_AA)

@@ -1,0 +1,450 @@
+"""Similarity of a query to every image: bag of words and Hamming embedding.
+
+Both are sums over the postings of the query's words. An image's sum is made in the order of the
+query's terms and nothing else enters it, so a score does not depend on the other images, on how
+images are divided among segments, or on the number of threads: not in the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.kernels import BITS, LINE, compiled, popcount, prefetch, readonly
+from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
+from hardnet.retrieval.store.statistics_kernels import read_word
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.store.segment import Segment
+    from hardnet.retrieval.store.statistics import Alive
+
+
+REMOVED = np.float32(-np.inf)
+"""The score of images that are no longer in the index."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How images are scored; names and values of the papers.
+
+    Attributes:
+        method: "bow", the cosine of tf-idf vectors; "he", Hamming embedding.
+        ma: words per query feature (multiple assignment); images of the index have one.
+        h_t: signatures further apart than this many of 128 bits do not match.
+        sigma: a match at Hamming distance h weighs exp(-(h / sigma)^2).
+        burstiness: the matches of one query feature with one image count as their sum over the
+            square root of their number.
+        idf: a match weighs idf^2 of its word: that of the query times that of the image.
+        normalise: scores are divided by the length of the image's vector (of both vectors for bow).
+    """
+
+    method: Literal["bow", "he"] = "he"
+    ma: int = MA
+    h_t: int = 48
+    sigma: float = 32.0
+    burstiness: bool = True
+    idf: bool = True
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        if self.method not in ("bow", "he"):
+            raise HardnetError(f"scoring method {self.method!r}: choose bow or he")
+        if self.ma < 1:
+            raise HardnetError(f"ma is {self.ma}: a feature needs at least 1 word")
+        if not self.sigma > 0:
+            raise HardnetError(f"sigma is {self.sigma}: give a number above 0")
+        if self.normalise and not self.idf:
+            raise HardnetError("normalise=True needs idf=True: the lengths are of idf vectors")
+
+
+def query_terms(query: Query, scoring: Scoring) -> Terms:
+    """The terms of a query for a way of scoring."""
+    make = bow_terms if scoring.method == "bow" else he_terms
+    return make(query, scoring.ma)
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """What a Hamming embedding adds to the words of its terms.
+
+    Attributes:
+        signatures: (T, 2) uint64.
+        starts: (G + 1,) int64, where the terms of each query feature begin.
+        decay: (129,) float64, weight of a match by its Hamming distance.
+        h_t: largest distance of a match.
+        burstiness: whether bursts are divided by the square root of their size.
+    """
+
+    signatures: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    decay: NDArray[np.float64]
+    h_t: int
+    burstiness: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """Terms as the kernels take them; the same for every segment.
+
+    Attributes:
+        words: (T,) int32, all of them in the vocabulary.
+        weights: (T,) float64, what a posting of each term counts.
+        scale: what every score is multiplied by.
+        normalise: whether scores are divided by the length of the image's vector.
+        matching: how signatures match; None for bag of words.
+    """
+
+    words: NDArray[np.int32]
+    weights: NDArray[np.float64]
+    scale: float
+    normalise: bool
+    matching: Matching | None = None
+
+
+def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> Lookup:
+    """Weigh the terms of a query; words that the vocabulary does not have are left out.
+
+    Args:
+        terms: of the query.
+        idf: (K,) of the whole index.
+        scoring: how; its method must be that of the terms.
+    """
+    if isinstance(terms, BowTerms) != (scoring.method == "bow"):
+        raise ValueError(f"{type(terms).__name__} cannot be scored by method {scoring.method!r}")
+    known = (terms.words >= 0) & (terms.words < len(idf))
+    words = np.ascontiguousarray(terms.words[known], np.int32)
+    rarity = idf[words].astype(np.float64) if scoring.idf else np.ones(len(words))
+    if isinstance(terms, BowTerms):
+        tf = terms.tf[known].astype(np.float64)
+        length = float(np.sqrt(np.sum((tf * rarity) ** 2))) if scoring.normalise else 1.0
+        scale = 1 / length if length > 0 else 0.0
+        return Lookup(words, tf * rarity**2, scale, scoring.normalise)
+    begins = np.diff(terms.feature[known], prepend=-1) != 0
+    matching = Matching(
+        np.ascontiguousarray(terms.signatures[known], np.uint64),
+        np.append(np.flatnonzero(begins), len(words)),
+        np.exp(-((np.arange(BITS + 1) / scoring.sigma) ** 2)),
+        scoring.h_t,
+        scoring.burstiness,
+    )
+    return Lookup(words, rarity**2, 1.0, scoring.normalise, matching)
+
+
+def score_segment(
+    terms: Terms,
+    segment: Segment,
+    idf: NDArray[np.float32],
+    norms: NDArray[np.float32],
+    alive: Alive,
+    scoring: Scoring,
+) -> NDArray[np.float32]:
+    """The score of every image of a segment.
+
+    Args:
+        terms: of the query.
+        segment: the postings.
+        idf: (K,) of the whole index.
+        norms: (I,) lengths of the images' vectors, for this method.
+        alive: (I,) which images are in the index; None for all.
+        scoring: how.
+
+    Returns:
+        (I,) float32, 0 where nothing matches; :data:`REMOVED` for images that are not alive.
+    """
+    lookup = prepare_terms(terms, idf, scoring)
+    return score_images(lookup, segment, 0, segment.images, norms, alive)
+
+
+def score_images(
+    lookup: Lookup,
+    segment: Segment,
+    first: int,
+    last: int,
+    norms: NDArray[np.float32],
+    alive: Alive,
+) -> NDArray[np.float32]:
+    """(last - first,) scores of the images ``first`` to ``last`` of a segment."""
+    words, weights, matching = lookup.words, lookup.weights, lookup.matching
+    offsets, image_ids = readonly(segment.offsets), readonly(segment.image_ids)
+    images = np.int64(segment.images)
+    sums = np.zeros(last - first)
+    if matching is None:
+        add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
+    else:
+        add_he(
+            words,
+            weights,
+            matching.signatures,
+            matching.starts,
+            matching.decay,
+            matching.h_t,
+            matching.burstiness,
+            offsets,
+            image_ids,
+            readonly(segment.signatures),
+            np.int64(first),
+            images,
+            sums,
+        )
+    scores = np.empty(last - first, np.float32)
+    living = np.zeros(0, np.bool_) if alive is None else alive[first:last]
+    finish(
+        sums, lookup.scale, lookup.normalise, readonly(norms[first:last]), readonly(living), scores
+    )
+    return scores
+
+
+# Each pass over the postings covers the images from ``first`` on, as many as ``sums`` is long, so
+# that threads can share a segment; an image's sum is made in the order of the terms all the same.
+
+AHEAD = 8
+"""The list of so many terms later is asked for: half the time of a large index is waiting."""
+AHEAD_LINES = 8
+"""So many lines of it; the processor goes on by itself with a list that is longer."""
+
+
+@compiled
+def lower_bound(
+    image_ids: NDArray[np.uint16], begin: np.int64, end: np.int64, image: np.int64
+) -> np.int64:
+    """The first of the postings ``begin`` to ``end`` of one word whose image is not below."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if image_ids[middle] < image:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@compiled
+def find_lists(
+    words: NDArray[np.int32],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    first: np.int64,
+    last: np.int64,
+    images: np.int64,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
+
+    Where these begin or end with the ``images`` of the segment, no posting is looked at.
+    """
+    begins, ends = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
+    for term in range(len(words)):
+        begins[term], ends[term] = offsets[words[term]], offsets[words[term] + 1]
+    if first > 0:
+        for term in range(len(words)):
+            begins[term] = lower_bound(image_ids, begins[term], ends[term], first)
+    if last < images:
+        for term in range(len(words)):
+            ends[term] = lower_bound(image_ids, begins[term], ends[term], last)
+    return begins, ends
+
+
+@compiled
+def ask_for(address: int, begin: np.int64, end: np.int64, width: int) -> None:
+    """Start to load the rows ``begin`` to ``end`` of an array, or the first of many."""
+    start, stop = address + begin * width, address + end * width
+    for line in range(start, min(stop, start + AHEAD_LINES * LINE), LINE):
+        prefetch(line)
+
+
+@compiled
+def add_bow(
+    words: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    first: np.int64,
+    images: np.int64,
+    sums: NDArray[np.float64],
+) -> None:
+    """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
+    address = image_ids.ctypes.data
+    count = np.uint64(len(sums))
+    for term in range(len(words)):
+        ahead = term + AHEAD
+        if ahead < len(words):
+            ask_for(address, begins[ahead], ends[ahead], 2)
+        weight = weights[term]
+        for number in image_ids[begins[term] : ends[term]]:
+            # Below 0 becomes huge: one comparison, and nothing beside the sums is written to,
+            # whatever a damaged segment says.
+            image = np.uint64(np.int64(number) - first)
+            if image < count:
+                sums[image] += weight
+
+
+@compiled
+def add_he(
+    words: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    signatures: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    decay: NDArray[np.float64],
+    h_t: int,
+    burstiness: bool,
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    posting_signatures: NDArray[np.uint64],
+    first: np.int64,
+    images: np.int64,
+    sums: NDArray[np.float64],
+) -> None:
+    """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
+
+    The terms of feature g are ``starts[g]`` to ``starts[g + 1]``; a match at distance h weighs
+    ``decay[h]`` times the weight of its term.
+    """
+    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
+    address, owner_address = posting_signatures.ctypes.data, image_ids.ctypes.data
+    burst = np.zeros(len(sums))
+    sizes = np.zeros(len(sums), np.int32)
+    touched = np.empty(len(sums), np.int32)
+    for feature in range(len(starts) - 1):
+        count = 0
+        for term in range(starts[feature], starts[feature + 1]):
+            ahead = term + AHEAD
+            if ahead < len(words):
+                ask_for(address, begins[ahead], ends[ahead], 16)
+                ask_for(owner_address, begins[ahead], ends[ahead], 2)
+            low, high, weight = signatures[term, 0], signatures[term, 1], weights[term]
+            # Slices: with indices known to be at least 0, this loop is a third faster.
+            theirs = posting_signatures[begins[term] : ends[term]]
+            owners = image_ids[begins[term] : ends[term]]
+            for posting in range(len(theirs)):
+                h = popcount(low ^ theirs[posting, 0]) + popcount(high ^ theirs[posting, 1])
+                if h <= h_t:
+                    image = np.int64(owners[posting]) - first
+                    if image < 0 or image >= len(sums):  # the segment is damaged
+                        continue
+                    if sizes[image] == 0:
+                        touched[count] = image
+                        count += 1
+                    sizes[image] += 1
+                    burst[image] += weight * decay[h]
+        for place in range(count):
+            image = touched[place]
+            total = burst[image]
+            sums[image] += total / np.sqrt(sizes[image]) if burstiness else total
+            burst[image] = 0.0
+            sizes[image] = 0
+
+
+@compiled
+def finish(
+    sums: NDArray[np.float64],
+    scale: float,
+    normalise: bool,
+    norms: NDArray[np.float32],
+    alive: NDArray[np.bool_],
+    scores: NDArray[np.float32],
+) -> None:
+    """Fill ``scores`` (n,): scaled sums over norms; -inf for images that are not alive.
+
+    An image whose norm is 0 has no word that tells it from others; it scores 0. ``alive`` is empty
+    if all images are.
+    """
+    for image in range(len(sums)):
+        if len(alive) > 0 and not alive[image]:
+            scores[image] = -np.inf
+        elif not normalise:
+            scores[image] = sums[image] * scale
+        elif norms[image] > 0:
+            scores[image] = sums[image] * scale / np.float64(norms[image])
+        else:
+            scores[image] = 0.0
+
+
+@compiled
+def count_close(
+    words: NDArray[np.int32],
+    signatures: NDArray[np.uint64],
+    h: int,
+    images: NDArray[np.int64],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    posting_signatures: NDArray[np.uint64],
+    forward_offsets: NDArray[np.uint32],
+    forward_words: NDArray[np.uint8],
+    counts: NDArray[np.int64],
+) -> None:
+    """Fill ``counts`` (n,): pairs of a term and a feature of image i within Hamming distance h.
+
+    ``words`` (T,) are ascending, as are the words of an image: the two lists are walked together.
+    """
+    for row in range(len(images)):
+        image, term, close = images[row], 0, 0
+        place, stop = np.int64(forward_offsets[image]), np.int64(forward_offsets[image + 1])
+        while place < stop and term < len(words):
+            word = read_word(forward_words, place)
+            if word > words[term]:
+                term += 1
+                continue
+            if word < words[term]:
+                place += 1
+                continue
+            end = np.int64(offsets[word + 1])
+            begin = lower_bound(image_ids, np.int64(offsets[word]), end, image)
+            posting = begin
+            while posting < end and image_ids[posting] == image:
+                posting += 1
+            place += posting - begin
+            while term < len(words) and words[term] == word:
+                for other in range(begin, posting):
+                    distance = popcount(signatures[term, 0] ^ posting_signatures[other, 0])
+                    distance += popcount(signatures[term, 1] ^ posting_signatures[other, 1])
+                    close += distance <= h
+                term += 1
+        counts[row] = close
+
+
+def order(
+    images: NDArray[np.int64], scores: NDArray[np.float32], limit: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Images (n,) and their scores, best first, equal scores by image number; ``limit`` at most."""
+    ranking = np.lexsort((images, -scores))[:limit]
+    return images[ranking], scores[ranking]
+
+
+@compiled
+def best(scores: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
+    """(n,) places of the ``limit`` highest scores, in no order; the first of equals; none is -inf.
+
+    A heap whose root is the worst of those kept: of equal scores, the one that came last.
+    """
+    kept = np.empty(min(limit, len(scores)), np.int64)
+    size = 0
+    for place in range(len(scores)):
+        score = scores[place]
+        if score == -np.inf:
+            continue
+        if size < len(kept):
+            child = size
+            size += 1
+            # Places come ascending: the newcomer is worse than any of equal score.
+            while child > 0 and scores[kept[(child - 1) // 2]] >= score:
+                kept[child] = kept[(child - 1) // 2]
+                child = (child - 1) // 2
+            kept[child] = place
+        elif size > 0 and score > scores[kept[0]]:
+            hole = 0
+            while 2 * hole + 1 < size:
+                child = 2 * hole + 1
+                if child + 1 < size:
+                    left, right = kept[child], kept[child + 1]
+                    worse = scores[right] < scores[left]
+                    worse |= scores[right] == scores[left] and right > left
+                    child += worse
+                if scores[kept[child]] >= score:
+                    break
+                kept[hole] = kept[child]
+                hole = child
+            kept[hole] = place
+    return kept[:size]

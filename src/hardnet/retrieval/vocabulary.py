@@ -1,0 +1,233 @@
+"""Visual words: the centres that descriptors are near to, and signatures that tell more."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from hardnet.detectors.threads import map_threads
+from hardnet.errors import HardnetError
+from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells
+from hardnet.retrieval.kernels import BITS, Signatures, compiled
+from hardnet.retrieval.tensor_file import tensor_file
+
+Rows = NDArray[np.float32]
+
+SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
+
+FORMAT = "hardnet-vocabulary-1"
+_LEVELS = 65_536  # words whose thresholds are kept in single precision: 32 MB
+_ROWS = 256  # of which signatures are made at once by a thread
+_ARRAYS = ("words", "mean", "projection", "thresholds")
+_CELL_ARRAYS = ("centres", "starts")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words and what signatures need.
+
+    Attributes:
+        words: (K, D) float32, in the space of ``prepare``.
+        mean: (D,) float32, of the training descriptors.
+        projection: (128, D) float32, orthogonal rows.
+        thresholds: (K, 128) float16, per word the medians of the projected training descriptors.
+        descriptor: whose descriptors these are words of.
+        provenance: who made it, of what; JSON values.
+        cells: of a large vocabulary, whose nearest words are then found by them.
+    """
+
+    words: Rows
+    mean: Rows
+    projection: Rows
+    thresholds: NDArray[np.float16]
+    descriptor: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    cells: Cells | None = None
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that change with any number in it."""
+        digest = hashlib.sha256(self.descriptor.encode())
+        for name, values in _arrays(self).items():
+            digest.update(f"{name} {values.shape} {values.dtype}".encode())
+            digest.update(values.tobytes())
+        return digest.hexdigest()[:16]
+
+    def prepare(self, descriptors: NDArray[Any]) -> Rows:
+        """Descriptors (N, D) minus the mean, of unit length; float32.
+
+        The published way for SIFT takes the square root first, which signed values do not have.
+        A descriptor that equals the mean, or has a NaN, becomes zero.
+        """
+        return prepare(descriptors, self.mean)
+
+    def assign(self, prepared: Rows, count: int = 1) -> NDArray[np.int32]:
+        """The nearest words (N, min(count, K)) of prepared descriptors (N, D), nearest first."""
+        return self._assigner(prepared, count)
+
+    @cached_property
+    def _assigner(self) -> Assigner | CellAssigner:
+        if self.cells is None:
+            return Assigner(self.words)
+        return CellAssigner(self.words, self.cells)
+
+    def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
+        """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
+        out = np.empty((*words.shape, 2), np.uint64)
+
+        def compare(start: int) -> None:
+            part = slice(start, start + _ROWS)
+            rows = np.ascontiguousarray(prepared[part], np.float32)
+            near = np.ascontiguousarray(words[part], np.int32)
+            thresholds = self._levels
+            if thresholds is None:
+                thresholds = self.thresholds[near.ravel()].astype(np.float32)
+                near = np.arange(near.size, dtype=np.int32).reshape(near.shape)
+            sign(rows, self._axes, thresholds, near, out[part])
+
+        map_threads(compare, range(0, len(prepared), _ROWS))
+        return out
+
+    @cached_property
+    def _levels(self) -> Rows | None:
+        """The thresholds as kernels read them; None if that would take too much memory."""
+        return self.thresholds.astype(np.float32) if len(self) <= _LEVELS else None
+
+    @cached_property
+    def _axes(self) -> Rows:
+        return self.projection.T.astype(np.float32, order="C")
+
+
+def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:
+    """See :meth:`Vocabulary.prepare`."""
+    if descriptors.ndim != 2 or descriptors.shape[1] != len(mean):
+        raise HardnetError(
+            f"descriptors of shape {descriptors.shape} do not fit a vocabulary of {len(mean)} "
+            "dimensions: describe with the descriptor it was made for"
+        )
+    rows: Rows = np.subtract(descriptors, mean, dtype=np.float32)
+    length = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    good = np.isfinite(length) & (length > 1e-6)
+    rows[~good] = 0
+    rows /= np.where(good, length, 1)[:, None]
+    return rows
+
+
+def _arrays(vocabulary: Vocabulary) -> dict[str, NDArray[Any]]:
+    """All its numbers, by name."""
+    arrays = {name: getattr(vocabulary, name) for name in _ARRAYS}
+    if vocabulary.cells is not None:
+        arrays |= {name: getattr(vocabulary.cells, name) for name in _CELL_ARRAYS}
+    return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+
+
+def file_content(vocabulary: Vocabulary) -> list[bytes | memoryview]:
+    """The bytes of its file, in parts; always the same for the same vocabulary."""
+    facts = {
+        "format": FORMAT,
+        "descriptor": vocabulary.descriptor,
+        "provenance": json.dumps(vocabulary.provenance, sort_keys=True),
+    }
+    return tensor_file(_arrays(vocabulary), facts)
+
+
+def save(vocabulary: Vocabulary, path: Path | str) -> None:
+    """Write a vocabulary as safetensors."""
+    with open(path, "wb") as file:
+        file.writelines(file_content(vocabulary))
+
+
+def load(path: Path | str) -> Vocabulary:
+    """Read a vocabulary; HardnetError says which file, and what is wrong with it."""
+    if not Path(path).is_file():
+        raise HardnetError(f"no vocabulary file {path}")
+    try:
+        with safe_open(str(path), framework="numpy") as stored:
+            facts: dict[str, str] = stored.metadata() or {}
+            if facts.get("format") != FORMAT:
+                raise HardnetError(f"{path} is not a vocabulary of this version of hardnet")
+            arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise HardnetError(f"{path} is not a readable vocabulary: {error}") from error
+    if missing := [name for name in _ARRAYS if name not in arrays]:
+        raise HardnetError(f"{path} has no {', '.join(missing)}; make it again")
+    has_cells = all(name in arrays for name in _CELL_ARRAYS)
+    vocabulary = Vocabulary(
+        **{name: arrays[name] for name in _ARRAYS},
+        descriptor=facts["descriptor"],
+        provenance=json.loads(facts["provenance"]),
+        cells=Cells(**{name: arrays[name] for name in _CELL_ARRAYS}) if has_cells else None,
+    )
+    _check(vocabulary, path)
+    return vocabulary
+
+
+def _check(vocabulary: Vocabulary, path: Path | str) -> None:
+    """The arrays fit each other."""
+    count, dim = vocabulary.words.shape
+    shapes = {
+        "mean": (dim,),
+        "projection": (BITS, dim),
+        "thresholds": (count, BITS),
+    }
+    for name, shape in shapes.items():
+        found = getattr(vocabulary, name).shape
+        if found != shape:
+            raise HardnetError(f"{path}: {name} is {found} instead of {shape}; make it again")
+
+
+def size_for(features: int) -> int:
+    """A sensible number of words for a collection of so many features: a power of two.
+
+    A word needs some 16 descriptors to be learned from (8k words for the 118k features of 300 small
+    photographs); the published number, 65,536, is reached with a million features and kept, for
+    Hamming signatures do the rest. Past 2048 features per word the lists that a query reads become
+    the cost, so a collection of more than 134 million features has more words, up to a million.
+    """
+    wanted = max(min(features / 16, PUBLISHED_SIZE), features / 2048, SMALLEST_SIZE)
+    return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
+
+
+@compiled
+def sign(rows: Any, axes: Any, thresholds: Any, words: Any, out: Any) -> None:
+    """Set the bits of the axes along which a row reaches beyond its thresholds.
+
+    Each row is summed by itself, in one order, so that a signature does not depend on what is
+    described beside it; a product by BLAS would, and its threads would keep a core busy that the
+    search for words needs.
+
+    Args:
+        rows: (N, D) float32.
+        axes: (D, 128) float32, the projection transposed.
+        thresholds: (K, 128) float32, those of each word.
+        words: (N, M) int32, the words of each row.
+        out: (N, M, 2) uint64, written.
+    """
+    dim, bits = axes.shape
+    projected = np.empty(bits, np.float32)
+    for n in range(len(rows)):
+        projected[:] = np.float32(0)
+        for d in range(dim):
+            value = rows[n, d]
+            for b in range(bits):
+                projected[b] += value * axes[d, b]
+        for m in range(out.shape[1]):
+            word = words[n, m]
+            for half in range(2):
+                signature = np.uint64(0)
+                for b in range(64):
+                    above = projected[64 * half + b] > thresholds[word, 64 * half + b]
+                    signature |= np.uint64(above) << np.uint64(b)
+                out[n, m, half] = signature

@@ -1,1 +1,0 @@
-"""Visual words: the vocabulary, its training, the nearest words and the signatures."""

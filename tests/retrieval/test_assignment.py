@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from hardnet.retrieval.assignment import FEW, ROWS, TILE, Assigner
+
+
+def _clusters(words, rows, dim, seed=0):
+    """Words of different lengths, and rows of unit length around them."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(words, dim)).astype(np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    around = centres[rng.integers(words, size=rows)]
+    around = around + 0.09 * rng.normal(size=(rows, dim)).astype(np.float32)
+    around /= np.linalg.norm(around, axis=1, keepdims=True)
+    return centres * rng.uniform(0.5, 1, (words, 1)).astype(np.float32), around
+
+
+def _reference(words, rows, count):
+    """All distances, in double precision."""
+    words, rows = words.astype(np.float64), rows.astype(np.float64)
+    squares = (rows**2).sum(1)[:, None] - 2 * rows @ words.T + (words**2).sum(1)
+    return np.argsort(squares, axis=1, kind="stable")[:, :count]
+
+
+@pytest.mark.parametrize(
+    ("words", "dim"),
+    [(1, 128), (FEW, 128), (FEW + 1, 24), (FEW + 64, 128), (1000, 128), (TILE + 100, 128)],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_nearest_words_are_those_of_all_distances(words, dim, count):
+    centres, rows = _clusters(words, 300, dim)
+    found = Assigner(centres)(rows, count)
+    assert found.dtype == np.int32
+    assert found.shape == (300, min(count, words))
+    assert (found == _reference(centres, rows, count)).mean() > 0.999
+
+
+def test_length_of_a_word_counts():
+    """The nearest word is not the one with the largest product."""
+    words = np.array([[2, 0], [0.6, 0.3]], np.float32)
+    assert Assigner(words)(np.array([[1, 0]], np.float32), 2).tolist() == [[1, 0]]
+
+
+def test_more_words_wanted_than_there_are():
+    centres, rows = _clusters(3, 10, 128)
+    found = Assigner(centres)(rows, 5)
+    assert np.array_equal(np.sort(found, axis=1), np.tile([0, 1, 2], (10, 1)))
+
+
+def test_of_equal_words_the_first():
+    for count in (20, 200):
+        centres, rows = _clusters(count, 50, 128)
+        twice = np.concatenate([centres, centres])
+        found = Assigner(twice)(rows, 2)
+        assert (found[:, 0] < count).all()
+        assert np.array_equal(found[:, 1], found[:, 0] + count)
+
+
+def test_no_rows():
+    assert Assigner(_clusters(5, 1, 128)[0])(np.zeros((0, 128), np.float32), 3).shape == (0, 3)
+
+
+def test_a_zero_row_has_the_shortest_word():
+    centres, _ = _clusters(FEW + 1, 1, 128)
+    found = Assigner(centres)(np.zeros((1, 128), np.float32))
+    assert found[0, 0] == np.linalg.norm(centres, axis=1).argmin()
+
+
+def test_result_depends_neither_on_threads_nor_on_the_other_rows():
+    centres, rows = _clusters(500, 2 * ROWS + 7, 128)
+    assign = Assigner(centres)
+    everyone = assign(rows, 3)
+    threads = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(3 - min(threads, 2))
+        assert np.array_equal(assign(rows, 3), everyone)
+    finally:
+        cv2.setNumThreads(threads)
+    assert np.array_equal(np.concatenate([assign(rows[:5], 3), assign(rows[5:], 3)]), everyone)
+
+
+def test_rows_far_outside_the_words_are_still_assigned():
+    """Their integers are clipped; the direction that is left decides among the candidates."""
+    rows = np.eye(FEW + 44, 320, dtype=np.float32)
+    assert Assigner(rows * np.float32(0.1))(rows)[:, 0].tolist() == list(range(FEW + 44))
+
+
+def test_few_words_are_exact_however_short_they_are():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(2000, 128)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    words = np.stack([part.mean(axis=0) for part in np.array_split(rows, 16)])
+    assert np.abs(words).max() < np.abs(rows).max() / 2
+    assert (Assigner(words)(rows, 3) == _reference(words, rows, 3)).mean() > 0.9999
