@@ -3,12 +3,11 @@
 A change of structure must not change a single number. This script runs every command on small real
 data, keeps what it printed or wrote, and later says which answers differ:
 
-    python tools/reference.py record reference.json --data ../shared/data --weights ../shared/weights
-    python tools/reference.py check reference.json --data ../shared/data --weights ../shared/weights
-    python tools/reference.py check reference.json ... --only match,train
+    python tools/reference.py record reference.json --data ../shared/data
+    python tools/reference.py check reference.json --data ../shared/data --only match,train
 
 Times, machine facts, versions and paths are left out; all else must be equal to the last digit. A
-check runs with the weights of the record only: other weights are other numbers.
+check makes sense with the weights of the record only: other weights are other numbers.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ STEPS = 20
 class Recorder:
     """Runs commands in a scratch folder and gives their answers without what may vary."""
 
-    def __init__(self, data: Path, weights: Path, scratch: Path) -> None:
-        self.data, self.weights, self.scratch = data, weights, scratch
+    def __init__(self, data: Path, scratch: Path) -> None:
+        self.data, self.scratch = data, scratch
 
     def run(self, *words: str | Path) -> Any:
         """What a command printed: its JSON if it is one, else nothing."""
@@ -106,9 +105,11 @@ def features(on: Recorder) -> Iterator[tuple[str, Any]]:
         with h5py.File(out) as file:
             found: dict[str, str] = {}
             file.visititems(
-                lambda name, item, found=found: found.update({name: _digest(item[()].tobytes())})
-                if isinstance(item, h5py.Dataset)
-                else None
+                lambda name, item, found=found: (
+                    found.update({name: _digest(item[()].tobytes())})
+                    if isinstance(item, h5py.Dataset)
+                    else None
+                )
             )
         yield descriptor, found
 
@@ -240,14 +241,13 @@ def main() -> None:
     parser.add_argument("action", choices=("record", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--weights", type=Path, default=Path("../shared/weights"))
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     options = parser.parse_args()
     known = json.loads(options.file.read_text()) if options.file.exists() else {}
     differing = 0
     for part in options.only.split(","):
         with tempfile.TemporaryDirectory() as scratch:
-            on = Recorder(options.data.resolve(), options.weights.resolve(), Path(scratch))
+            on = Recorder(options.data.resolve(), Path(scratch))
             for name, answer in PARTS[part](on):
                 # Through JSON: tuples become lists as they are in the file.
                 answer, key = json.loads(json.dumps(answer)), f"{part}: {name}"
