@@ -29,6 +29,7 @@ from hardnet.detectors import Detector
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
 from hardnet.images import quiet_opencv
+from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
     Result = tuple[Path, Features | HardnetError]
@@ -120,8 +121,6 @@ def _run(
             described.put(None)
         except BaseException as error:
             described.put(error)
-
-    from hardnet.descriptors.hardnet_onnx import usable_cores
 
     count = workers or usable_cores()
     # Around all of it: one thread must not give OpenCV its voice back while another reads.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.patchsets.fingerprint import fingerprint_files
+from hardnet.threads import usable_cores
 
 PACKAGES = (
     "hardnet",
@@ -83,7 +84,7 @@ def machine() -> dict[str, Any]:
             for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
             if flag in _cpu_field("flags").split()
         ],
-        "cores": _usable_cores(),
+        "cores": usable_cores(),
         "memory_gb": _memory_gb(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
@@ -129,12 +130,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_gb() -> float | None:

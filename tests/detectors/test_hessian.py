@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.detectors import hessian, octaves
-from hardnet.detectors.quadratic import refine
+from hardnet.detectors import hessian
+from hardnet.detectors.hessian import refine
 from hardnet.frames import centres, to_similarity, transform
 
 Scene = Callable[..., Any]
@@ -51,7 +51,7 @@ def test_extrema_equal_an_explicit_search() -> None:
     for k in range(5):
         sigma = 1.6 * 2 ** (k / 3)
         smooth = cv2.GaussianBlur(image, (0, 0), sigma).astype(np.float32)
-        stack.append(octaves.respond(smooth, sigma))
+        stack.append(hessian.respond(smooth, sigma))
     values = np.stack(stack)
     floor = 30.0
     expected = []
@@ -64,7 +64,7 @@ def test_extrema_equal_an_explicit_search() -> None:
                 beyond = (value > others).all() or (value < others).all()
                 if beyond and abs(value) >= 0.8 * floor:
                     expected.append((k, y, x))
-    found = octaves._extrema(values, floor, 5, 55)
+    found = hessian._extrema(values, floor, 5, 55)
     assert len(expected) > 20
     assert sorted(map(tuple, found.tolist())) == expected
 
@@ -72,7 +72,7 @@ def test_extrema_equal_an_explicit_search() -> None:
 def test_response_of_a_quadratic_by_hand() -> None:
     yy, xx = np.mgrid[:9, :9].astype(np.float32) - 4
     surface = 3 * xx**2 + 2 * xx * yy + 5 * yy**2  # xx: 6, yy: 10, xy: 2
-    response = octaves.respond(surface, 2.0)
+    response = hessian.respond(surface, 2.0)
     np.testing.assert_allclose(response[1:-1, 1:-1], 16 * (60 - 4), rtol=1e-5)
 
 
@@ -125,7 +125,7 @@ def test_strips_and_threads_change_nothing(
     camera: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = hessian.find_places(camera)
-    monkeypatch.setattr(octaves, "_ROWS", 64)
+    monkeypatch.setattr(hessian, "_ROWS", 64)
     threads = cv2.getNumThreads()
     try:
         for count in (1, 3):

@@ -71,7 +71,7 @@ def test_angles_turn_with_the_photograph(warped: Scene, camera: np.ndarray) -> N
     # A slanted shape: the orientation is that of the normalised patch, whatever the shape.
     frames[:, 0, 0] *= 1.5
     expected = transform(orientation.orient(smooth, frames), matrix)
-    found = orientation.orient(second, orientation.upright(transform(frames, matrix)))
+    found = orientation.orient(second, orientation.upright_form(transform(frames, matrix)))
     relative = np.linalg.inv(expected[:, :, :2]) @ found[:, :, :2]
     angle = np.rad2deg(np.arctan2(relative[:, 1, 0], relative[:, 0, 0]))
     assert np.median(np.abs(angle)) < 2
@@ -82,13 +82,13 @@ def test_upright_keeps_the_region_and_points_up() -> None:
     rng = np.random.default_rng(3)
     frames = np.concatenate([rng.normal(size=(50, 2, 2)) * 9, rng.normal(size=(50, 2, 1))], 2)
     frames = frames.astype(np.float32)
-    found = orientation.upright(frames)
+    found = orientation.upright_form(frames)
     a, b = (f[:, :, :2].astype(float) for f in (frames, found))
     np.testing.assert_allclose(b @ b.swapaxes(1, 2), a @ a.swapaxes(1, 2), rtol=1e-3, atol=1e-2)
     np.testing.assert_array_equal(found[:, 0, 1], 0)
     assert (found[:, [0, 1], [0, 1]] > 0).all()
     np.testing.assert_array_equal(found[:, :, 2], frames[:, :, 2])
-    np.testing.assert_allclose(orientation.upright(found), found, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(orientation.upright_form(found), found, rtol=1e-3, atol=1e-3)
 
 
 def test_turning_keeps_the_region() -> None:
@@ -116,5 +116,5 @@ def test_no_frames() -> None:
     image = np.zeros((50, 50), np.uint8)
     none = np.zeros((0, 2, 3), np.float32)
     assert orientation.orient(image, none).shape == (0, 2, 3)
-    assert orientation.upright(none).shape == (0, 2, 3)
+    assert orientation.upright_form(none).shape == (0, 2, 3)
     assert orientation.orient_all(image, none)[0].shape == (0, 2, 3)

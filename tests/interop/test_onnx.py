@@ -19,7 +19,7 @@ from hardnet.interop.onnx import to_onnx
 from hardnet.interop.quantise import best_scale, quantise_weights, relu_chain, to_onnx_int8
 from hardnet.nets import HardNet, TFeat
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
-from hardnet.nets.normalise import normalise_patches
+from hardnet.nets.layers import normalise_patches
 
 
 def _torch(net: HardNet, patches: np.ndarray) -> np.ndarray:

@@ -19,8 +19,7 @@ from hardnet.errors import HardnetError
 from hardnet.interop.onnx import to_onnx
 from hardnet.nets import NETS, Net, build_net
 from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
-from hardnet.nets.layers import Layer, apply, flatten
-from hardnet.nets.normalise import normalise_patches, unit_length
+from hardnet.nets.layers import Layer, apply, flatten, normalise_patches, unit_length
 
 
 class Toy(Net):

@@ -10,7 +10,6 @@ memory does not grow with the number of patches.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hardnet.descriptors.base import Descriptors
 from hardnet.descriptors.fingerprint import file_digest
 from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
 from hardnet.errors import HardnetError
+from hardnet.threads import usable_cores
 
 BATCH = 16
 
@@ -65,13 +65,6 @@ class OnnxDescriptor:
             for _ in pool.map(describe, starts):
                 pass
         return out
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _open(path: Path) -> onnxruntime.InferenceSession:

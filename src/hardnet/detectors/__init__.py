@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import affnet, dog, hessian, hessian_affine, mser
+from hardnet.detectors import affine, dog, hessian, mser
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.stored_names import check_registered
@@ -30,7 +30,7 @@ class Detector(Protocol):
 _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
     "hessian": hessian.detect,
-    "hessian-affine": hessian_affine.detect,
+    "hessian-affine": affine.detect,
     "mser": mser.detect,
 }
 
@@ -56,10 +56,10 @@ def load(name: str) -> Detector:
             ``affnet:AffNet.pth,OriNet.pth``: Hessian keypoints with the shape (and orientation)
             that the networks in these published weights files give.
     """
-    if name.startswith(affnet.PREFIX):
-        return affnet.load(name)
+    if name.startswith(affine.AFFNET):
+        return affine.load_affnet_detector(name)
     try:
         return _DETECTORS[name]
     except KeyError:
-        known = f"{', '.join(names())}, or {affnet.PREFIX}AffNet.pth[,OriNet.pth]"
+        known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
         raise HardnetError(f"no detector '{name}': choose one of {known}") from None

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.affine_shape import MAX_STRETCH, axes
+from hardnet.detectors.affine import MAX_STRETCH, axes
 from hardnet.detectors.orientation import orient
 from hardnet.frames import WINDOW_SIGMAS, Frames, empty_frames
 
@@ -22,8 +22,7 @@ MARGIN = 8
 MAX_VARIATION = 1.0
 """Largest change of a region's area over the margin, relative to its area.
 
-OpenCV's default of 0.25 leaves a fifth of the regions, and not the better ones: on graf 1-3, 38
-regions repeat (45 %), against 322 (54 %)."""
+OpenCV's default of 0.25 leaves far fewer regions, and not the more repeatable ones."""
 
 _MIN_SIDE = 8  # no region with a neighbourhood fits into less
 

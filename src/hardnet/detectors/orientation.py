@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.threads import map_threads
 from hardnet.frames import WINDOW_SIGMAS, Frames, rotation
 from hardnet.patches import cut_from_pyramid, patch_ticks, pyramid
+from hardnet.threads import map_threads
 
 BINS = 36
 """Of the histogram of directions."""
@@ -60,7 +60,7 @@ def turn(frames: Frames, angle: NDArray[np.float64]) -> Frames:
     return np.concatenate([shape, frames[:, :, 2:]], 2).astype(np.float32)
 
 
-def upright(frames: Frames) -> Frames:
+def upright_form(frames: Frames) -> Frames:
     """The rotation-free form: the same regions, with patch-up pointing up in the image.
 
     The shape becomes lower triangular with a positive diagonal, [[a, 0], [b, c]].

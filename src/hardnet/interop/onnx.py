@@ -86,8 +86,7 @@ class _Writer:
         """A layer without weights. A network with another kind of layer needs a branch here."""
         from torch import nn
 
-        from hardnet.nets.layers import flatten
-        from hardnet.nets.normalise import normalise_patches, unit_length
+        from hardnet.nets.layers import flatten, normalise_patches, unit_length
 
         if layer is normalise_patches and self.last == "patches":
             self.last = normalise_nodes(self.graph, pixels=self._side**2)

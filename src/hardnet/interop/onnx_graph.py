@@ -57,8 +57,8 @@ class Graph:
 
 
 def normalise_nodes(graph: Graph, pixels: int) -> str:
-    """``hardnet.nets.normalise.normalise_patches`` as nodes."""
-    from hardnet.nets.normalise import STD_FLOOR
+    """``hardnet.nets.layers.normalise_patches`` as nodes."""
+    from hardnet.nets.layers import STD_FLOOR
 
     axes = graph.constant("patch_axes", np.array([1, 2, 3], np.int64))
     mean = graph.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
@@ -72,7 +72,7 @@ def normalise_nodes(graph: Graph, pixels: int) -> str:
 
 
 def unit_length_nodes(graph: Graph, vectors: str) -> str:
-    """``hardnet.nets.normalise.unit_length`` as nodes."""
+    """``hardnet.nets.layers.unit_length`` as nodes."""
     axes = graph.constant("vector_axes", np.array([1], np.int64))
     square = graph.node("Mul", [vectors, vectors], "vector_square")
     total = graph.node("ReduceSum", [square, axes], "vector_total", keepdims=1)

@@ -120,7 +120,7 @@ def calibrate(net: Net, layers: list[Convolution], patches: NDArray[np.uint8]) -
     import torch
     from torch.nn import functional as F
 
-    from hardnet.nets.normalise import normalise_patches
+    from hardnet.nets.layers import normalise_patches
 
     scales = []
     with torch.inference_mode():

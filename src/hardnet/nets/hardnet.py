@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hardnet.nets.layers import Layer, Net, flatten, orthogonal
-from hardnet.nets.normalise import normalise_patches, unit_length
+from hardnet.nets.layers import Layer, Net, flatten, normalise_patches, orthogonal, unit_length
 
 
 class HardNet(Net):

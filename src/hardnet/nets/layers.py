@@ -1,4 +1,8 @@
-"""A network as the list of its layers, so that training and export can take it layer by layer."""
+"""A network as the list of its layers, so that training and export can take it layer by layer.
+
+Here are also the layers that all networks share: what happens to a patch before the first
+convolution and to a vector after the last.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 Layer: TypeAlias = Callable[[Tensor], Tensor]
 """A module or a plain function; each row of its output depends on the same row of its input alone,
 except for batch normalisation while training."""
+
+STD_FLOOR = 1e-6  # a constant patch has no contrast to divide by; kornia's value
 
 
 class Net(nn.Module, ABC):
@@ -37,6 +44,23 @@ def apply(layers: tuple[Layer, ...], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer(x)
     return x
+
+
+def normalise_patches(patches: Tensor) -> Tensor:
+    """Subtract each patch's own mean and divide by its own standard deviation.
+
+    (N, 1, S, S) -> (N, 1, S, S). A constant patch becomes zeros. No gradient flows through the
+    statistics: they describe the input, not the network.
+    """
+    with torch.no_grad():
+        mean = patches.mean(dim=(1, 2, 3), keepdim=True)
+        std = patches.std(dim=(1, 2, 3), keepdim=True)
+    return (patches - mean) / (std + STD_FLOOR)
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """(N, D) -> (N, D) of length 1; the small constant keeps a zero vector finite."""
+    return vectors / torch.sqrt((vectors * vectors).sum(dim=1, keepdim=True) + 1e-10)
 
 
 def flatten(x: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from hardnet.nets.layers import Layer, Net, flatten, orthogonal
-from hardnet.nets.normalise import unit_length
+from hardnet.nets.layers import Layer, Net, flatten, orthogonal, unit_length
 
 
 class Student(Net):

@@ -11,8 +11,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hardnet.nets.layers import Layer, Net, apply, flatten, orthogonal
-from hardnet.nets.normalise import normalise_patches, unit_length
+from hardnet.nets.layers import (
+    Layer,
+    Net,
+    apply,
+    flatten,
+    normalise_patches,
+    orthogonal,
+    unit_length,
+)
 
 
 class TFeat(Net):

@@ -15,8 +15,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from hardnet.detectors.threads import map_threads
 from hardnet.retrieval.kernels import compiled, compiled_sums
+from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]
 

@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.threads import map_threads
 from hardnet.frames import Frames
 from hardnet.retrieval.query import Query, Terms, he_terms
 from hardnet.retrieval.scoring import Lookup, Scoring, prepare_terms, score_images
+from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.snapshot import Snapshot

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.threads import map_threads
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.retrieval.correspondences import (
@@ -24,6 +23,7 @@ from hardnet.retrieval.correspondences import (
     word_table,
 )
 from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
     from hardnet.retrieval.query import Query

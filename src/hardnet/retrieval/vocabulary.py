@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from hardnet.detectors.threads import map_threads
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells
 from hardnet.retrieval.kernels import BITS, Signatures, compiled
 from hardnet.retrieval.tensor_file import tensor_file
+from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]
 

@@ -18,10 +18,10 @@ from hardnet import detectors
 from hardnet.bench.retrieval.photos import Photo
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.fingerprint import fingerprint
-from hardnet.descriptors.hardnet_onnx import usable_cores
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.interop import npz
+from hardnet.threads import usable_cores
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""

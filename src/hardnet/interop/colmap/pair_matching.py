@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.descriptors.hardnet_onnx import usable_cores
 from hardnet.features import Features
 from hardnet.interop.colmap.database import read_photos, write_pair
 from hardnet.interop.colmap.own_geometry import own_geometry
@@ -23,6 +22,7 @@ from hardnet.interop.colmap.pairs import Pair
 from hardnet.interop.colmap.two_view import Verification, verify_pair
 from hardnet.matching.matches import Strategy, find_matches, match
 from hardnet.sfm.colmap import require_pycolmap
+from hardnet.threads import usable_cores
 
 BLOCK = 64
 """Photos whose pairs are matched together; the features of two blocks are kept in memory."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.threads import map_threads
+from hardnet.threads import map_threads
 
 Alive = NDArray[np.bool_] | None
 """(I,) which images of a segment are in the index; None for all."""

@@ -1,4 +1,4 @@
-"""Work in pieces on as many threads as OpenCV may use; numpy and OpenCV let each other run."""
+"""How many cores there are, and work in pieces on several threads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ MOST_THREADS = 256
 """Those that are not needed are never started."""
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
     """``work`` of every piece, in order. The result does not depend on the number of threads.
 
+    There are as many threads as OpenCV may use; numpy and OpenCV let each other run.
     The caller works too, and waits for nobody who has not begun: ``work`` may itself call this.
     """
     workers = min(cv2.getNumThreads(), len(pieces))
@@ -32,7 +40,7 @@ def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> lis
         try:
             for number in left:
                 results[number] = work(pieces[number])
-        finally:  # after an error the others need not go on
+        finally:  # after an error the others need not continue
             for _ in left:
                 pass
 

@@ -10,7 +10,7 @@ from time import sleep
 import cv2
 import pytest
 
-from hardnet.detectors.threads import map_threads
+from hardnet.threads import map_threads
 
 
 @pytest.fixture(autouse=True)

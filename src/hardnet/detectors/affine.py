@@ -1,0 +1,241 @@
+"""Hessian keypoints with affine shape: the frames for strong changes of viewpoint.
+
+The shape comes from the second-moment matrix (Baumberg 2000; Lindeberg and Garding 1997) or from
+AffNet. A round frame on a slanted surface sees a squeezed pattern. The gradients of its patch tell
+how squeezed: their second-moment matrix M is a multiple of the identity for an isotropic pattern.
+Reshaping the frame by M^(-1/2) and looking again, until M is isotropic, finds the ellipse that the
+surface's circle has become. All frames take each step together, and those that are done leave.
+
+The moments are taken over the whole window that a descriptor reads: the literature's smaller,
+smoother window gives less repeatable shapes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors.hessian import find_places
+from hardnet.detectors.orientation import orient, turn, upright_form
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.frames import Frames
+from hardnet.patches import PATCH_SIZE, cut_from_pyramid, cut_patches, patch_ticks, pyramid
+from hardnet.threads import map_threads
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ITERATIONS = 16
+"""Frames that have not settled by then are dropped."""
+
+ISOTROPIC = 0.1
+"""A frame has settled when the axes of its next reshaping differ by less than this part."""
+
+MAX_STRETCH = 6.0
+"""A frame whose long axis is more than this many times its short one is dropped."""
+
+_SIDE = 25  # gradients per side of the window
+_WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
+_SMALLEST = 1.0  # a shorter axis, in pixels, sees nothing
+_CHUNK = 2048  # frames that one thread works on at most
+_RESERVE = 1.08  # places tried per wanted frame: a few in a hundred do not settle
+_BATCH = 256  # patches that a network sees at once
+
+AFFNET = "affnet:"
+"""``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth`` names the detector with networks."""
+
+
+def detect(
+    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
+) -> tuple[Frames, NDArray[np.float32]]:
+    """Find the strongest Hessian keypoints whose affine shape settles.
+
+    Args:
+        image: (H, W) uint8.
+        keypoints: the budget; the strongest responses are kept.
+        upright: the rotation-free form of the shape instead of the dominant gradient.
+
+    Returns:
+        (N, 2, 3) frames and (N,) scores, strongest first; N <= keypoints.
+    """
+    places = find_places(image)
+    round_frames = places.frames()
+    frames, scores = [round_frames[:0]], [places.scores[:0]]
+    tried = found = 0
+    # The places beyond the budget are only looked at if too many of the first do not settle.
+    while found < keypoints and tried < len(round_frames):
+        stop = tried + int((keypoints - found) * _RESERVE) + 8
+        shaped, settled = adapt(image, round_frames[tried:stop])
+        frames.append(shaped[settled])
+        scores.append(places.scores[tried:stop][settled])
+        tried, found = stop, found + int(settled.sum())
+    chosen = np.concatenate(frames)[:keypoints]
+    return chosen if upright else orient(image, chosen), np.concatenate(scores)[:keypoints]
+
+
+def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+    """Give round frames the shape in which their pattern is isotropic; place and area stay.
+
+    Args:
+        image: (H, W) uint8.
+        frames: (N, 2, 3).
+
+    Returns:
+        (N, 2, 3) upright frames, and (N,) which of them settled.
+    """
+    if not len(frames):
+        return frames.copy(), np.zeros(0, bool)
+    images = pyramid(image, 32)
+    # Frames of one size are cut from one image of the pyramid: few and large reads.
+    by_size = np.argsort(np.linalg.det(frames[:, :, :2]), kind="stable")
+    count = min(max(cv2.getNumThreads(), len(frames) // _CHUNK + 1), len(frames))
+    parts = [frames[part] for part in np.array_split(by_size, count)]
+    done = map_threads(lambda part: _adapt(images, part), parts)
+    shaped, settled = np.empty_like(frames), np.empty(len(frames), bool)
+    shaped[by_size], settled[by_size] = (np.concatenate(x) for x in zip(*done, strict=True))
+    return upright_form(shaped), settled
+
+
+def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
+    """(N, 3) weighted sums of dx dx, dx dy and dy dy over each frame's patch.
+
+    Args:
+        images: the pyramid of the image.
+        frames: (N, 2, 3).
+    """
+    side = _SIDE + 2  # central differences need a neighbour on each side
+    window = frames.copy()
+    window[:, :, :2] *= np.float32(side / _SIDE)
+    # The image's own blur would hide gradients along the short axis, and round the shape off.
+    short = axes(window[:, :, :2])[0]
+    patches = cut_from_pyramid(images, window, short, side).astype(np.float32)
+    dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
+    dy = (patches[:, 2:, 1:-1] - patches[:, :-2, 1:-1]).reshape(len(frames), -1)
+    bell = np.exp(-(patch_ticks(_SIDE) ** 2) / (4 * _WEIGHT**2))  # a root: it enters squared
+    weight = np.outer(bell, bell).astype(np.float32).reshape(-1)
+    dx *= weight
+    dy *= weight
+    products = [np.einsum("ni,ni->n", a, b) for a, b in ((dx, dx), (dx, dy), (dy, dy))]
+    return np.stack(products, 1).astype(np.float64)
+
+
+def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+    """:func:`adapt` for the frames of one chunk, not yet upright."""
+    out = frames.copy()
+    settled = np.zeros(len(frames), bool)
+    active = np.arange(len(frames))
+    for _ in range(ITERATIONS):
+        step, ratio = _reshaping(second_moments(images, out[active]))
+        shape = out[active, :, :2] @ step
+        short, long = axes(shape)
+        alive = (ratio > 0) & (long < MAX_STRETCH * short) & (short > _SMALLEST)
+        out[active[alive], :, :2] = shape[alive]
+        done = ratio > 1 - ISOTROPIC
+        settled[active[alive & done]] = True
+        active = active[alive & ~done]
+        if not len(active):
+            break
+    return out, settled
+
+
+def _reshaping(moments: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """M^(-1/2) with determinant 1, and the ratio of its axes (short over long).
+
+    Without gradients, or with gradients of one direction only, they are the identity and 0.
+    """
+    xx, xy, yy = moments.T
+    trace, spread = xx + yy, np.hypot(xx - yy, 2 * xy)
+    good = spread < trace * (1 - 1e-6)
+    ratio = np.sqrt(np.where(good, trace - spread, 0) / np.where(good, trace + spread, 1))
+    # M is trace I + spread S over 2, where S = [[c, s], [s, -c]] is a reflection: S S = I. So a
+    # power of M is a sum of I and S too, with eigenvalues exp(+-q) if the determinant is 1.
+    q = np.where(good, 0.5 * np.log(np.where(good, ratio, 1)), 0)
+    unit = np.maximum(spread, 1e-30)
+    c, s = np.sinh(q) * (xx - yy) / unit, np.sinh(q) * 2 * xy / unit
+    step = np.stack([np.cosh(q) + c, s, s, np.cosh(q) - c], 1).reshape(-1, 2, 2)
+    return step.astype(np.float32), ratio
+
+
+def axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(N,) short and (N,) long half-axis of each (N, 2, 2) shape."""
+    a, b, c, d = shape.reshape(-1, 4).astype(np.float64).T
+    # Sum and difference of the singular values.
+    total, difference = np.hypot(a + d, b - c), np.hypot(a - d, b + c)
+    return np.abs(total - difference) / 2, (total + difference) / 2
+
+
+class AffNetDetector:
+    """Hessian keypoints whose shape, and optionally orientation, published networks tell.
+
+    Args:
+        shape_weights: the published AffNet.pth.
+        orientation_weights: the published OriNet.pth; without it the dominant gradient decides.
+    """
+
+    def __init__(self, shape_weights: Path, orientation_weights: Path | None = None) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("torch", "train") from error
+        from hardnet.nets.shape import load_affnet, load_orinet
+
+        self._torch = torch
+        self._affnet = load_affnet(shape_weights)
+        self._orinet = load_orinet(orientation_weights) if orientation_weights else None
+
+    def __call__(
+        self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
+    ) -> tuple[Frames, NDArray[np.float32]]:
+        """See :class:`hardnet.detectors.Detector`."""
+        places = find_places(image)
+        frames, scores = places.frames()[:keypoints], places.scores[:keypoints]
+        frames = self.shape(image, frames)
+        short, long = axes(frames[:, :, :2])
+        good = long < MAX_STRETCH * short
+        frames, scores = frames[good], scores[good]
+        if upright:
+            return frames, scores
+        return self.orient(image, frames) if self._orinet else orient(image, frames), scores
+
+    def shape(self, image: NDArray[np.uint8], frames: Frames) -> Frames:
+        """Upright round frames (N, 2, 3) with the shape AffNet gives them; the area stays."""
+        out = frames.copy()
+        with self._torch.inference_mode():
+            for part in _batches(frames):
+                shapes = self._affnet.shapes(self._patches(image, frames[part])).numpy()
+                out[part, :, :2] = frames[part, :, :2] @ shapes
+        return out
+
+    def orient(self, image: NDArray[np.uint8], frames: Frames) -> Frames:
+        """Frames (N, 2, 3) turned, within their shape, by OriNet."""
+        if self._orinet is None:
+            raise HardnetError("this detector was loaded without OriNet's weights")
+        angles = np.zeros(len(frames))
+        with self._torch.inference_mode():
+            for part in _batches(frames):
+                angles[part] = self._orinet.angles(self._patches(image, frames[part])).numpy()
+        return turn(frames, angles)
+
+    def _patches(self, image: NDArray[np.uint8], frames: Frames) -> Tensor:
+        patches = cut_patches(image, frames, PATCH_SIZE)[:, None].astype(np.float32)
+        return self._torch.from_numpy(patches)
+
+
+def _batches(frames: Frames) -> list[slice]:
+    return [slice(i, i + _BATCH) for i in range(0, len(frames), _BATCH)]
+
+
+@lru_cache(maxsize=2)
+def load_affnet_detector(name: str) -> AffNetDetector:
+    """The detector called ``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth``."""
+    files = name.removeprefix(AFFNET).split(",")
+    if len(files) > 2 or not all(files):
+        raise HardnetError(
+            f"detector '{name}': write affnet:AffNet.pth or affnet:AffNet.pth,OriNet.pth"
+        )
+    return AffNetDetector(*map(Path, files))
