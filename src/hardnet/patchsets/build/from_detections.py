@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import dog, hessian_affine, orientation
+from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images, read_image, shrink, to_colour, to_grey
@@ -114,7 +114,7 @@ def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
     turned, _ = dog.detect(image, keypoints)
     _, first = np.unique(turned[:, :, 2], axis=0, return_index=True)
     places = orientation.upright(forget_affine_shape(turned[np.sort(first)]))
-    shaped, _ = hessian_affine.detect(image, keypoints // 2, upright=True)
+    shaped, _ = affine.detect(image, keypoints // 2, upright=True)
     return [turned, places, orientation.orient(image, shaped), shaped]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.fingerprint import file_digest
-from hardnet.detectors import Detector, affnet
+from hardnet.detectors import Detector, affine
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.store.manifest import MANIFEST
@@ -92,11 +92,11 @@ def stored_settings(
             descriptor = descriptors.registered(name, source, again)
     kind, _, files = str(kept["detector"]).partition(":")
     rebuild = "build the index again"
-    if f"{kind}:" == affnet.PREFIX:
+    if f"{kind}:" == affine.AFFNET:
         digests = kept.get("detector_weights") or []
         pairs = zip_longest(files.split(","), map(str, digests), fillvalue="")
         found = [_kept_file(file, digest, folder, rebuild) for file, digest in pairs]
-        detector = affnet.PREFIX + ",".join(found)
+        detector = affine.AFFNET + ",".join(found)
     else:
         detector = detectors.registered(kept["detector"], source, rebuild)
     plain = ("keypoints", "max_size", "upright")
