@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import declared_size, is_truncated, may_be_transparent
+from hardnet.image_files import may_be_transparent
+from hardnet.image_guard import read_image_file
 
 Source = str | os.PathLike[str] | NDArray[Any]
 """A file, or an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA."""
@@ -24,9 +25,6 @@ Pixels = NDArray[np.uint8]
 MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
-MAX_PIXELS = 1 << 28
-"""Files that claim more (268 million) are refused: 16 bytes of header would take all memory."""
-
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Names of files that are taken for images in a folder."""
 
@@ -34,13 +32,15 @@ _DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, 
 _BLOCK = 1 << 22  # values converted at once
 
 
-def read_image(source: Source) -> Pixels:
+def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     """Read an image upright (EXIF rotation applied).
 
     Args:
         source: path, or array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; uint8, uint16,
             bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that the brightest
             value becomes 255; transparent pixels become white.
+        max_bytes: files are refused that are larger, or whose decoded pixels would be; None for
+            the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
 
     Returns:
         (H, W) grey or (H, W, 3) RGB, uint8.
@@ -51,7 +51,7 @@ def read_image(source: Source) -> Pixels:
     if isinstance(source, np.ndarray):
         name, array = "the array", source
     else:
-        name, array = str(source), _decode(Path(source))
+        name, array = str(source), _decode(Path(source), max_bytes)
     pixels = _opaque(_to_uint8(array, name), name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
@@ -144,27 +144,10 @@ def quiet_opencv() -> Iterator[None]:
                 log.setLogLevel(_Quiet.level)
 
 
-def _decode(path: Path) -> NDArray[Any]:
+def _decode(path: Path, max_bytes: int | None) -> NDArray[Any]:
     """Pixels of a file in RGB(A) order, any depth."""
-    try:
-        # Not cv2.imread: it cannot open every unicode path on every system.
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise HardnetError(f"{path} does not exist: check the path") from error
-    except IsADirectoryError as error:
-        raise HardnetError(f"{path} is a folder: name one image in it") from error
-    except OSError as error:
-        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
-    if not data:
-        raise HardnetError(f"{path} is empty: copy or download it again")
-    if is_truncated(data):
-        raise HardnetError(f"{path} is truncated: copy or download it again")
-    width, height = declared_size(data) or (0, 0)
-    if width * height > MAX_PIXELS:
-        raise HardnetError(
-            f"{path} claims {width}x{height} pixels: more than {MAX_PIXELS // 10**6} million, "
-            "shrink it before"
-        )
+    # Not cv2.imread: it cannot open every unicode path on every system.
+    data = read_image_file(path, max_bytes)
     buffer = np.frombuffer(data, np.uint8)
     try:
         with quiet_opencv():

@@ -18,13 +18,14 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
 
 def register(bench: typer.Typer) -> None:
     """Add the command to ``hardnet bench``."""
-    bench.command("hpatches")(hpatches)
+    bench.command("hpatches")(reads_images(hpatches))
 
 
 def hpatches(

@@ -19,6 +19,7 @@ from hardnet.cli.bench_output import (
     labels,
 )
 from hardnet.cli.feature_options import DetectorName, Keypoints, Upright
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
@@ -30,7 +31,7 @@ LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
 
 def register(bench: typer.Typer) -> None:
     """Add the command to ``bench``."""
-    bench.command("retrieval")(retrieval)
+    bench.command("retrieval")(reads_images(retrieval))
 
 
 def retrieval(

@@ -17,13 +17,14 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 
 
 def register(bench: typer.Typer) -> None:
     """Add the commands to ``hardnet bench``."""
-    bench.command("brown")(brown)
-    bench.command("w1bs")(w1bs)
+    bench.command("brown")(reads_images(brown))
+    bench.command("w1bs")(reads_images(w1bs))
 
 
 def brown(

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from hardnet.cli.bench_output import Descriptors, Json, Output, check_output, finish, labels
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 
 
 def register(bench: typer.Typer) -> None:
     """Add the command to ``bench``."""
-    bench.command("sfm")(sfm)
+    bench.command("sfm")(reads_images(sfm))
 
 
 def sfm(

@@ -16,6 +16,7 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def register(bench: typer.Typer) -> None:
     """Add the command to ``hardnet bench``."""
-    bench.command("stereo")(stereo)
+    bench.command("stereo")(reads_images(stereo))
 
 
 def stereo(

@@ -19,6 +19,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
@@ -57,7 +58,7 @@ class Pairs(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command("colmap", help=_HELP)(_colmap)
+    app.command("colmap", help=_HELP)(reads_images(_colmap))
 
 
 def _colmap(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hardnet.cli import data_build, data_info
+from hardnet.cli.image_option import reads_images
 
 
 def register(app: typer.Typer) -> None:
@@ -16,8 +17,8 @@ def register(app: typer.Typer) -> None:
     data = typer.Typer(help="Build patch sets and look at them.", no_args_is_help=True)
     data_build.register(data)
     data_info.register(data)
-    data.command("fetch")(fetch)
-    data.command("frames")(frames)
+    data.command("fetch")(reads_images(fetch))
+    data.command("frames")(reads_images(frames))
     app.add_typer(data, name="data")
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from hardnet.cli.build_output import say, say_points, warn
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
@@ -43,7 +44,7 @@ def register(data: typer.Typer) -> None:
     """Add the command group to ``hardnet data``."""
     build = typer.Typer(help="Build a patch set.", no_args_is_help=True)
     for command in (photos, detections, colmap, sfm, sequences):
-        build.command(command.__name__)(command)
+        build.command(command.__name__)(reads_images(command))
     data.add_typer(build, name="build")
 
 

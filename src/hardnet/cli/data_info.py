@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hardnet.cli.image_option import reads_images
+
 if TYPE_CHECKING:
     from hardnet.patchsets.description import Contents, Description
 
 
 def register(data: typer.Typer) -> None:
     """Add the command to ``hardnet data``."""
-    data.command("info")(info)
+    data.command("info")(reads_images(info))
 
 
 def info(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hardnet.cli.experiment_run import Request, run
+from hardnet.cli.image_option import reads_images
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ Results = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     group = typer.Typer(help="Repeat the paper's studies of the loss, the batch and the recipe.")
-    group.command("ablation")(ablation)
-    group.command("batch-size")(batch_size)
-    group.command("recipes")(recipes)
-    group.command("gradients")(gradients)
+    group.command("ablation")(reads_images(ablation))
+    group.command("batch-size")(reads_images(batch_size))
+    group.command("recipes")(reads_images(recipes))
+    group.command("gradients")(reads_images(gradients))
     group.command("curves")(curves)
     app.add_typer(group, name="experiment", no_args_is_help=True)
 

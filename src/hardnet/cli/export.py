@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from hardnet.cli.image_option import reads_images
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _CHECKED = 1024
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command()(export)
+    app.command()(reads_images(export))
 
 
 def export(

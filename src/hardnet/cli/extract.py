@@ -17,6 +17,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 
@@ -36,7 +37,7 @@ Exit code 0: all photos are described. 1: some were skipped, or the output canno
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command("extract", help=_HELP)(_extract)
+    app.command("extract", help=_HELP)(reads_images(_extract))
 
 
 def _extract(

@@ -21,6 +21,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.lines import say
 from hardnet.cli.stage import Stage
 
@@ -67,9 +68,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def register(group: typer.Typer) -> None:
     """Add the commands to ``hardnet index``."""
-    group.command("build", help=_BUILD)(_build)
-    group.command("add", help=_ADD)(_add)
-    group.command("vocabulary", help=_VOCABULARY)(_vocabulary)
+    group.command("build", help=_BUILD)(reads_images(_build))
+    group.command("add", help=_ADD)(reads_images(_add))
+    group.command("vocabulary", help=_VOCABULARY)(reads_images(_vocabulary))
 
 
 def _build(

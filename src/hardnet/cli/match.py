@@ -18,6 +18,7 @@ from hardnet.cli.feature_options import (
     MaxSize,
     Upright,
 )
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.lines import say
 from hardnet.cli.match_cameras import cameras, given_cameras
 from hardnet.cli.match_output import to_json, to_table, why_not
@@ -67,7 +68,7 @@ class Estimator(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command("match", help=_HELP)(_match)
+    app.command("match", help=_HELP)(reads_images(_match))
 
 
 def _match(

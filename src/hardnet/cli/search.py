@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from hardnet.cli.cluster_option import Cluster, opened
 from hardnet.cli.feature_options import KnownDescriptor
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.lines import say
 from hardnet.errors import HardnetError
 
@@ -37,7 +38,7 @@ Exit code 0: something was found. 1: nothing was, or the query cannot be read.
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command("search", help=_HELP)(_search)
+    app.command("search", help=_HELP)(reads_images(_search))
 
 
 def _search(

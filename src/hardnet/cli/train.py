@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from hardnet.cli.image_option import reads_images
 from hardnet.cli.training_bar import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command()(train)
+    app.command()(reads_images(train))
 
 
 def train(

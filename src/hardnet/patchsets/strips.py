@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_guard import read_image_file, require_regular_file
 from hardnet.images import quiet_opencv
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -23,6 +24,7 @@ _BMP = b"BM"
 def picture_size(path: Path) -> tuple[int, int]:
     """(width, height) of a png or bmp file; nothing is decoded, but a file cut short is noticed."""
     try:
+        require_regular_file(path)
         with path.open("rb") as stream:
             head = stream.read(34)
             length = stream.seek(0, 2)
@@ -53,7 +55,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     """(H, W) grey pixels of a png or bmp file; colour is converted."""
     width, height = picture_size(path)
     # Not cv2.imread: it cannot open every unicode path on every system.
-    data = np.frombuffer(path.read_bytes(), np.uint8)
+    data = np.frombuffer(read_image_file(path), np.uint8)
     pixels = None
     with suppress(cv2.error), quiet_opencv():
         pixels = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_guard import check_frame
 
 
 def read_frames(
@@ -31,6 +32,9 @@ def read_frames(
     if last is not None and last < first:
         raise HardnetError(f"{path}: the last frame, {last}, is before the first, {first}")
     video = cv2.VideoCapture(str(path))
+    check_frame(
+        path, int(video.get(cv2.CAP_PROP_FRAME_WIDTH)), int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    )
     number = 0
     # Read one by one: seeking is inexact in most codecs and would not be reproducible.
     while last is None or number <= last:

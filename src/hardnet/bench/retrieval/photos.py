@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import declared_size
+from hardnet.image_guard import read_image_file
+from hardnet.image_headers import read_header
 from hardnet.images import Pixels, read_image, to_grey
 from hardnet.interop.entry import state_of
 from hardnet.interop.image_names import named_images
@@ -159,11 +160,9 @@ def usual_size(files: Iterable[Path]) -> tuple[int, int]:
     """(width, height) of most of these photos."""
     sizes: Counter[tuple[int, int]] = Counter()
     for path in files:
-        size = declared_size(path.read_bytes())
-        if size is None:
-            height, width = read_image(path).shape[:2]
-            size = width, height
-        sizes[size] += 1
+        header = read_header(read_image_file(path))
+        assert header is not None  # or it would not have been read
+        sizes[header.width, header.height] += 1
     return sizes.most_common(1)[0][0]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_guard import read_image_file
 from hardnet.sfm.colmap import DATABASE, find_models, is_model, require_pycolmap
 from hardnet.stored_names import check_inside
 
@@ -165,9 +166,8 @@ def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
         path: the photo.
         size: width and height that its camera has.
     """
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    flags = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
-    image = cv2.imdecode(data, flags) if len(data) else None
+    data = np.frombuffer(read_image_file(path), np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise HardnetError(f"{path} is damaged or not an image OpenCV can read")
     height, width = image.shape
