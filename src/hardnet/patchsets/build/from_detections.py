@@ -113,7 +113,7 @@ def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
     """Frames of each of the :data:`KINDS`, strongest first."""
     turned, _ = dog.detect(image, keypoints)
     _, first = np.unique(turned[:, :, 2], axis=0, return_index=True)
-    places = orientation.upright(forget_affine_shape(turned[np.sort(first)]))
+    places = orientation.upright_form(forget_affine_shape(turned[np.sort(first)]))
     shaped, _ = affine.detect(image, keypoints // 2, upright=True)
     return [turned, places, orientation.orient(image, shaped), shaped]
 
@@ -200,7 +200,7 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
                 continue
             true = transform(seeds[kind], homography)
             if KINDS[kind].endswith("upright") and len(true):
-                true = orientation.upright(true)
+                true = orientation.upright_form(true)
             match = pair_frames(true, found, settings)
             carry = np.flatnonzero((match < 0) & (rng.random(len(match)) < settings.carried))
             hit = np.flatnonzero(match >= 0)
