@@ -5,13 +5,14 @@ PY := .venv/bin/python
 # Workers of the test and benchmark tools must find the venv's programs, too.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint docs bench clean
 
 help:
 	@echo "make demo      match a real stereo pair with the light install, check it with its disparity"
 	@echo "make test      the tests that take seconds"
 	@echo "make test-all  all tests: also trains, builds the wheel and installs it in an empty venv"
-	@echo "make lint      ruff and mypy"
+	@echo "make lint      ruff, mypy, the direction of imports, the examples of the public API"
+	@echo "make docs      the documentation as a site, in site/"
 	@echo "make bench     the speed benchmarks of benchmarks/"
 	@echo "make clean     remove .venv and everything that was built"
 
@@ -19,7 +20,7 @@ demo: .venv/.demo
 	$(PY) examples/demo.py
 
 test: .venv/.dev
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-all: .venv/.dev
 	$(PY) -m pytest
@@ -28,12 +29,17 @@ lint: .venv/.dev
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest --doctest-modules src/hardnet --ignore=src/hardnet/web
+
+docs: .venv/.dev
+	$(PY) -m mkdocs build --strict --quiet
 
 bench: .venv/.dev
 	@set -e; for script in benchmarks/*.py; do echo "$(PY) $$script"; $(PY) $$script; done
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf .venv build dist demo site .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
