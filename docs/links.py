@@ -1,7 +1,7 @@
-"""A hook of mkdocs: the front page is the README, and links to the code leave the site.
+"""A hook of mkdocs: the front page is the README, and links to the code become plain text.
 
-Pages are written for readers of the repository, where ``../src/x.py`` is a file. On the site it is
-not, so such a link becomes its own text; links of the README into ``docs/`` become links of the site.
+Pages are written for readers of the repository, where ``../src/x.py`` is a file; on the site it is
+not. Links of the README into ``docs/`` become links of the site.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./|src/|results/|examples/|recipes/|CHANGELOG|CONTRIBUTING)[^)]*\)")
+_FOLDERS = r"\.\./|src/|results/|examples/|recipes/|CHANGELOG|CONTRIBUTING"
+_OUTSIDE = re.compile(rf"\[([^\]]+)\]\((?:{_FOLDERS})[^)]*\)")
 _IMAGE_OUTSIDE = re.compile(r"!\[[^\]]*\]\(\.\./[^)]*\)")
 
 
