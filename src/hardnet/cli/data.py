@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     data_info.register(data)
     data.command("fetch")(reads_images(fetch))
     data.command("frames")(reads_images(frames))
+    data.command("light")(reads_images(light))
     app.add_typer(data, name="data")
 
 
@@ -74,3 +75,19 @@ def frames(
         print(json.dumps({"files": [str(file) for file in written]}))
     else:
         print(f"{len(written)} frames in {output}")
+
+
+def light(
+    photo: Annotated[Path, typer.Argument(help="A colour photograph.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write.")],
+    seed: Annotated[int, typer.Option(help="Of the random changes.")] = 0,
+) -> None:
+    """Draw a photograph under the changes of light that `data build detections` makes.
+
+    Example: hardnet data light house.jpg -o light.jpg
+    """
+    from hardnet.images import read_image, to_colour, write_image
+    from hardnet.patchsets.build.light import draw_changes
+
+    write_image(output, draw_changes(to_colour(read_image(photo)), seed=seed))
+    print(f"{output}: one row for each change of light, the photograph on the left")

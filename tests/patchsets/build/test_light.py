@@ -164,3 +164,12 @@ def test_random_light_is_grey_uint8_and_follows_the_seed(photo: np.ndarray) -> N
     assert out.dtype == np.uint8
     assert np.array_equal(out, light.random_light(pixels, rng(5)))
     assert not np.array_equal(out, light.random_light(pixels, rng(6)))
+
+
+def test_the_picture_of_all_changes_begins_each_row_with_the_photograph(photo: np.ndarray) -> None:
+    pixels = (photo * 255).astype(np.uint8)
+    picture = light.draw_changes(pixels, columns=3, width=80)
+    assert picture.shape == ((len(CHANGES) + 2) * (20 + 60), 3 * 80, 3)
+    rows = picture.reshape(len(CHANGES) + 2, 80, 240, 3)[:, 20:]
+    assert (rows[:, :, :80] == rows[0, :, :80]).all()
+    assert (np.abs(rows[:, :, 80:160].astype(int) - rows[:, :, :80]).mean((1, 2, 3)) > 2).all()

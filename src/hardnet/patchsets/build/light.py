@@ -166,6 +166,40 @@ def random_light(
     return np.asarray(np.clip(grey * 255 + 0.5, 0, 255), np.uint8)
 
 
+def draw_changes(
+    pixels: NDArray[np.uint8], columns: int = 4, seed: int = 0, width: int = 240
+) -> NDArray[np.uint8]:
+    """(H, W, 3) a picture of what the changes do: a row for each, and one of all together.
+
+    Args:
+        pixels: (h, w, 3) RGB photograph.
+        columns: pictures in a row; the first shows the photograph itself.
+        seed: of the draws.
+        width: of each picture in pixels.
+    """
+    height = round(width * pixels.shape[0] / pixels.shape[1])
+    small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+    image: Image = np.asarray(small, np.float32) / np.float32(255)
+
+    def grey(change: Callable[[np.random.Generator], NDArray[np.uint8]]) -> list[Image]:
+        drawn = [change(np.random.default_rng([seed, k])) for k in range(1, columns)]
+        return [np.repeat(np.asarray(each, np.float32)[:, :, None] / 255, 3, 2) for each in drawn]
+
+    rows = {
+        name: [change(image, np.random.default_rng([seed, k]), 1.0) for k in range(1, columns)]
+        for name, change in CHANGES.items()
+    }
+    rows["grey"] = grey(lambda rng: np.asarray(random_grey(image, rng) * 255, np.uint8))
+    rows["all"] = grey(lambda rng: random_light(small, rng))
+    label = 20
+    lines = []
+    for name, drawn in rows.items():
+        heading = np.full((label, columns * width, 3), 255, np.uint8)
+        cv2.putText(heading, name, (4, 14), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (0, 0, 0), 1)
+        lines += [heading, np.asarray(np.hstack([image, *drawn]) * 255 + 0.5, np.uint8)]
+    return np.vstack(lines)
+
+
 def _in_range(values: NDArray[np.float32]) -> Image:
     return np.asarray(np.clip(values, 0, 1), np.float32)
 
