@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hardnet.cli import (
+    bench_development,
     bench_hpatches,
     bench_pairs,
     bench_retrieval,
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     bench_stereo.register(bench)
     bench_sfm.register(bench)
     bench_retrieval.register(bench)
+    bench_development.register(bench)
     bench.command("report")(report)
     bench.command("table")(table)
     bench.command("refresh")(refresh)

@@ -56,6 +56,21 @@ def labels(specs: Sequence[Spec]) -> list[str]:
     return [f"{s.label}[{s.trained}]" if s.trained else s.label for s in specs]
 
 
+def detector_names(text: str) -> list[str]:
+    """Names, and ``affnet:A.pth,O.pth`` whose comma belongs to it, checked before any work."""
+    from hardnet import detectors
+
+    names: list[str] = []
+    for word in text.split(","):
+        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
+            names[-1] += f",{word}"
+        else:
+            names.append(word.strip())
+    for name in names:
+        detectors.load(name)
+    return list(dict.fromkeys(names))
+
+
 def finish(
     body: Mapping[str, Any],
     settings: Mapping[str, Any],

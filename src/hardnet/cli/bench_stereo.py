@@ -13,6 +13,7 @@ from hardnet.cli.bench_output import (
     Output,
     StoreFolder,
     check_output,
+    detector_names,
     finish,
     labels,
 )
@@ -101,7 +102,7 @@ def stereo(
         model=model,  # type: ignore[arg-type]  # Protocol says which there are
         strategy=protocols.strategy_by_name(strategy, ratio),
     )
-    found_by = _detectors(detectors)
+    found_by = detector_names(detectors)
     specs = parse_specs(descriptors)
     contestants = {spec.label: load(spec.spec) for spec in specs}
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
@@ -119,21 +120,6 @@ def stereo(
         "rows": rows,
     }
     finish(body, settings, [each.folder for each in opened], output, json_)
-
-
-def _detectors(text: str) -> list[str]:
-    """Names, and ``affnet:A.pth,O.pth`` whose comma belongs to it, checked before any work."""
-    from hardnet import detectors
-
-    names: list[str] = []
-    for word in text.split(","):
-        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
-            names[-1] += f",{word}"
-        else:
-            names.append(word.strip())
-    for name in names:
-        detectors.load(name)
-    return list(dict.fromkeys(names))
 
 
 def _about(opened: OpenSet) -> dict[str, Any]:

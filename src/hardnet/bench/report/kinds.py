@@ -12,6 +12,7 @@ from hardnet.bench.report import (
     brown,
     describe,
     detect,
+    development,
     experiment,
     extract_folder,
     figure_bars,
@@ -100,6 +101,9 @@ KINDS: Mapping[str, Kind] = {
     ),
     "assign_words": Kind(assign_words.tables),
     "hpatches_scale": Kind(hpatches_scale.tables),
+    "pose": Kind(development.pose_tables, {"curves": development.draw_pose}),
+    "light": Kind(development.light_tables, {"bars": development.draw_light}),
+    "ratio": Kind(development.ratio_tables, {"bars": development.draw_ratio}),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
 
