@@ -135,7 +135,7 @@ def measure(
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[LightScore]]:
     """Camera -> the scores of its pairs, for one descriptor and way to find keypoints."""
-    scores = {}
+    scores: dict[str, list[LightScore]] = {}
     for camera in cameras:
         features = {path: photos.features(path, descriptor) for path in camera.frames}
         scores[camera.name] = []

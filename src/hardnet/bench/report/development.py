@@ -60,6 +60,11 @@ def ratio_tables(results: Results) -> list[Table]:
     return [_summary(results, RATIO), _scores(results, RATIO)]
 
 
+def has_report(results: Results, name: str) -> bool:
+    """Figures show the scenes that report."""
+    return any(one["interval"][0] is not None for one in (e["report"] for e in results["entries"]))
+
+
 def draw_pose(results: Results, path: Path) -> None:
     """One panel per setup: the share of pairs below 1 to 20 degrees, reported scenes."""
     setups = _setups(results)

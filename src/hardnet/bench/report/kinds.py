@@ -101,9 +101,15 @@ KINDS: Mapping[str, Kind] = {
     ),
     "assign_words": Kind(assign_words.tables),
     "hpatches_scale": Kind(hpatches_scale.tables),
-    "pose": Kind(development.pose_tables, {"curves": development.draw_pose}),
-    "light": Kind(development.light_tables, {"bars": development.draw_light}),
-    "ratio": Kind(development.ratio_tables, {"bars": development.draw_ratio}),
+    "pose": Kind(
+        development.pose_tables, {"curves": development.draw_pose}, development.has_report
+    ),
+    "light": Kind(
+        development.light_tables, {"bars": development.draw_light}, development.has_report
+    ),
+    "ratio": Kind(
+        development.ratio_tables, {"bars": development.draw_ratio}, development.has_report
+    ),
     "w1bs": Kind(w1bs.tables, {"curves": figure_w1bs.draw}),
 }
 

@@ -1,0 +1,61 @@
+"""The students of DesDis: published weights load, fit, and describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hardnet import descriptors
+from hardnet.nets import build_net
+from hardnet.nets.checkpoints import load_net, read_checkpoint
+
+MULTIPLY_ADDS = {8: 0.38, 16: 1.35, 24: 2.91, 32: 5.05}
+"""Millions per patch, as published."""
+
+
+@pytest.fixture
+def published(data: Path) -> Path:
+    folder = data.parent / "weights" / "desdis"
+    if not folder.is_dir():
+        pytest.skip(f"no published weights in {folder}")
+    return folder
+
+
+@pytest.mark.parametrize("width", MULTIPLY_ADDS)
+def test_published_weights_are_recognised(published: Path, width: int) -> None:
+    path = published / f"DesDis-{width}.pth"
+    assert read_checkpoint(path).net == f"student{width}"
+    assert descriptors.load(path).dim == 128
+
+
+@pytest.mark.parametrize(("width", "millions"), MULTIPLY_ADDS.items())
+def test_the_cost_is_the_published_one(width: int, millions: float) -> None:
+    sides = iter((16, 8, 4, 4, 1))
+    net = build_net(f"student{width}")
+    convolutions = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
+    cost = sum(m.weight.numel() * side**2 for m, side in zip(convolutions, sides, strict=True))
+    assert cost / 1e6 == pytest.approx(millions, abs=0.02)
+
+
+def test_values_by_plain_functions(published: Path, patches: torch.Tensor) -> None:
+    path = published / "DesDis-32.pth"
+    state = torch.load(path, map_location="cpu", weights_only=True)
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        mean, variance = state[f"{name}.running_mean"], state[f"{name}.running_var"]
+        return (x - mean[:, None, None]) / torch.sqrt(variance[:, None, None] + 1e-5)
+
+    mean, std = patches.mean((2, 3), keepdim=True), patches.std((2, 3), keepdim=True, correction=0)
+    x = (patches - mean) / std
+    layers = (("layer1.1", "layer1.2"), ("layer2.0", "layer2.1"), ("layer3.0", "layer3.1"))
+    for convolution, following in layers:
+        x = F.conv2d(x, state[f"{convolution}.weight"], stride=2, padding=1)
+        x = F.relu(norm(x, following))
+    x = F.relu(norm(F.conv2d(x, state["layer3.3.weight"], padding=1), "layer3.4"))
+    x = norm(F.conv2d(x, state["desc.1.weight"], state["desc.1.bias"]), "desc.2")
+    with torch.inference_mode():
+        ours = load_net(path)(patches)
+    torch.testing.assert_close(ours, F.normalize(x.flatten(1)), atol=2e-5, rtol=0)
