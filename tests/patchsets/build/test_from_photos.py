@@ -70,16 +70,15 @@ def test_a_photo_does_not_depend_on_its_neighbours(album: Path, tmp_path: Path) 
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(album / "coffee.png", alone)
-    full, _ = patches_of_photo(album / "coffee.png", "coffee.png", SETTINGS)
-    single, _ = patches_of_photo(alone / "coffee.png", "coffee.png", SETTINGS)
+    full = patches_of_photo(album / "coffee.png", "coffee.png", SETTINGS).patches
+    single = patches_of_photo(alone / "coffee.png", "coffee.png", SETTINGS).patches
     assert np.array_equal(full, single)
 
 
 def test_another_seed_gives_other_patches(album: Path) -> None:
-    one, _ = patches_of_photo(album / "coffee.png", "coffee.png", SETTINGS)
-    other, _ = patches_of_photo(
-        album / "coffee.png", "coffee.png", PhotoSettings(points=60, views=3, max_size=500, seed=6)
-    )
+    one = patches_of_photo(album / "coffee.png", "coffee.png", SETTINGS).patches
+    settings = PhotoSettings(points=60, views=3, max_size=500, seed=6)
+    other = patches_of_photo(album / "coffee.png", "coffee.png", settings).patches
     assert one.shape != other.shape or not np.array_equal(one, other)
 
 

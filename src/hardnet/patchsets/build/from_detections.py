@@ -27,10 +27,12 @@ from hardnet.patchsets.brown import PATCH
 from hardnet.patchsets.brown_writer import BrownWriter
 from hardnet.patchsets.build.from_photos import (
     BuildReport,
+    PhotoPatches,
     PhotoSettings,
     apart,
     informative,
     inside,
+    keep_pairs,
 )
 from hardnet.patchsets.build.light import random_light
 from hardnet.patchsets.build.ordered_map import ordered_map
@@ -90,23 +92,6 @@ class DetectionSettings:
     min_detail: float = 3.0
     pairs: int = 100_000
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class PhotoPatches:
-    """Patches of one photo.
-
-    Attributes:
-        patches: (n, 64, 64) uint8.
-        points: (n,) numbered from 0 and contiguous.
-        images: (n,) the view of the photo, another number for each kind of keypoint.
-        detected: patches that were detected rather than carried.
-    """
-
-    patches: NDArray[np.uint8]
-    points: NDArray[np.int64]
-    images: NDArray[np.int64]
-    detected: int
 
 
 def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
@@ -175,20 +160,19 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
     height, width = photo.shape[:2]
     grey = to_grey(photo)
     seeds = [_seeds(grey, frames, settings, rng) for frames in detect(grey, settings.keypoints)]
-    rows: list[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]] = []
+    rows: list[PhotoPatches] = []
     first_point = np.cumsum([0, *map(len, seeds)])
     stride = settings.views + 1
-    detected = 0
 
     def cut(
         picture: NDArray[np.uint8], frames: Frames, points: NDArray[np.int64], image: int
-    ) -> int:
+    ) -> None:
         fits = inside(frames, width, height)
         frames, points = frames[fits], points[fits]
         patches = cut_patches(picture, frames, PATCH)
         good = informative(patches, _contrast(settings))
-        rows.append((patches[good], points[good], np.full(int(good.sum()), image)))
-        return len(patches)
+        points = points[good]
+        rows.append(PhotoPatches(patches[good], points, np.full_like(points, image)))
 
     for kind, frames in enumerate(seeds):
         cut(grey, frames, np.arange(len(frames)) + first_point[kind], kind * stride)
@@ -207,9 +191,9 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
             shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
             shape = jitter(shape, rng, amount=0.5)
             image = kind * stride + view
-            detected += cut(picture, found[match[hit]], hit + first_point[kind], image)
+            cut(picture, found[match[hit]], hit + first_point[kind], image)
             cut(picture, shape, carry + first_point[kind], image)
-    return _keep_pairs(rows, detected)
+    return keep_pairs(rows)
 
 
 def _contrast(settings: DetectionSettings) -> PhotoSettings:
@@ -246,20 +230,6 @@ def _random_picture(
     return random_light_and_sensor(to_grey(photo), rng)
 
 
-def _keep_pairs(
-    rows: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]], detected: int
-) -> PhotoPatches:
-    """Only points with at least two patches, renumbered without gaps and made contiguous."""
-    patches, points, images = (np.concatenate(column) for column in zip(*rows, strict=True))
-    _, number, counts = np.unique(points, return_inverse=True, return_counts=True)
-    new = np.cumsum(counts > 1) - 1
-    good = counts[number] > 1
-    order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]
-    return PhotoPatches(
-        patches[order], new[number[order]], images[order].astype(np.int64), detected
-    )
-
-
 def build_from_detections(
     folders: Sequence[Path],
     output: Path,
@@ -279,18 +249,16 @@ def build_from_detections(
     photos = [(path, folder) for folder in folders for path in list_images(folder)]
     names = [path.relative_to(folder).as_posix() for path, folder in photos]
     skipped: list[str] = []
-    next_point = next_image = detected = 0
+    next_point = 0
     with BrownWriter(output) as writer:
         jobs = [(path, name) for (path, _), name in zip(photos, names, strict=True)]
         for k, result in enumerate(ordered_map(partial(_of_job, settings=settings), jobs, workers)):
             if result is None:
                 skipped.append(names[k])
             elif len(result.points):
-                images = result.images + next_image
+                images = result.images + k * len(KINDS) * (settings.views + 1)
                 writer.add(result.patches, result.points + next_point, k, images)
                 next_point += int(result.points[-1]) + 1
-                detected += result.detected
-            next_image += len(KINDS) * (settings.views + 1)
             if progress:
                 progress(k + 1, len(photos), names[k] if result is None else None)
         about = {
@@ -298,7 +266,6 @@ def build_from_detections(
             "settings": asdict(settings),
             "photos": names,
             "skipped": skipped,
-            "detected": detected,
         }
         files = {"set.json": json.dumps(about, indent=1) + "\n"}
         size = writer.finish(settings.pairs, settings.seed, files)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -80,9 +80,22 @@ class BuildReport:
     skipped: tuple[str, ...]
 
 
-def patches_of_photo(
-    path: Path, name: str, settings: PhotoSettings
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+@dataclass(frozen=True)
+class PhotoPatches:
+    """Patches of one photo.
+
+    Attributes:
+        patches: (n, 64, 64) uint8.
+        points: (n,) numbered from 0 in this photo and contiguous.
+        images: (n,) the view of the photo that each was cut from.
+    """
+
+    patches: NDArray[np.uint8]
+    points: NDArray[np.int64]
+    images: NDArray[np.int64]
+
+
+def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
     """Corresponding patches of one photo.
 
     Args:
@@ -92,7 +105,6 @@ def patches_of_photo(
         settings: see :class:`PhotoSettings`.
 
     Returns:
-        (n, 64, 64) patches and their (n,) points, numbered from 0 in this photo and contiguous;
         None if the file cannot be read as an image.
     """
     image = _read_grey(path, settings.max_size)
@@ -101,7 +113,7 @@ def patches_of_photo(
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
     frames = choose_frames(image, settings.points, rng)
-    patches, points = [], []
+    rows: list[PhotoPatches] = []
     for view in range(settings.views + 1):
         if view == 0:
             picture, moved = image, frames
@@ -114,9 +126,9 @@ def patches_of_photo(
             moved = jitter(moved, rng, amount=_amounts(settings.jitter, len(frames), rng))
         cut = cut_patches(picture, moved, PATCH)
         good = inside(moved, width, height) & informative(cut, settings)
-        patches.append(cut[good])
-        points.append(np.flatnonzero(good))
-    return _keep_pairs(np.concatenate(patches), np.concatenate(points))
+        points = np.flatnonzero(good)
+        rows.append(PhotoPatches(cut[good], points, np.full_like(points, view)))
+    return keep_pairs(rows)
 
 
 def _amounts(most: float, count: int, rng: np.random.Generator) -> NDArray[np.float64] | float:
@@ -173,15 +185,16 @@ def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
     return keep
 
 
-def _keep_pairs(
-    patches: NDArray[np.uint8], points: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Only points with at least two patches, renumbered without gaps and made contiguous."""
+def keep_pairs(rows: Sequence[PhotoPatches]) -> PhotoPatches:
+    """All patches of points that have at least two, renumbered without gaps, point by point."""
+    patches = np.concatenate([row.patches for row in rows])
+    points = np.concatenate([row.points for row in rows])
+    images = np.concatenate([row.images for row in rows])
     _, number, counts = np.unique(points, return_inverse=True, return_counts=True)
     new = np.cumsum(counts > 1) - 1
     good = counts[number] > 1
     order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]
-    return patches[order], new[number[order]].astype(np.int64)
+    return PhotoPatches(patches[order], new[number[order]].astype(np.int64), images[order])
 
 
 def _read_grey(path: Path, max_size: int) -> NDArray[np.uint8] | None:
@@ -218,10 +231,10 @@ def build_from_photos(
         for k, result in enumerate(ordered_map(cut, jobs, workers)):
             if result is None:
                 skipped.append(names[k])
-            elif len(result[0]):
-                patches, points = result
-                writer.add(patches, points + next_point, group=k)
-                next_point += int(points[-1]) + 1
+            elif len(result.points):
+                images = result.images + k * (settings.views + 1)
+                writer.add(result.patches, result.points + next_point, k, images)
+                next_point += int(result.points[-1]) + 1
             if progress:
                 progress(k + 1, len(photos), names[k] if result is None else None)
         about = {
@@ -236,7 +249,5 @@ def build_from_photos(
     return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
 
 
-def _patches_of_job(
-    job: tuple[Path, str], settings: PhotoSettings
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+def _patches_of_job(job: tuple[Path, str], settings: PhotoSettings) -> PhotoPatches | None:
     return patches_of_photo(*job, settings)
