@@ -9,7 +9,6 @@ Example: HARDNET_DATA=data python benchmarks/assign_words.py
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -23,6 +22,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import provenance
 from hardnet.features import Features
@@ -88,8 +88,7 @@ def main(
             photos,
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:

@@ -5,7 +5,6 @@ Example: python benchmarks/describe.py --images photos
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import provenance
 from hardnet.descriptors import WEIGHTS, load
@@ -87,8 +87,7 @@ def main(
             [weights / f"{name}.onnx" for name in ("hardnet", "hardnet-int8")],
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _fill(patches: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:

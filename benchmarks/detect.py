@@ -20,6 +20,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import detectors, provenance
 from hardnet.bench.repeatability import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
@@ -127,8 +128,7 @@ def main(
             [path for sequence in sequences for path in sequence.files],
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _mean(rows: list[dict[str, Any]], sequence: str, name: str) -> str:

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from report.tables import write
 
 from hardnet import descriptors, detectors, provenance
 from hardnet.errors import HardnetError
@@ -77,8 +78,7 @@ def main(
             paths,
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _default_folders() -> list[Path]:

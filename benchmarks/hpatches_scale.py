@@ -9,7 +9,6 @@ Example: python benchmarks/hpatches_scale.py --quick
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import shlex
 import sys
@@ -25,6 +24,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from plain import hpatches as plain
+from report.tables import write
 
 from hardnet import provenance
 from hardnet.bench.hpatches import matching, retrieval, run, verification
@@ -88,8 +88,7 @@ def main(
             | {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE},
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def measure(task: str, size: float) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Example: HARDNET_DATA=data python benchmarks/match_descriptors.py
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import provenance
 from hardnet.features import Features
@@ -81,8 +81,7 @@ def main(
             photos,
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def descriptors(count: int) -> tuple[Rows, Rows]:

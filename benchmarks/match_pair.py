@@ -9,7 +9,6 @@ Example: python benchmarks/match_pair.py
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -23,6 +22,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import detectors, provenance
 from hardnet.descriptors import WEIGHTS, load
@@ -92,8 +92,7 @@ def main(
             [image_a, image_b, WEIGHTS / "hardnet.onnx", WEIGHTS / "hardnet-int8.onnx"],
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float64] | None]:

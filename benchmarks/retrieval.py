@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 
 from hardnet import descriptors, provenance
 from hardnet.bench.retrieval.asmk_peer import NAME as ASMK
@@ -160,8 +161,7 @@ def main(
             list(collection.images.values()),
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def _measure(

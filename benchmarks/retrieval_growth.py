@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from report.tables import write
 from synthetic.collection import Collection, measure_shape
 
 from hardnet import provenance
@@ -89,8 +90,7 @@ def main(
         "rows": rows,
         "provenance": provenance.collect(command, chosen, paths),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def grow(

@@ -13,7 +13,6 @@ Example: python benchmarks/train_step.py --quick
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import shlex
 import sys
@@ -28,6 +27,7 @@ import numpy as np
 import torch
 import typer
 from plain.train_step import plain_step
+from report.tables import write
 from torch import Tensor
 
 from hardnet import provenance
@@ -106,8 +106,7 @@ def main(
             settings | {"repetitions": repetitions, "dropout": 0.0},
         ),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, output)
 
 
 def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> dict[str, float]:

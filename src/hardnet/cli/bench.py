@@ -45,7 +45,8 @@ def report(
 
     Example: hardnet bench report hpatches.json -o report
     """
-    from hardnet.bench.report import read_results, write_report
+    from hardnet.bench.report import read_results
+    from hardnet.bench.report.document import write_report
 
     for path in write_report(read_results(results), output, results.stem):
         print(path)
@@ -79,11 +80,11 @@ def refresh(
 
     Example: hardnet bench refresh README.md docs/results.md
     """
-    from hardnet.bench import document
+    from hardnet.bench.report.document import refresh as refreshed
 
     for path in documents:
         try:
             text = path.read_text()
         except OSError as error:
             raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
-        path.write_text(document.refresh(text, Path.cwd()))
+        path.write_text(refreshed(text, Path.cwd()))

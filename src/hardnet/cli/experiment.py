@@ -153,10 +153,11 @@ def gradients(
     Example: hardnet experiment gradients -o gradients.png
     """
     try:
-        from hardnet.experiments.gradient_figure import draw
+        from hardnet.bench.report.experiment import draw_gradients
+
+        draw_gradients(output)
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    draw(output)
     print(output)
 
 
@@ -168,7 +169,7 @@ def curves(
 
     Example: hardnet experiment curves runs/a runs/b -o curves.png
     """
-    from hardnet.experiments.curves_figure import draw
+    from hardnet.bench.report.experiment import draw_training
 
-    draw(runs, output)
+    draw_training(runs, output)
     print(output)

@@ -130,10 +130,10 @@ def _work(experiment: Experiment, console: Console) -> list[Any]:
 
 def _draw(results: dict[str, Any], path: Path, console: Console) -> None:
     """The figure, where matplotlib is installed: a long experiment must not end in an error."""
-    from hardnet.bench.report import figure_experiment
+    from hardnet.bench.report import figure
 
     if find_spec("matplotlib") is None:
         console.print('no figure: pip install "hardnet[report]", then run again', markup=False)
         return
-    figure_experiment.draw(results, path)
+    figure(results, path)
     console.print(f"figure: {escape(str(path))}", soft_wrap=True)

@@ -1,36 +1,47 @@
-"""Tables of the Brown benchmark, after Table 1 of the paper."""
+"""The Brown benchmark, after Table 1 of the paper."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet.bench.report.cells import MISSING, bold_best, interval, number
-from hardnet.bench.report.latex import SAME
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas, line_style, log_ticks, name_rows
+from hardnet.bench.report.table import SAME, Column, Results, Table, Value, interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PERCENT = "{:.2f}"
 _WEIGHTS = re.compile(r"\.(params|pth|pt|onnx|safetensors)$")
-_OWN = "A descriptor is not tested on the set it was trained on (-), and its mean is of the others."
+
+_UNTESTED = (
+    "A descriptor is not tested on the set it was trained on (-), and its mean is of the others."
+)
 
 Row = Mapping[str, Any]
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """By descriptor, the layout of the paper where descriptors of one family differ, details."""
     rows: list[Row] = results["rows"]
-    found = [_by_descriptor(rows)]
-    families = {(family(row), row["trained"]) for row in rows if row["trained"]}
-    if len({name for name, _ in families}) < len(families):
-        found.append(_as_in_the_paper(rows))
-    return [*found, _details(rows)]
+    trained = {(family(row), row["trained"]) for row in rows if row["trained"]}
+    several = len({name for name, _ in trained}) < len(trained)
+    layout = [_as_in_the_paper(rows)] if several else []
+    return [_by_descriptor(rows), *layout, _details(rows)]
+
+
+def figures(results: Results) -> Figures:
+    """FPR95 of every descriptor on every set."""
+    return {"rates": partial(_draw, results)}
 
 
 def seen_in_training(row: Row) -> bool:
-    """Whether the set is (one of) the descriptor's own training sets, joined by "+"."""
+    """Whether the set is (one of) the descriptor's training sets, joined by "+"."""
     return row["trained"] is not None and row["set"].lower() in row["trained"].lower().split("+")
 
 
@@ -42,7 +53,7 @@ def family(row: Row) -> str:
     return name or row["descriptor"]
 
 
-def full_name(row: Row) -> str:
+def _full_name(row: Row) -> str:
     """The descriptor with its training set: several may share one name, as in the paper."""
     return f"{row['descriptor']}[{row['trained']}]" if row["trained"] else str(row["descriptor"])
 
@@ -50,18 +61,18 @@ def full_name(row: Row) -> str:
 def _by_descriptor(rows: Sequence[Row]) -> Table:
     """Descriptors down, test sets across."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
-    names = {full_name(row): (row["descriptor"], row["trained"] or MISSING) for row in rows}
+    names = {_full_name(row): (row["descriptor"], row["trained"]) for row in rows}
     valid = [row for row in rows if not seen_in_training(row)]
-    rates = {(full_name(row), row["set"]): 100 * row["fpr95"] for row in valid}
-    columns = [
-        *(bold_best([rates.get((n, s)) for n in names], PERCENT, smaller=True) for s in sets),
-        *_mean_columns([[row for row in valid if full_name(row) == n] for n in names]),
-    ]
+    rates = {(_full_name(row), row["set"]): 100 * row["fpr95"] for row in valid}
     return Table(
         "FPR95 on Brown sets, %",
-        ["descriptor", "trained on", *sets, "mean FDR95", "mean FPR95"],
-        [[*both, *(column[i] for column in columns)] for i, both in enumerate(names.values())],
-        note=_OWN if len(valid) < len(rows) else "",
+        [
+            Column("descriptor", [name for name, _ in names.values()]),
+            Column("trained on", [trained for _, trained in names.values()]),
+            *(Column(s, [rates.get((n, s)) for n in names], PERCENT, "smallest") for s in sets),
+            *_means([[row for row in valid if _full_name(row) == n] for n in names], "mean {}"),
+        ],
+        _UNTESTED if len(valid) < len(rows) else "",
     )
 
 
@@ -70,71 +81,94 @@ def _as_in_the_paper(rows: Sequence[Row]) -> Table:
     sets = list(dict.fromkeys(row["set"] for row in rows))
     training = list(dict.fromkeys(row["trained"] for row in rows if row["trained"]))
     valid = [row for row in rows if not seen_in_training(row)]
-    places = [
-        (test, source)
-        for test in sets
-        for source in training
-        if any(row["set"] == test and row["trained"] == source for row in valid)
-    ]
     # A family and whether it was trained: "net" without a training set is a line of its own.
     lines = list(dict.fromkeys((family(row), bool(row["trained"])) for row in rows))
     rates = {(family(row), row["set"], row["trained"]): 100 * row["fpr95"] for row in valid}
-    columns = [
-        bold_best(
-            [rates.get((name, test, source if trained else None)) for name, trained in lines],
-            PERCENT,
-            smaller=True,
-        )
-        for test, source in places
-    ]
-    for k in range(len(places) - 1, 0, -1):
-        if places[k][0] == places[k - 1][0]:
-            for i, (_, trained) in enumerate(lines):
-                columns[k][i] = columns[k][i] if trained else SAME
-    own = [[r for r in valid if (family(r), bool(r["trained"])) == line] for line in lines]
-    columns += _mean_columns(own)
-    widths = [(test, sum(test == place[0] for place in places)) for test in sets]
+    columns = [Column("test: trained on", [name for name, _ in lines])]
+    for test in sets:
+        sources = [s for s in training if any((r["set"], r["trained"]) == (test, s) for r in valid)]
+        for source in sources:
+            values: list[Value] = [
+                rates.get((name, test, source if trained else None)) for name, trained in lines
+            ]
+            if source != sources[0]:
+                values = [v if line[1] else SAME for v, line in zip(values, lines, strict=True)]
+            columns.append(Column(source, values, PERCENT, "smallest", test))
+    of_line = [[r for r in valid if (family(r), bool(r["trained"])) == line] for line in lines]
     return Table(
         "FPR95 on Brown sets by training set, %",
-        ["test: trained on", *(source for _, source in places), "FDR95", "FPR95"],
-        [[name, *(column[i] for column in columns)] for i, (name, _) in enumerate(lines)],
-        [("", 1), *((test, width) for test, width in widths if width), ("mean", 2)],
+        [*columns, *_means(of_line, "{}", "mean")],
         f"{SAME} not trained: one number per test set.",
     )
 
 
+def _means(of_line: Sequence[Sequence[Row]], heading: str, group: str = "") -> list[Column]:
+    """Mean FDR95 and mean FPR95 of the rows of each line, in percent."""
+    found = []
+    for field in ("fdr95", "fpr95"):
+        values = [
+            100 * float(np.mean([row[field] for row in rows])) if rows else None for rows in of_line
+        ]
+        found.append(Column(heading.format(field.upper()), values, PERCENT, "smallest", group))
+    return found
+
+
 def _details(rows: Sequence[Row]) -> Table:
     """Every descriptor on every set with all measures."""
-    lines = [
-        [
-            full_name(row),
-            row["set"],
-            str(row["pairs"]),
-            number(100 * row["fpr95"], PERCENT),
-            interval(100 * row["low"], 100 * row["high"], PERCENT),
-            number(100 * row.get("fpr95_before", row["fpr95"]), PERCENT),
-            number(100 * row["fdr95"], PERCENT),
-            number(row["auc"], "{:.4f}"),
-        ]
-        for row in rows
-    ]
-    columns = ["descriptor", "set", "pairs", "FPR95", "95 % interval", "ties rejected", "FDR95"]
+
+    def percent(heading: str, field: str) -> Column:
+        return Column(heading, [100 * row.get(field, row["fpr95"]) for row in rows], PERCENT)
+
+    ends = [interval(100 * row["low"], 100 * row["high"], PERCENT) for row in rows]
     return Table(
         "Brown sets: all measures",
-        [*columns, "ROC AUC"],
-        lines,
-        note="The interval resamples pairs. Ties rejected: FPR95 when false pairs exactly on the "
+        [
+            Column("descriptor", [_full_name(row) for row in rows]),
+            Column("set", [row["set"] for row in rows]),
+            Column("pairs", [row["pairs"] for row in rows], "{}"),
+            percent("FPR95", "fpr95"),
+            Column("95 % interval", ends),
+            percent("ties rejected", "fpr95_before"),
+            percent("FDR95", "fdr95"),
+            Column("ROC AUC", [row["auc"] for row in rows], "{:.4f}"),
+        ],
+        "The interval resamples pairs. Ties rejected: FPR95 when false pairs exactly on the "
         "threshold do not count. FDR95 is what some papers print as FPR95.",
     )
 
 
-def _mean_columns(own: Sequence[Sequence[Row]]) -> list[list[str]]:
-    """Mean FDR95 and mean FPR95 of the rows of each line, in percent."""
-    return [
-        bold_best(
-            [100 * float(np.mean([row[field] for row in each])) if each else None for each in own],
-            PERCENT,
-            smaller=True,
-        )
-        for field in ("fdr95", "fpr95")
-    ]
+def _draw(results: Results, path: Path) -> None:
+    """One panel per test set; a dot with its interval and number for each descriptor."""
+    rows = [row for row in results["rows"] if not seen_in_training(row)]
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        rates.setdefault(_full_name(row), []).append(row["fpr95"])
+    names = sorted(rates, key=lambda name: sum(rates[name]) / len(rates[name]))
+    width = 0.4 + 0.075 * max(map(len, names)) + 2.6 * len(sets)
+    with canvas(path, width, 1.1 + 0.3 * len(names)) as figure:
+        panels = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
+        for axes, name in zip(panels, sets, strict=True):
+            _panel(axes, [row for row in rows if row["set"] == name], names)
+            axes.set_title(name, fontsize=10)
+
+
+def _panel(axes: Axes, rows: list[Row], names: list[str]) -> None:
+    ends = []
+    for row in rows:
+        y, rate = names.index(_full_name(row)), 100 * row["fpr95"]
+        # A rate of 0 has no logarithm: it is drawn where half of the pairs' resolution would be.
+        floor = 50 / row["pairs"]
+        low, dot, high = (max(x, floor) for x in (100 * row["low"], rate, 100 * row["high"]))
+        axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=8)
+        axes.plot(dot, y, "o", color=line_style(0)["color"], ms=4.5)
+        axes.text(1.02, y, f"{rate:.2f}", va="center", transform=axes.get_yaxis_transform())
+        ends += [low, dot, high]
+    ticks = log_ticks(min(ends), max(ends))
+    axes.set_xscale("log")
+    axes.set_xlim(ticks[0], ticks[-1])
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("FPR95 [%]")
+    axes.grid()
+    name_rows(axes, names)

@@ -1,4 +1,4 @@
-"""Tables and figures of the benchmarks on photographs: pose, light, and the ratio of patches.
+"""The benchmarks on photographs: pose, light, and the ratio of patches.
 
 All three have entries of one form, per setup (how keypoints are found) and descriptor: a score over
 the scenes that report and over those that choose, and the scores of each scene.
@@ -6,66 +6,135 @@ the scenes that report and over those that choose, and the scores of each scene.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardnet.bench.light import PRECISION
-from hardnet.bench.report.canvas import canvas, line_style
-from hardnet.bench.report.cells import BASELINE, bold_best, number, ratio, with_interval
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas, line_style
+from hardnet.bench.report.table import BASELINE, Column, Results, Table, ratio
 
-Results = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Show:
-    """How one of the benchmarks is called.
+    """How one of the benchmarks is shown.
 
     Attributes:
         field: of the score.
         score: its name in headings.
         scenes: the field with the scores per scene.
         title: of its tables.
+        more: title, field and style of another number per scene; or none.
     """
 
     field: str
     score: str
     scenes: str
     title: str
+    more: tuple[str, str, str] | None = None
 
 
-POSE = Show("maa", "mAA(10)", "scenes", "Relative pose of photo pairs")
-LIGHT = Show("ap", "mean AP", "cameras", "Fixed cameras under changing light")
-RATIO = Show("ap", "mean AP", "scenes", "Patches at detected frames, by the ratio of distances")
+SHOWS = {
+    "pose": Show(
+        "maa",
+        "mAA(10)",
+        "scenes",
+        "Relative pose of photo pairs",
+        ("Ratio of the ratio test", "ratio", "{:g}"),
+    ),
+    "light": Show(
+        "ap",
+        "mean AP",
+        "cameras",
+        "Fixed cameras under changing light",
+        (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}"),
+    ),
+    "ratio": Show(
+        "ap", "mean AP", "scenes", "Patches at detected frames, by the ratio of distances"
+    ),
+}
 
 
-def pose_tables(results: Results) -> list[Table]:
-    """Summary, every scene, and the ratio that was chosen for it."""
-    chosen = _by_scene(results, POSE, "Ratio of the ratio test", lambda one: one["ratio"], "{:g}")
-    return [_summary(results, POSE), _scores(results, POSE), chosen]
+def tables(results: Results) -> list[Table]:
+    """Summary, every scene, and what else there is per scene: the ratio chosen, the matches."""
+    show = SHOWS[results["kind"]]
+    title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
+    found = [_summary(results, show), _by_scene(results, show, title, show.field, "{:.3f}")]
+    return [*found, _by_scene(results, show, *show.more)] if show.more else found
 
 
-def light_tables(results: Results) -> list[Table]:
-    """Summary, every camera, and the correct matches."""
-    title = f"Correct matches per pair at a precision of {PRECISION:.0%}"
-    correct = _by_scene(results, LIGHT, title, lambda one: one["correct"], "{:.1f}")
-    return [_summary(results, LIGHT), _scores(results, LIGHT), correct]
+def figures(results: Results) -> Figures:
+    """Curves of pose errors, bars of the others; of the scenes that report."""
+    if all(entry["report"]["interval"][0] is None for entry in results["entries"]):
+        return {}
+    if results["kind"] == "pose":
+        return {"curves": partial(_draw_pose, results)}
+    return {"bars": partial(_draw_bars, results, SHOWS[results["kind"]])}
 
 
-def ratio_tables(results: Results) -> list[Table]:
-    """Summary and every scene."""
-    return [_summary(results, RATIO), _scores(results, RATIO)]
+def _setups(results: Results) -> dict[str, list[Entry]]:
+    """Setup -> its entries, in the order of the file."""
+    found: dict[str, list[Entry]] = {}
+    for entry in results["entries"]:
+        found.setdefault(entry["setup"], []).append(entry)
+    return found
 
 
-def has_report(results: Results, name: str) -> bool:
-    """Figures show the scenes that report."""
-    return any(one["interval"][0] is not None for one in (e["report"] for e in results["entries"]))
+def _lines(results: Results) -> list[Entry]:
+    """The entries, setup by setup."""
+    return [entry for entries in _setups(results).values() for entry in entries]
 
 
-def draw_pose(results: Results, path: Path) -> None:
+def _table(results: Results, title: str, columns: list[Column], note: str = "") -> Table:
+    """A line per setup and descriptor; the best of each setup in bold."""
+    lines = _lines(results)
+    setups = [entry["setup"] for entry in lines]
+    names = Column("descriptor", [entry["descriptor"] for entry in lines])
+    return Table(title, [Column("keypoints", setups), names, *columns], note, blocks=setups)
+
+
+def _summary(results: Results, show: Show) -> Table:
+    lines = _lines(results)
+
+    def column(role: str) -> Column:
+        return Column(
+            f"{show.score}, scenes that {role}",
+            [entry[role][show.field] for entry in lines],
+            best="largest",
+            intervals=[tuple(entry[role]["interval"]) for entry in lines],
+        )
+
+    baselines = {e["setup"]: e["report"][show.field] for e in lines if e["descriptor"] == BASELINE}
+    ratios = [ratio(e["report"][show.field], baselines.get(e["setup"])) for e in lines]
+    roles = {name: one["role"] for e in lines for name, one in e[show.scenes].items()}
+    report, choose = (
+        ", ".join(name for name, role in roles.items() if role == wanted) or "none"
+        for wanted in ("report", "choose")
+    )
+    return _table(
+        results,
+        show.title,
+        [column("report"), Column(f"/ {BASELINE}", ratios, "{:.2f}x"), column("choose")],
+        f"Report: {report}; choose: {choose}. 95% intervals over photos.",
+    )
+
+
+def _by_scene(results: Results, show: Show, title: str, field: str, style: str) -> Table:
+    """A column per scene; the best score in bold, of other numbers none."""
+    lines = _lines(results)
+    best = "largest" if field == show.field else None
+    columns = [
+        Column(scene, [e[show.scenes].get(scene, {}).get(field) for e in lines], style, best)
+        for scene in dict.fromkeys(name for e in lines for name in e[show.scenes])
+    ]
+    return _table(results, title, columns)
+
+
+def _draw_pose(results: Results, path: Path) -> None:
     """One panel per setup: the share of pairs below 1 to 20 degrees, reported scenes."""
     setups = _setups(results)
     with canvas(path, 3.1 * len(setups), 3.0) as figure:
@@ -80,22 +149,12 @@ def draw_pose(results: Results, path: Path) -> None:
             axes.set_title(setup, fontsize=9)
             axes.set_xlabel("pose error below (degrees)")
             axes.set_ylim(0, 1)
-            axes.grid(alpha=0.3)
+            axes.grid()
         panels[0].set_ylabel("share of the pairs")
         panels[-1].legend(fontsize=7)
 
 
-def draw_light(results: Results, path: Path) -> None:
-    """Bars with intervals, see :func:`_bars`."""
-    _bars(results, LIGHT, path)
-
-
-def draw_ratio(results: Results, path: Path) -> None:
-    """Bars with intervals, see :func:`_bars`."""
-    _bars(results, RATIO, path)
-
-
-def _bars(results: Results, show: Show, path: Path) -> None:
+def _draw_bars(results: Results, show: Show, path: Path) -> None:
     """Setups along the axis, a bar per descriptor: the score over the scenes that report."""
     setups = _setups(results)
     names = list(dict.fromkeys(entry["descriptor"] for entry in results["entries"]))
@@ -122,76 +181,3 @@ def _bars(results: Results, show: Show, path: Path) -> None:
         axes.set_xticks(range(len(setups)), list(setups))
         axes.set_ylabel(show.score)
         axes.legend(fontsize=7)
-
-
-def _setups(results: Results) -> dict[str, list[Entry]]:
-    """Setup -> its entries, in the order of the file."""
-    found: dict[str, list[Entry]] = {}
-    for entry in results["entries"]:
-        found.setdefault(entry["setup"], []).append(entry)
-    return found
-
-
-def _summary(results: Results, show: Show) -> Table:
-    """A row per setup and descriptor; the best of each setup in bold."""
-    rows = []
-    for setup, entries in _setups(results).items():
-        columns = [
-            bold_best([entry[role][show.field] for entry in entries])
-            for role in ("report", "choose")
-        ]
-        base = next((e["report"][show.field] for e in entries if e["descriptor"] == BASELINE), None)
-        for place, entry in enumerate(entries):
-            cells = [
-                with_interval(column[place], *entry[role]["interval"])
-                for role, column in zip(("report", "choose"), columns, strict=True)
-            ]
-            times = ratio(entry["report"][show.field], base)
-            rows.append([setup, entry["descriptor"], cells[0], times, cells[1]])
-    headings = [
-        "keypoints",
-        "descriptor",
-        f"{show.score}, scenes that report",
-        f"/ {BASELINE}",
-        f"{show.score}, scenes that choose",
-    ]
-    return Table(show.title, headings, rows, note=_split(results, show))
-
-
-def _scores(results: Results, show: Show) -> Table:
-    title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
-    return _by_scene(results, show, title, lambda one: one[show.field], "{:.3f}", best=True)
-
-
-def _by_scene(
-    results: Results,
-    show: Show,
-    title: str,
-    value: Callable[[Mapping[str, Any]], float],
-    style: str,
-    best: bool = False,
-) -> Table:
-    """A row per setup and descriptor, a column per scene."""
-    scenes = list(dict.fromkeys(n for e in results["entries"] for n in e[show.scenes]))
-    rows = []
-    for setup, entries in _setups(results).items():
-        columns = []
-        for scene in scenes:
-            values = [
-                value(e[show.scenes][scene]) if scene in e[show.scenes] else None for e in entries
-            ]
-            columns.append(
-                bold_best(values, style) if best else [number(one, style) for one in values]
-            )
-        for place, entry in enumerate(entries):
-            rows.append([setup, entry["descriptor"], *(column[place] for column in columns)])
-    return Table(title, ["keypoints", "descriptor", *scenes], rows)
-
-
-def _split(results: Results, show: Show) -> str:
-    roles = {n: one["role"] for e in results["entries"] for n, one in e[show.scenes].items()}
-    report, choose = (
-        ", ".join(name for name, role in roles.items() if role == wanted)
-        for wanted in ("report", "choose")
-    )
-    return f"Report: {report or 'none'}; choose: {choose or 'none'}. 95% intervals over photos."

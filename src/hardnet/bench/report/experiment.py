@@ -1,28 +1,45 @@
-"""Tables of an experiment: our cells beside the paper's, what they show, and every run."""
+"""Training studies: our cells beside the paper's, what they show, every run; and their figures."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.cells import MISSING, bold_best, interval
-from hardnet.bench.report.table import Table
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.bench.report.style import Figures, canvas, line_style, name_rows
+from hardnet.bench.report.table import Best, Column, Ends, Results, Table, Value, interval
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MEASURES = {"matching": "matching mAP", "fpr95": "FPR95 [%]"}
+_STYLES = {"matching": "{:.3f}", "fpr95": "{:.2f}"}
+_FACTORS = {"matching": 1, "fpr95": 100}
 Cell = Mapping[str, Any]
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The paper's table with our numbers, the other measure, the claims, all runs."""
-    measures = taken(results)
-    if any(cell["column"] for cell in results["cells"]):
+    measures = _taken(results)
+    if _is_grid(results):
         shown = [_matrix(results, measure) for measure in measures]
     else:
         shown = [_list(results, measures)]
-    return [*shown, _claims(results), _runs(results)]
+    return [*shown, _claims(results), _runs(results, measures)]
 
 
-def claim_lines(results: Mapping[str, Any]) -> list[str]:
+def figures(results: Results) -> Figures:
+    """Cells with columns as rows of dots beside the paper's, cells without as a curve."""
+    return {"cells": partial(_draw_dots if _is_grid(results) else _draw_curve, results)}
+
+
+def claim_lines(results: Results) -> list[str]:
     """The claims for a terminal, which is too narrow for their table."""
     lines = []
     for claim in results["claims"]:
@@ -33,157 +50,288 @@ def claim_lines(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def taken(results: Mapping[str, Any]) -> list[str]:
+def _is_grid(results: Results) -> bool:
+    return any(cell["column"] for cell in results["cells"])
+
+
+def _taken(results: Results) -> list[str]:
     """The measures that were taken, the paper's first."""
     present = [m for m in MEASURES if any(m in cell for cell in results["cells"])]
     return sorted(present, key=lambda measure: measure != results["measure"])
 
 
-def shown_value(cell: Cell | None, measure: str) -> float | None:
-    """Matching mAP, or FPR95 in percent; None where there is none."""
-    if cell is None or not cell.get(measure):
-        return None
-    return float(cell[measure]["value"]) * (1 if measure == "matching" else 100)
+def _number(cell: Cell | None, measure: str, key: str = "value") -> float | None:
+    """Matching mAP, or FPR95 in percent, or an end of its interval; None where there is none."""
+    found = cell.get(measure) if cell else None
+    return None if not found or found[key] is None else _FACTORS[measure] * float(found[key])
 
 
-def style(measure: str) -> str:
-    """How a number of this measure is written."""
-    return "{:.3f}" if measure == "matching" else "{:.2f}"
+def _ends(cell: Cell, measure: str | None) -> Ends:
+    """The interval; of the paper's numbers, none."""
+    if measure is None:
+        return None, None
+    return _number(cell, measure, "low"), _number(cell, measure, "high")
 
 
-def _matrix(results: Mapping[str, Any], measure: str) -> Table:
+def _best(measure: str) -> Best:
+    return "smallest" if measure == "fpr95" else "largest"
+
+
+def _matrix(results: Results, measure: str) -> Table:
     """Rows and columns as in the paper; its numbers to the right if they are of this measure."""
     cells = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
-    rows, columns = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-    places = [(row, column) for row in rows for column in columns]
-    numbers = [shown_value(cells.get(place), measure) for place in places]
-    texts = bold_best(numbers, style(measure), smaller=measure == "fpr95")
-    ours = {
-        place: "diverged" if cells.get(place, {}).get("failed") and text == MISSING else text
-        for place, text in zip(places, texts, strict=True)
-    }
-    in_paper = [
-        column
-        for column in columns
-        if measure == results["measure"]
-        and any(cells.get((row, column), {}).get("paper") is not None for row in rows)
-    ]
-    lines = [
-        [
-            row,
-            *(ours[row, column] for column in columns),
-            *(_paper(cells.get((row, column)), measure) for column in in_paper),
-        ]
-        for row in rows
-    ]
-    what = MEASURES[measure]
-    groups = [("", 1), (f"here, {what}", len(columns)), (f"paper, {what}", len(in_paper))]
-    return Table(
-        f"{results['title']}: {what}",
-        [results["corner"], *columns, *in_paper],
-        lines,
-        [group for group in groups if group[1]],
-        _note(results) if measure == taken(results)[0] else "",
-    )
+    rows, across = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    what, style = MEASURES[measure], _STYLES[measure]
+    columns = [Column(results["corner"], rows)]
+    for name in across:
+        values: list[Value] = []
+        for row in rows:
+            cell = cells.get((row, name))
+            value = _number(cell, measure)
+            diverged = cell is not None and cell.get("failed") and value is None
+            values.append("diverged" if diverged else value)
+        columns.append(Column(name, values, style, _best(measure), f"here, {what}"))
+    for name in across if measure == results["measure"] else ():
+        paper = [cells.get((row, name), {}).get("paper") for row in rows]
+        if any(value is not None for value in paper):
+            columns.append(Column(name, paper, style, group=f"paper, {what}"))
+    note = _note(results) if measure == _taken(results)[0] else ""
+    return Table(f"{results['title']}: {what}", columns, note, best_of="table")
 
 
-def _paper(cell: Cell | None, measure: str) -> str:
-    value = None if cell is None else cell["paper"]
-    if value is None or isinstance(value, str):
-        return value or MISSING
-    return style(measure).format(value)
-
-
-def _list(results: Mapping[str, Any], measures: Sequence[str]) -> Table:
+def _list(results: Results, measures: Sequence[str]) -> Table:
     """One line per cell, all measures with their intervals."""
     cells: Sequence[Cell] = results["cells"]
-    columns = [[_steps(cell) for cell in cells]]
-    for measure in measures:
-        numbers = [shown_value(cell, measure) for cell in cells]
-        columns.append(bold_best(numbers, style(measure), smaller=measure == "fpr95"))
-        columns.append([_interval(cell, measure) for cell in cells])
-    headings = [text for m in measures for text in (MEASURES[m], "95 % interval")]
-    return Table(
-        results["title"],
-        [results["corner"], "steps", *headings],
-        [[cell["row"], *(column[i] for column in columns)] for i, cell in enumerate(cells)],
-        note=_note(results),
-    )
+    steps = [str(cell["runs"][0]["steps"]) if cell["runs"] else None for cell in cells]
+    columns = [Column(results["corner"], [c["row"] for c in cells]), Column("steps", steps)]
+    for m in measures:
+        values = [_number(cell, m) for cell in cells]
+        columns.append(Column(MEASURES[m], values, _STYLES[m], _best(m)))
+        columns.append(
+            Column("95 % interval", [interval(*_ends(cell, m), _STYLES[m]) for cell in cells])
+        )
+    return Table(results["title"], columns, _note(results))
 
 
-def _claims(results: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            claim["claim"],
-            MEASURES[claim["measure"]],
-            claim["answer"],
-            f"{claim['hold']} of {claim['pairs']}",
-            str(claim["clear"]),
-            "; ".join(claim["against"]) or MISSING,
-        ]
-        for claim in results["claims"]
-    ]
+def _note(results: Results) -> str:
+    """Where the paper has it, how much was trained here, and what is missing."""
+    said = [f"Paper: {results['says']} ({results['source']})."]
+    if results.get("training"):
+        said.append(f"Here: {results['training']}.")
+    said += results["notes"]
+    if results["missing"]:
+        said.append(f"Not run: {', '.join(results['missing'])}.")
+    return " ".join(said)
+
+
+def _claims(results: Results) -> Table:
+    claims = results["claims"]
     once = all(len(cell["runs"]) <= 1 for cell in results["cells"])
     return Table(
         f"{results['title']}: does the paper's ordering hold here?",
-        ["claim", "by", "holds", "pairs that hold", "clearly", "pairs that contradict"],
-        rows,
-        note="Clearly: the interval of the difference leaves out zero (matching: sequences drawn "
+        [
+            Column("claim", [claim["claim"] for claim in claims]),
+            Column("by", [MEASURES[claim["measure"]] for claim in claims]),
+            Column("holds", [claim["answer"] for claim in claims]),
+            Column("pairs that hold", [f"{c['hold']} of {c['pairs']}" for c in claims]),
+            Column("clearly", [claim["clear"] for claim in claims], "{}"),
+            Column("pairs that contradict", ["; ".join(c["against"]) or None for c in claims]),
+        ],
+        "Clearly: the interval of the difference leaves out zero (matching: sequences drawn "
         "again; FPR95: intervals of the two that do not overlap) and all seeds agree. Open: no "
         "pair contradicts, but some were not run."
         + (" Each cell was trained once: the luck of a single run is not counted." if once else ""),
     )
 
 
-def _runs(results: Mapping[str, Any]) -> Table:
-    measures = taken(results)
-    rows = []
-    for cell in results["cells"]:
-        for run in cell["runs"]:
-            values = [_of_run(run, measure) for measure in measures]
-            whole = [str(run[key]) for key in ("seed", "batch", "steps", "pairs")]
-            speed = [f"{run['seconds']:.0f}", f"{run['pairs_per_second']:.0f}"]
-            rows.append([cell["cell"], *whole, *speed, f"{run['loss']:.3f}", *values])
-    columns = ["cell", "seed", "batch", "steps", "pairs", "seconds", "pairs/s", "final loss"]
+def _runs(results: Results, measures: Sequence[str]) -> Table:
+    runs = [(cell["cell"], run) for cell in results["cells"] for run in cell["runs"]]
+
+    def column(heading: str, key: str, style: str = "{}") -> Column:
+        return Column(heading, [run[key] for _, run in runs], style)
+
     return Table(
         f"{results['title']}: all runs",
-        [*columns, *(MEASURES[measure] for measure in measures)],
-        rows,
+        [
+            Column("cell", [name for name, _ in runs]),
+            *(column(key, key) for key in ("seed", "batch", "steps", "pairs")),
+            column("seconds", "seconds", "{:.0f}"),
+            column("pairs/s", "pairs_per_second", "{:.0f}"),
+            column("final loss", "loss", "{:.3f}"),
+            *(Column(MEASURES[m], [_of_run(run, m) for _, run in runs]) for m in measures),
+        ],
     )
 
 
 def _of_run(run: Mapping[str, Any], measure: str) -> str:
     if "failed" in run:
         return "diverged"
-    if measure == "matching":
-        found = run["matching"]
-        return f"{found['value']:.3f} {interval(found['low'], found['high'])}"
-    ends = "{:.2f}"
+    found = [run["matching"]] if measure == "matching" else run["brown"]
+    factor, style = _FACTORS[measure], _STYLES[measure]
+    key = "value" if measure == "matching" else "fpr95"
     return "; ".join(
-        f"{100 * s['fpr95']:.2f} {interval(100 * s['low'], 100 * s['high'], ends)}"
-        for s in run["brown"]
+        f"{style.format(factor * each[key])} "
+        f"{interval(factor * each['low'], factor * each['high'], style)}"
+        for each in found
     )
 
 
-def _interval(cell: Cell, measure: str) -> str:
-    found = cell.get(measure)
-    if not found or found["low"] is None:
-        return MISSING
-    factor = 1 if measure == "matching" else 100
-    return interval(factor * found["low"], factor * found["high"], style(measure))
+def _draw_dots(results: Results, path: Path) -> None:
+    """One line per row of the table, a mark per column: our measures, then the paper's."""
+    cells: Sequence[Cell] = results["cells"]
+    rows = list(dict.fromkeys(cell["row"] for cell in cells))
+    columns = list(dict.fromkeys(cell["column"] for cell in cells))
+    panels = [(measure, False) for measure in _taken(results)] + [(results["measure"], True)]
+    height = 1.5 + (0.16 + 0.13 * len(columns)) * len(rows)
+    with canvas(path, 1.9 + 2.7 * len(panels), height) as figure:
+        drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (measure, of_paper) in zip(drawn, panels, strict=True):
+            for cell in cells:
+                number = columns.index(cell["column"])
+                place = rows.index(cell["row"]) + 0.7 * ((number + 0.5) / len(columns) - 0.5)
+                _mark(axes, cell, None if of_paper else measure, place, number)
+            name_rows(axes, rows)
+            axes.set_xlim(left=0)
+            axes.grid(axis="x")
+            axes.set_xlabel(MEASURES[measure])
+            axes.set_title("paper" if of_paper else "here", fontsize=10)
+        marks = [
+            drawn[0].plot([], [], lw=0, ms=5, label=column, **_mark_style(i))[0]
+            for i, column in enumerate(columns)
+        ]
+        figure.legend(handles=marks, loc="outside lower center", ncols=len(columns), frameon=False)
 
 
-def _steps(cell: Cell) -> str:
-    return str(cell["runs"][0]["steps"]) if cell["runs"] else MISSING
+def _mark(axes: Axes, cell: Cell, measure: str | None, place: float, number: int) -> None:
+    """A cell's number with its interval, or the paper's number or word."""
+    style = _mark_style(number)
+    value = _number(cell, measure) if measure else cell["paper"]
+    if isinstance(value, str):
+        text: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(0.02, place, value, fontsize=6.5, color="#777777", **text)
+    elif value is not None:
+        low, high = _ends(cell, measure)
+        if low is not None and high is not None:
+            axes.plot([low, high], [place, place], color=style["color"], lw=1)
+        axes.plot(value, place, lw=0, ms=5, **style)
 
 
-def _note(results: Mapping[str, Any]) -> str:
-    """Where the paper has it, how much was trained here, and what is missing."""
-    said = [f"Paper: {results['says']} ({results['source']})."]
-    trained = results.get("training")
-    if trained:
-        said.append(f"Here: {trained}.")
-    said += results["notes"]
-    if results["missing"]:
-        said.append(f"Not run: {', '.join(results['missing'])}.")
-    return " ".join(said)
+def _mark_style(number: int) -> dict[str, Any]:
+    """Colour and shape of a column, no line."""
+    return {key: value for key, value in line_style(number).items() if key != "linestyle"}
+
+
+def _draw_curve(results: Results, path: Path) -> None:
+    """One panel per measure over the rows, which are numbers."""
+    measures, colour = _taken(results), line_style(0)["color"]
+    with canvas(path, 3.6 * max(len(measures), 1), 3.2) as figure:
+        panels = figure.subplots(1, max(len(measures), 1), squeeze=False)[0]
+        for axes, measure in zip(panels, measures, strict=False):
+            run = [cell for cell in results["cells"] if _number(cell, measure) is not None]
+            places = [float(cell["row"]) for cell in run]
+            axes.plot(places, [_number(cell, measure) for cell in run], "o-", color=colour)
+            for place, cell in zip(places, run, strict=True):
+                low, high = _ends(cell, measure)
+                if low is not None and high is not None:
+                    axes.plot([place, place], [low, high], color=colour, lw=1, alpha=0.6)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(places, [cell["row"] for cell in run])
+            axes.minorticks_off()
+            axes.set_ylim(bottom=0)
+            axes.grid()
+            axes.set_xlabel(results["corner"])
+            axes.set_ylabel(MEASURES[measure])
+        figure.suptitle(f"Paper: {results['says']}", fontsize=9)
+
+
+def draw_training(runs: Sequence[Path], path: Path) -> None:
+    """Training curves: loss on the left, held-out FPR95 on the right; one line per run."""
+    curves = {run.name: [read_log(run, c) for c in ("loss", "fpr95")] for run in runs}
+    with canvas(path, 8.5, 3.2) as figure:
+        left, right = figure.subplots(1, 2)
+        for number, (name, (loss, fpr95)) in enumerate(curves.items()):
+            style = line_style(number)
+            left.plot(thin(loss[0]) / 1e6, thin(loss[1]), label=name, **style | {"marker": ""})
+            right.plot(fpr95[0] / 1e6, 100 * fpr95[1], ms=3, label=name, **style)
+        left.set_ylabel("loss")
+        right.set_ylabel("FPR95 on held-out pairs, %")
+        right.set_yscale("log")
+        for axes in (left, right):
+            axes.set_xlabel("million pairs")
+            axes.grid()
+        left.legend(frameon=False)
+
+
+def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pairs seen and the values of a column of a run's log, where it has any.
+
+    Returns:
+        (n,) pairs and (n,) values.
+    """
+    path = run / "log.csv"
+    if not path.is_file():
+        raise HardnetError(f"{run} is not a training run: it has no log.csv")
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get(column)]
+    return (
+        np.array([float(row["pairs"]) for row in rows]),
+        np.array([float(row[column]) for row in rows]),
+    )
+
+
+def thin(values: NDArray[np.float64], count: int = 120) -> NDArray[np.float64]:
+    """At most ``count`` means of neighbouring values, in order."""
+    parts = np.array_split(values, min(count, len(values))) if len(values) else []
+    return np.array([part.mean() for part in parts])
+
+
+_LOSSES = {
+    ("triplet", 1.0): "triplet margin, m = 1",
+    ("softmin", 1.0): "softmin",
+    ("contrastive", 1.0): "contrastive, m = 1",
+    ("contrastive", 2.0): "contrastive, m = 2",
+}
+_PULLS = (
+    r"pull of the positive  $|\partial L / \partial p|$",
+    r"push of the negative  $|\partial L / \partial n|$",
+)
+_SAMPLES = 201  # of a distance; an odd number, so that none lies on the edge d(a, n) = 1 + d(a, p)
+
+
+def draw_gradients(path: Path) -> None:
+    """The paper's figure of gradient magnitudes, drawn from the losses that train.
+
+    One column per loss; above what pulls the positive, below what pushes the negative. The paper
+    lays the two over each other; apart, "half of both" does not look like "all of one".
+    """
+    from hardnet.learn.gradients import gradient_magnitudes
+
+    furthest = 2.0
+    distances = (np.arange(_SAMPLES) + 0.5) * furthest / _SAMPLES
+    with canvas(path, 10.2, 4.9) as figure:
+        from matplotlib.colors import LinearSegmentedColormap  # canvas has said if it is missing
+
+        colours = LinearSegmentedColormap.from_list("magnitude", ("#F7F7F7", "#0072B2"))
+        grid = figure.subplots(2, len(_LOSSES), sharex=True, sharey=True)
+        for column, ((loss, margin), title) in enumerate(_LOSSES.items()):
+            both = gradient_magnitudes(loss, margin, distances, distances)
+            extent = (0, furthest, 0, furthest)
+            for axes, values in zip(grid[:, column], both, strict=True):
+                image = axes.imshow(
+                    values, origin="lower", extent=extent, cmap=colours, vmin=0, vmax=1
+                )
+                axes.set_xticks((0, 1, 2))
+                axes.set_yticks((0, 1, 2))
+                axes.plot([0, furthest], [0, furthest], color="black", lw=1, ls=":")
+                axes.set_xlim(0, furthest)
+                axes.set_ylim(0, furthest)
+            grid[0, column].set_title(title, fontsize=10)
+            grid[1, column].set_xlabel("d(a, n)")
+        for x, y, text in ((0.1, 1.75, "negative closer"), (1.05, 0.2, "match closer")):
+            grid[0, -1].text(x, y, text, color="white")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("d(a, p)")
+        for line, label in zip(grid, _PULLS, strict=True):
+            bar = figure.colorbar(image, ax=list(line), ticks=(0, 0.5, 1), aspect=12, pad=0.01)
+            bar.outline.set_visible(False)
+            bar.set_label(label)

@@ -1,164 +1,365 @@
-"""Tables of the HPatches benchmark."""
+"""The HPatches benchmark: verification, matching and retrieval."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report import hpatches_numbers as numbers
-from hardnet.bench.report.cells import BASELINE, by_descriptor, by_name, ratio, with_interval
-from hardnet.bench.report.hpatches_numbers import CONVENTIONS, NOISE, PAPER
-from hardnet.bench.report.table import Table
+import numpy as np
 
+from hardnet.bench.hpatches.run import PAPER_CONVENTION
+from hardnet.bench.report.style import (
+    BAR,
+    NOISE_COLOURS,
+    Figures,
+    canvas,
+    end_axis,
+    line_style,
+    name_rows,
+    round_ticks,
+)
+from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, ratio
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOISE = ("easy", "hard", "tough")
+TASKS = ("verification", "matching", "retrieval")
+CONVENTIONS = ("hits", "trapezoid")
 _SOURCE = {"hits": "mean precision at hits", "trapezoid": "trapezoid from (0, 1)"}
 _NEGATIVES = {"inter": "different sequence", "intra": "same sequence"}
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The summary, then each task in detail."""
     found = [_summary(results)]
     if results.get("verification"):
-        found += [_verification(results, f"ap_{c}") for c in CONVENTIONS]
-        found.append(_verification(results, "auc"))
+        found += [_verification(results, field) for field in ("ap_hits", "ap_trapezoid", "auc")]
     if results.get("matching"):
-        found += [_matching(results, c) for c in CONVENTIONS]
-        found.append(_per_sequence(results))
+        found += [*(_matching(results, c) for c in CONVENTIONS), _per_sequence(results)]
     if results.get("retrieval"):
         found.append(_retrieval(results))
-        if len({row["distractors"] for row in results["retrieval"]}) > 1:
-            found += [_distractors(results, c) for c in CONVENTIONS]
+        if len(_distractors(results)) > 1:
+            found += [_by_distractors(results, c) for c in CONVENTIONS]
     return found
 
 
-def _summary(results: Mapping[str, Any]) -> Table:
-    """One line per descriptor: the means of the paper's figure."""
-    names = numbers.descriptors(results)
-    means = {task: numbers.headline(results, task) for task in numbers.TASKS}
-    spreads = {task: numbers.spread(results, task) for task in numbers.TASKS}
-    lines = by_descriptor(list(means.values()), names)
-    baseline = means["matching"].get(BASELINE)
-    rows = []
-    for name, *cells in lines:
-        row = [name]
-        for cell, task in zip(cells, numbers.TASKS, strict=True):
-            row.append(with_interval(cell, *spreads[task].get(name, (None, None))))
-        rows.append([*row, ratio(means["matching"].get(name), baseline)])
-    return Table(
-        _title(results.get("set", {})),
-        ["descriptor", *numbers.TASKS, f"matching / {BASELINE}"],
-        rows,
-        note=f"Mean average precision as in the paper: {_SOURCE[PAPER['matching']]}, in retrieval "
-        f"{_SOURCE[PAPER['retrieval']]}. Verification is imbalanced (1 true pair to 5 false ones), "
-        "the mean of both kinds of negatives; all are means over easy, hard and tough. "
-        "The 95 % intervals resample sequences.",
-    )
+def figures(results: Results) -> Figures:
+    """The paper's figure of the tasks, and retrieval against the number of distractors."""
+    found: Figures = {"tasks": partial(_draw_tasks, results)}
+    if len(_distractors(results)) > 1:
+        found["distractors"] = partial(_draw_distractors, results)
+    return found
+
+
+def headline(results: Results, task: str) -> dict[str, float]:
+    """Descriptor -> mean of a task: over noise levels, and negatives or sequences."""
+    stored = {name: row["value"] for name, row in _stored(results, task).items()}
+    most = {"distractors": _distractors(results)[-1]} if _is_retrieval(results, task) else {}
+    return stored or mean(results, task, f"ap_{PAPER_CONVENTION[task]}", **most)
+
+
+def mean(results: Results, task: str, field: str, **where: str | int) -> dict[str, float]:
+    """Descriptor -> mean of ``field`` over its rows of a task with the values ``where``."""
+    chosen: dict[str, list[float]] = {}
+    for row in results.get(task, ()):
+        if all(row[key] == value for key, value in where.items()):
+            chosen.setdefault(row["descriptor"], []).append(row[field])
+    return {name: float(np.mean(values)) for name, values in chosen.items()}
+
+
+def _is_retrieval(results: Results, task: str) -> bool:
+    return task == "retrieval" and bool(results.get(task))
+
+
+def _stored(results: Results, task: str) -> dict[str, Mapping[str, Any]]:
+    """Descriptor -> the mean of a task over everything, where the file has it."""
+    wanted = (task, "all", "all", PAPER_CONVENTION[task])
+    return {
+        row["descriptor"]: row
+        for row in results.get("means", ())
+        if (row["task"], row["noise"], row["group"], row["convention"]) == wanted
+    }
+
+
+def _descriptors(results: Results) -> list[str]:
+    return list(dict.fromkeys(row["descriptor"] for task in TASKS for row in results.get(task, ())))
+
+
+def _distractors(results: Results) -> list[int]:
+    return sorted({int(row["distractors"]) for row in results.get("retrieval", ())})
+
+
+def _groups(results: Results) -> list[str]:
+    """The kinds of sequences: viewpoint, illumination, other."""
+    found = dict.fromkeys(row["group"] for row in results.get("matching", ()))
+    order = ("viewpoint", "illumination")
+    return [*(g for g in order if g in found), *(g for g in found if g not in order)]
 
 
 def _named(task: str, convention: str) -> str:
     """A convention in words, and whether the paper shows this one."""
-    return _SOURCE[convention] + (", as in the paper" if PAPER[task] == convention else "")
+    shown = ", as in the paper" if PAPER_CONVENTION[task] == convention else ""
+    return _SOURCE[convention] + shown
 
 
-def _title(about: Mapping[str, Any]) -> str:
-    """What was measured: the set, its split and its size."""
-    parts = [about["name"]] if "name" in about else []
-    if "split" in about:
-        parts.append(f"split {about['split']}")
-    kinds = {"sequences": "sequences", "patches": "reference patches"}
-    parts += [f"{about[field]} {words}" for field, words in kinds.items() if field in about]
-    return "HPatches" + (": " if parts else "") + ", ".join(parts)
+def _names(results: Results) -> Column:
+    return Column("descriptor", _descriptors(results))
 
 
-def _verification(results: Mapping[str, Any], field: str) -> Table:
-    """Source of the negatives and noise across."""
-    kinds = [k for k in _NEGATIVES if any(r["negatives"] == k for r in results["verification"])]
-    columns = [
-        *(
-            numbers.mean(results, "verification", field, negatives=kind, noise=noise)
-            for kind in kinds
-            for noise in NOISE
-        ),
-        numbers.mean(results, "verification", field),
+def _column(
+    results: Results, heading: str, task: str, field: str, over: str = "", **where: str | int
+) -> Column:
+    """A mean per descriptor, the best in bold."""
+    found = mean(results, task, field, **where)
+    values = [found.get(name) for name in _descriptors(results)]
+    return Column(heading, values, best="largest", group=over)
+
+
+def _summary(results: Results) -> Table:
+    """One line per descriptor: the means of the paper's figure."""
+    names, about = _descriptors(results), results.get("set", {})
+    columns = [_names(results)]
+    for task in TASKS:
+        means, stored = headline(results, task), _stored(results, task)
+        rows = [stored.get(name, {}) for name in names]
+        ends = [(row.get("low"), row.get("high")) for row in rows]
+        columns.append(Column(task, [means.get(n) for n in names], best="largest", intervals=ends))
+    matching = headline(results, "matching")
+    ratios = [ratio(matching.get(name), matching.get(BASELINE)) for name in names]
+    parts = [
+        text.format(about[key])
+        for key, text in {
+            "name": "{}",
+            "split": "split {}",
+            "sequences": "{} sequences",
+            "patches": "{} reference patches",
+        }.items()
+        if key in about
     ]
-    convention = field.removeprefix("ap_")
+    return Table(
+        "HPatches" + (": " if parts else "") + ", ".join(parts),
+        [*columns, Column(f"matching / {BASELINE}", ratios, "{:.2f}x")],
+        f"Mean average precision as in the paper: {_SOURCE[PAPER_CONVENTION['matching']]}, in "
+        f"retrieval {_SOURCE[PAPER_CONVENTION['retrieval']]}. Verification is imbalanced (1 true "
+        "pair to 5 false ones), the mean of both kinds of negatives; all are means over easy, hard "
+        "and tough. The 95 % intervals resample sequences.",
+    )
+
+
+def _verification(results: Results, field: str) -> Table:
+    """Source of the negatives and noise across."""
+    task = "verification"
+    kinds = [k for k in _NEGATIVES if any(row["negatives"] == k for row in results[task])]
+    columns = [
+        _column(results, noise, task, field, _NEGATIVES[kind], negatives=kind, noise=noise)
+        for kind in kinds
+        for noise in NOISE
+    ]
     what = "ROC AUC, balanced"
     if field != "auc":
-        what = f"AP, imbalanced ({_named('verification', convention)})"
+        what = f"AP, imbalanced ({_named(task, field.removeprefix('ap_'))})"
     return Table(
         f"HPatches verification: {what}",
-        ["descriptor", *(n for _ in kinds for n in NOISE), "mean"],
-        by_descriptor(columns, numbers.descriptors(results)),
-        [("", 1), *((_NEGATIVES[kind], len(NOISE)) for kind in kinds), ("", 1)],
+        [_names(results), *columns, _column(results, "mean", task, field)],
         "Negative pairs are of a different or of the same sequence.",
     )
 
 
-def _matching(results: Mapping[str, Any], convention: str) -> Table:
+def _matching(results: Results, convention: str) -> Table:
     """Kind of sequence and noise across."""
-    field, kinds = f"ap_{convention}", numbers.groups(results)
+    field = f"ap_{convention}"
     columns = [
-        *(
-            numbers.mean(results, "matching", field, group=kind, noise=noise)
-            for kind in kinds
-            for noise in NOISE
-        ),
-        numbers.mean(results, "matching", field),
-        numbers.mean(results, "matching", "success"),
+        _column(results, noise, "matching", field, kind, group=kind, noise=noise)
+        for kind in _groups(results)
+        for noise in NOISE
     ]
     return Table(
         f"HPatches matching: mAP ({_named('matching', convention)})",
-        ["descriptor", *(noise for _ in kinds for noise in NOISE), "mean", "right"],
-        by_descriptor(columns, numbers.descriptors(results)),
-        [("", 1), *((kind, len(NOISE)) for kind in kinds), ("", 1), ("", 1)],
+        [
+            _names(results),
+            *columns,
+            _column(results, "mean", "matching", field),
+            _column(results, "right", "matching", "success"),
+        ],
         "The mean is over sequences, not over kinds. Right: share of the patches whose nearest "
         "is the right one.",
     )
 
 
-def _per_sequence(results: Mapping[str, Any]) -> Table:
+def _per_sequence(results: Results) -> Table:
     """Sequences down, each with its mean and its levels of noise; descriptors across."""
-    values: dict[str, dict[str, float]] = {name: {} for name in numbers.descriptors(results)}
-    field = f"ap_{PAPER['matching']}"
+    values: dict[str, dict[str, float]] = {name: {} for name in _descriptors(results)}
+    field = f"ap_{PAPER_CONVENTION['matching']}"
     for sequence in dict.fromkeys(row["sequence"] for row in results["matching"]):
         for noise in (None, *NOISE):
             only = {"sequence": sequence} | ({"noise": noise} if noise else {})
-            for name, value in numbers.mean(results, "matching", field, **only).items():
+            for name, value in mean(results, "matching", field, **only).items():
                 values[name][f"{sequence}, {noise}" if noise else sequence] = value
-    named = _named("matching", PAPER["matching"])
+    named = _named("matching", PAPER_CONVENTION["matching"])
     return by_name(f"HPatches matching per sequence: mAP ({named})", "sequence", values)
 
 
-def _retrieval(results: Mapping[str, Any]) -> Table:
+def _retrieval(results: Results) -> Table:
     """Convention and noise across, with all distractors."""
-    most = numbers.most_distractors(results)
-    columns = []
+    most, columns = _distractors(results)[-1], []
     for convention in CONVENTIONS:
-        field = f"ap_{convention}"
-        columns += [
-            numbers.mean(results, "retrieval", field, distractors=most, noise=noise)
-            for noise in NOISE
-        ]
-        columns.append(numbers.mean(results, "retrieval", field, distractors=most))
+        for noise in (*NOISE, "mean"):
+            where = {} if noise == "mean" else {"noise": noise}
+            field = f"ap_{convention}"
+            columns.append(
+                _column(results, noise, "retrieval", field, convention, distractors=most, **where)
+            )
     return Table(
         f"HPatches retrieval: mAP among {most} distractors",
-        ["descriptor", *((*NOISE, "mean") * len(CONVENTIONS))],
-        by_descriptor(columns, numbers.descriptors(results)),
-        [("", 1), *((convention, len(NOISE) + 1) for convention in CONVENTIONS)],
+        [_names(results), *columns],
         "; ".join(f"{c}: {_named('retrieval', c)}" for c in CONVENTIONS) + ".",
     )
 
 
-def _distractors(results: Mapping[str, Any], convention: str) -> Table:
+def _by_distractors(results: Results, convention: str) -> Table:
     """Number of distractors across."""
-    counts = sorted({row["distractors"] for row in results["retrieval"]})
     columns = [
-        numbers.mean(results, "retrieval", f"ap_{convention}", distractors=k) for k in counts
+        _column(results, str(k), "retrieval", f"ap_{convention}", distractors=k)
+        for k in _distractors(results)
     ]
     return Table(
         "HPatches retrieval: mAP against the number of distractors "
         f"({_named('retrieval', convention)})",
-        ["descriptor", *(str(k) for k in counts)],
-        by_descriptor(columns, numbers.descriptors(results)),
-        note="As published, a number is the size of the pool, with the 5 right answers in it; the "
+        [_names(results), *columns],
+        "As published, a number is the size of the pool, with the 5 right answers in it; the "
         "last is the whole list of distractors.",
     )
+
+
+_SHAPES = {
+    "verification": ("negatives", {"inter": ("o", "DiffSeq"), "intra": ("D", "SameSeq")}),
+    "matching": (
+        "group",
+        {"viewpoint": ("<", "Viewpt"), "illumination": ("P", "Illum"), "other": ("o", "other")},
+    ),
+}
+_LANES = (-0.2, 0.0, 0.1)
+_WHISKER = 0.28
+"""Places within a row, so that dots of one value and the interval do not hide each other."""
+_TITLES = {
+    "verification": "Patch verification, mAP [%]",
+    "matching": "Image matching, mAP [%]",
+    "retrieval": "Patch retrieval, mAP [%]",
+}
+
+
+def _draw_tasks(results: Results, path: Path) -> None:
+    """The figure of the paper: one panel per task that was run, one row per descriptor.
+
+    The best stands on top; a bar to the mean with its number and interval; dots for the noise
+    levels (colour) and the kind of negatives or of sequences (shape).
+    """
+    tasks, names = [task for task in TASKS if results.get(task)], _descriptors(results)
+    longest = max(len(name) for name in names)
+    width = 0.6 + len(tasks) * (2.6 + 0.07 * longest)
+    with canvas(path, width, 1.5 + 0.36 * len(names)) as figure:
+        panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+        for axes, task in zip(panels, tasks, strict=True):
+            _panel(axes, results, task)
+        figure.legend(
+            handles=[_dot("s", colour, noise.upper()) for noise, colour in NOISE_COLOURS.items()],
+            loc="outside upper center",
+            ncols=len(NOISE_COLOURS),
+            frameon=False,
+        )
+
+
+def _ranking(results: Results, task: str) -> list[str]:
+    """The descriptors that have a headline for the task, the best first."""
+    values = headline(results, task)
+    present = [name for name in _descriptors(results) if name in values]
+    return sorted(present, key=lambda name: -values[name])
+
+
+def _panel(axes: Axes, results: Results, task: str) -> None:
+    names, means = _ranking(results, task), headline(results, task)
+    spreads = {
+        name: (row["low"], row["high"])
+        for name, row in _stored(results, task).items()
+        if row.get("low") is not None
+    }
+    place = {name: i for i, name in enumerate(names)}
+    axes.barh(range(len(names)), [100 * means[n] for n in names], 0.8, color=BAR, zorder=1)
+    for name, (low, high) in spreads.items():
+        ends = 100 * min(low, means[name]), 100 * max(high, means[name])
+        y = place[name] + _WHISKER
+        axes.plot(ends, [y, y], color="black", lw=1, marker="|", ms=4, zorder=2)
+    name_rows(axes, names)
+    field, shapes = _SHAPES.get(task, ("", {"": ("o", "")}))
+    furthest = 0.0
+    for noise, colour in NOISE_COLOURS.items():
+        for lane, (kind, (shape, _)) in enumerate(shapes.items()):
+            where: dict[str, str | int] = {"noise": noise}
+            if field:
+                where[field] = kind
+            if task == "retrieval":
+                where["distractors"] = _distractors(results)[-1]
+            values = mean(results, task, f"ap_{PAPER_CONVENTION[task]}", **where)
+            if not values:
+                continue
+            xs = [100 * value for value in values.values()]
+            ys = [place[name] + _LANES[lane] for name in values]
+            axes.scatter(
+                xs, ys, s=26, c=colour, marker=shape, linewidths=0.4, edgecolors="white", zorder=3
+            )
+            furthest = max(furthest, *xs)
+    furthest = max([furthest, *(100 * high for _, high in spreads.values())])
+    for name in names:
+        # The numbers stand in a column to the right of everything: no dot can hide them.
+        axes.text(furthest * 1.05, place[name], f"{100 * means[name]:.2f}", va="center")
+    axes.set_xlim(0, furthest * 1.22)
+    end_axis(axes, round_ticks(furthest))
+    axes.set_xlabel(_TITLES[task])
+    used = {row[field] for row in results[task]} if field else set()
+    handles = [_dot(s, "#555555", text) for kind, (s, text) in shapes.items() if kind in used]
+    if handles:
+        axes.legend(
+            handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False
+        )
+
+
+def _dot(shape: str, colour: str, label: str) -> Any:
+    """An entry of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="", marker=shape, color=colour, label=label)
+
+
+def _draw_distractors(results: Results, path: Path) -> None:
+    """One line per descriptor, the best first in the legend."""
+    counts, names = _distractors(results), _descriptors(results)
+    field = f"ap_{PAPER_CONVENTION['retrieval']}"
+    means = {k: mean(results, "retrieval", field, distractors=k) for k in counts}
+    with canvas(path, 6.2, 3.6) as figure:
+        axes = figure.subplots()
+        # The style goes with the place in the file, so that it does not change with the ranking.
+        for name in _ranking(results, "retrieval"):
+            known = [k for k in counts if name in means[k]]
+            style = line_style(names.index(name))
+            axes.plot(known, [means[k][name] for k in known], label=name, ms=4, lw=1.4, **style)
+        axes.set_xscale("log")
+        axes.set_xticks(counts, _tick_labels(counts))
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.grid()
+        axes.set_xlabel("number of distractors")
+        axes.set_ylabel("retrieval mAP")
+        figure.legend(loc="outside right upper", frameon=False)
+
+
+def _tick_labels(counts: list[int]) -> list[str]:
+    """The numbers as text; those too close to the next one on a logarithmic axis stay empty."""
+    labels, right = [], float("inf")
+    for k in reversed(counts):
+        close = k > right / 1.4
+        labels.append("" if close else f"{k // 1000}k" if k % 1000 == 0 else str(k))
+        right = right if close else k
+    return labels[::-1]

@@ -1,38 +1,68 @@
-"""Tables of the benchmark on real image pairs."""
+"""The benchmark on real image pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 from hardnet.bench import real_pairs
-from hardnet.bench.report.cells import BASELINE, by_name, ratio
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas
+from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, ratio
+
+_COUNTS = {
+    "tentative": "matches",
+    "correct": "correct",
+    "inliers": "inliers",
+    "correct_inliers": "correct inliers",
+}
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Totals, then correct matches and verified pairs per sequence."""
     totals = real_pairs.summarise(results["rows"], "sequence")
+    counts = [groups["all"] for groups in totals.values()]
     baseline = totals.get(BASELINE, {}).get("all", {}).get("correct")
-    rows = []
-    for label, groups in totals.items():
-        counts = groups["all"]
-        fields = ("tentative", "correct", "inliers", "correct_inliers")
-        numbers = [f"{counts[field]}" for field in fields]
-        verified = f"{counts['verified']} / {counts['pairs']}"
-        rows.append([label, verified, *numbers, ratio(counts["correct"], baseline)])
-    columns = ["descriptor", "verified pairs", "matches", "correct", "inliers", "correct inliers"]
+    columns = [
+        Column("descriptor", list(totals)),
+        Column("verified pairs", [f"{each['verified']} / {each['pairs']}" for each in counts]),
+        *(Column(name, [each[key] for each in counts], "{}") for key, name in _COUNTS.items()),
+        Column(
+            f"correct / {BASELINE}",
+            [ratio(each["correct"], baseline) for each in counts],
+            "{:.2f}x",
+        ),
+    ]
     return [
-        Table("Matches on real pairs", [*columns, f"correct / {BASELINE}"], rows),
-        by_name("Correct matches per sequence", "sequence", values(results), "{:.0f}"),
-        by_name("Verified pairs per sequence", "sequence", values(results, "verified"), "{:.0f}"),
+        Table("Matches on real pairs", columns),
+        by_name("Correct matches per sequence", "sequence", _values(results, "correct"), "{:.0f}"),
+        by_name("Verified pairs per sequence", "sequence", _values(results, "verified"), "{:.0f}"),
     ]
 
 
-def values(results: Mapping[str, Any], field: str = "correct") -> dict[str, dict[str, float]]:
+def figures(results: Results) -> Figures:
+    """Bars of the correct matches."""
+    return {"bars": partial(_draw, results)}
+
+
+def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
     """Descriptor -> sequence -> one of the counts."""
     totals = real_pairs.summarise(results["rows"], "sequence")
     return {
         label: {name: float(counts[field]) for name, counts in groups.items() if name != "all"}
         for label, groups in totals.items()
     }
+
+
+def _draw(results: Results, path: Path) -> None:
+    """One group per sequence, one bar per descriptor."""
+    values = _values(results, "correct")
+    names = list(next(iter(values.values())))
+    width = 0.8 / len(values)
+    with canvas(path, 1.5 + 0.9 * len(names), 3.6) as figure:
+        axes = figure.subplots()
+        for i, (descriptor, by_sequence) in enumerate(values.items()):
+            places = [k + (i - (len(values) - 1) / 2) * width for k in range(len(names))]
+            axes.bar(places, [by_sequence[n] for n in names], width, label=descriptor)
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_ylabel("correct matches")
+        axes.legend(frameon=False, ncols=len(values), loc="lower left", bbox_to_anchor=(0, 1))

@@ -1,88 +1,128 @@
-"""Tables of the retrieval benchmark."""
+"""The retrieval benchmark, beside the paper's two tables of image retrieval."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report import retrieval_paper
-from hardnet.bench.report.cells import MISSING, bold_best, interval, number
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas, line_style
+from hardnet.bench.report.table import Column, Results, Table, Value, interval
 
-Row = Mapping[str, Any]
-Value = Callable[[Row], float | None]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLLECTIONS = ("Oxford5k", "Paris6k")
+BOW: Mapping[str, tuple[float, ...]] = {
+    "TFeat-M*": (46.7, 55.6, 72.2, 43.8, 51.8, 65.3),
+    "RootSIFT": (55.1, 63.0, 78.4, 59.3, 63.7, 76.4),
+    "L2Net+": (59.8, 67.7, 80.4, 63.0, 66.6, 77.2),
+    "HardNet": (59.0, 67.6, 83.2, 61.4, 67.4, 77.5),
+    "HardNet+": (59.8, 68.8, 83.0, 61.0, 67.0, 77.5),
+    "HardNet++": (60.8, 69.6, 84.5, 65.0, 70.3, 79.1),
+}
+"""mAP by bag of words, with verification, with query expansion: Oxford5k, then Paris6k."""
+HQE: Mapping[str, tuple[str, float, float, float | None, float | None]] = {
+    "SIFT-BoW": ("1M", 78.4, 82.2, None, None),
+    "SIFT-BoW-fVocab": ("16M", 74.0, 84.9, 73.6, 82.4),
+    "RootSIFT-HQE": ("65k", 85.3, 88.0, 81.3, 82.8),
+    "HardNet++-HQE": ("65k", 86.8, 88.3, 82.8, 84.9),
+}
+"""Words; mAP with single and multiple assignment: Oxford5k, then Paris6k."""
 
 PERCENT = "{:.2f}"
+ACROSS = 4
+"""Panels of the figure side by side."""
+
+Row = Mapping[str, Any]
+Measure = Callable[[Row], Value]
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Scores by descriptor and mode, with intervals and times; distractors; the paper's tables."""
     rows = [row for row in results["rows"] if row["distractors"] == 0]
-    found = []
-    protocols = results["collection"]["protocols"]
-    for protocol in protocols:
-        named = f", {protocol}" if len(protocols) > 1 else ""
-        found.append(_by_mode(f"{_title(results)}: mAP{named} (%)", rows, mean_ap(protocol)))
+    collection, counts = results["collection"], _counts(results)
+    protocols = collection["protocols"]
+    named = {p: f", {p}" if len(protocols) > 1 else "" for p in protocols}
     has_ns = any(row["ns"] is not None for row in rows)
+    title = (
+        f"{collection['name']}, {collection['images']} photos, {len(results['queries'])} queries"
+    )
+    bootstrap = "Percentiles of the bootstrap over objects (landmarks), not over single queries."
+    found = [
+        _by_mode(
+            f"{title}: mAP{named[p]} (%)",
+            rows,
+            partial(mean_ap, p),
+            PERCENT,
+            "" if i else _about(results),
+        )
+        for i, p in enumerate(protocols)
+    ]
     if has_ns:
-        found.append(_by_mode(f"{_title(results)}: N-S (of 4)", rows, ns, "{:.3f}"))
-    found[0] = _with_note(found[0], _about(results))
-    for protocol in protocols:
-        named = f", {protocol}" if len(protocols) > 1 else ""
-        found.append(_intervals(f"95% intervals of mAP{named} (%)", rows, protocol))
-    found.append(_times(rows))
-    counts = sorted({row["distractors"] for row in results["rows"]})
+        found.append(_by_mode(f"{title}: N-S (of 4)", rows, _ns, "{:.3f}"))
+    for p in protocols:
+        between = f"95% intervals of mAP{named[p]} (%)"
+        found.append(_by_mode(between, rows, partial(_ends, p), note=bootstrap))
+    note = "Median; words of the query's features included, extraction not."
+    found.append(_by_mode("Milliseconds per query", rows, _milliseconds, note=note))
     if len(counts) > 1:
-        for protocol in protocols:
-            named = f", {protocol}" if len(protocols) > 1 else ""
-            title = f"mAP{named} (%) against the number of distractors"
-            found.append(_curve(title, results["rows"], counts, mean_ap(protocol), PERCENT))
+        more = "against the number of distractors"
+        for p in protocols:
+            every = f"mAP{named[p]} (%) {more}"
+            found.append(_by_distractors(every, results, partial(mean_ap, p), PERCENT))
         if has_ns:
-            title = "N-S against the number of distractors"
-            found.append(_curve(title, results["rows"], counts, ns, "{:.3f}"))
-    return found + retrieval_paper.tables(results)
+            found.append(_by_distractors(f"N-S {more}", results, _ns, "{:.3f}"))
+    return [*found, _paper_bow(results), _paper_hqe(results)]
 
 
-def mean_ap(protocol: str) -> Value:
+def figures(results: Results) -> Figures:
+    """Scores against the number of distractors; a curve needs two points."""
+    return {"distractors": partial(_draw, results)} if len(_counts(results)) > 1 else {}
+
+
+def mean_ap(protocol: str, row: Row) -> float | None:
     """Mean average precision of a row, in percent."""
-
-    def value(row: Row) -> float | None:
-        found = row["map"][protocol]
-        return None if found is None else 100 * found
-
-    return value
+    found = row["map"][protocol]
+    return None if found is None else 100 * found
 
 
-def ns(row: Row) -> float | None:
-    """N-S of a row."""
+def _ns(row: Row) -> Value:
     found: float | None = row["ns"]
     return found
 
 
-def descriptors_of(rows: Sequence[Row]) -> list[str]:
-    """Labels in the order of the file."""
-    return list(dict.fromkeys(row["descriptor"] for row in rows))
+def _ends(protocol: str, row: Row) -> Value:
+    low, high = row["map_interval"][protocol]
+    return interval(None if low is None else 100 * low, high and 100 * high, PERCENT)
 
 
-def modes_of(rows: Sequence[Row]) -> list[str]:
-    """Modes in the order of the file."""
-    return list(dict.fromkeys(row["mode"] for row in rows))
+def _milliseconds(row: Row) -> Value:
+    """As text: the fastest is not the best."""
+    return f"{row['milliseconds']:.1f}"
 
 
-def find(rows: Sequence[Row], descriptor: str, mode: str) -> Row | None:
-    """The row of a descriptor and a mode."""
-    return next((r for r in rows if r["descriptor"] == descriptor and r["mode"] == mode), None)
+def _counts(results: Results) -> list[int]:
+    return sorted({row["distractors"] for row in results["rows"]})
 
 
-def _title(results: Mapping[str, Any]) -> str:
-    collection = results["collection"]
-    return f"{collection['name']}, {collection['images']} photos, {len(results['queries'])} queries"
+def _distinct(rows: Sequence[Row], field: str) -> list[str]:
+    return list(dict.fromkeys(row[field] for row in rows))
 
 
-def _about(results: Mapping[str, Any]) -> str:
+def _find(rows: Sequence[Row], measure: Measure, **where: Any) -> Value:
+    """The measure of the row with these values, or None."""
+    for row in rows:
+        if all(row[key] == value for key, value in where.items()):
+            return measure(row)
+    return None
+
+
+def _about(results: Results) -> str:
     settings = results["provenance"]["settings"]
-    rows = results["rows"]
-    per_query = max(row["features"] for row in rows)
+    per_query = max(row["features"] for row in results["rows"] if row["distractors"] == 0)
     sized = settings["longer_side"]
     return (
         f"{settings['extraction']['detector']}, {per_query:.0f} features per query"
@@ -92,60 +132,136 @@ def _about(results: Mapping[str, Any]) -> str:
     )
 
 
-def _with_note(table: Table, note: str) -> Table:
-    return Table(table.title, table.columns, table.rows, table.groups, note)
-
-
-def _by_mode(title: str, rows: Sequence[Row], value: Value, style: str = PERCENT) -> Table:
-    """Descriptors down, modes across."""
-    names, modes = descriptors_of(rows), modes_of(rows)
-    columns = []
-    for mode in modes:
-        cells = [find(rows, name, mode) for name in names]
-        columns.append(bold_best([None if c is None else value(c) for c in cells], style))
-    shown = [[name, *(column[i] for column in columns)] for i, name in enumerate(names)]
-    return Table(title, ["descriptor", *modes], shown)
-
-
-def _intervals(title: str, rows: Sequence[Row], protocol: str) -> Table:
-    names, modes = descriptors_of(rows), modes_of(rows)
-
-    def cell(row: Row | None) -> str:
-        if row is None:
-            return MISSING
-        low, high = row["map_interval"][protocol]
-        return interval(None if low is None else 100 * low, high and 100 * high, PERCENT)
-
-    shown = [[name, *(cell(find(rows, name, mode)) for mode in modes)] for name in names]
-    note = "Percentiles of the bootstrap over objects (landmarks), not over single queries."
-    return Table(title, ["descriptor", *modes], shown, note=note)
-
-
-def _times(rows: Sequence[Row]) -> Table:
-    names, modes = descriptors_of(rows), modes_of(rows)
-    shown = []
-    for name in names:
-        cells = [find(rows, name, mode) for mode in modes]
-        texts = [number(None if c is None else c["milliseconds"], "{:.1f}") for c in cells]
-        shown.append([name, *texts])
-    note = "Median; words of the query's features included, extraction not."
-    return Table("Milliseconds per query", ["descriptor", *modes], shown, note=note)
-
-
-def _curve(
-    title: str, rows: Sequence[Row], counts: Sequence[int], value: Value, style: str
+def _by_mode(
+    title: str, rows: Sequence[Row], measure: Measure, style: str = "", note: str = ""
 ) -> Table:
-    shown = []
-    for mode in modes_of(rows):
-        of_mode = [row for row in rows if row["mode"] == mode]
-        names = descriptors_of(of_mode)
-        columns = []
-        for count in counts:
-            at = [row for row in of_mode if row["distractors"] == count]
-            cells = [find(at, name, mode) for name in names]
-            columns.append(bold_best([None if c is None else value(c) for c in cells], style))
-        shown += [
-            [f"{mode}: {name}", *(column[i] for column in columns)] for i, name in enumerate(names)
-        ]
-    note = "Best of each mode and number in bold."
-    return Table(title, ["mode: descriptor", *map(str, counts)], shown, note=note)
+    """Descriptors down, modes across."""
+    names = _distinct(rows, "descriptor")
+    columns = [
+        Column(
+            mode,
+            [_find(rows, measure, descriptor=name, mode=mode) for name in names],
+            style,
+            "largest",
+        )
+        for mode in _distinct(rows, "mode")
+    ]
+    return Table(title, [Column("descriptor", names), *columns], note)
+
+
+def _by_distractors(title: str, results: Results, measure: Measure, style: str) -> Table:
+    rows = results["rows"]
+    pairs = dict.fromkeys((row["mode"], row["descriptor"]) for row in rows)
+    order = _distinct(rows, "mode")
+    lines = sorted(pairs, key=lambda line: order.index(line[0]))
+    columns = [
+        Column(
+            str(count),
+            [_find(rows, measure, mode=m, descriptor=d, distractors=count) for m, d in lines],
+            style,
+            "largest",
+        )
+        for count in _counts(results)
+    ]
+    return Table(
+        title,
+        [Column("mode: descriptor", [f"{m}: {d}" for m, d in lines]), *columns],
+        "Best of each mode and number in bold.",
+        blocks=[mode for mode, _ in lines],
+    )
+
+
+def _ours(results: Results, label: str, modes: Sequence[str]) -> list[float | None]:
+    """Our numbers for the paper's columns: none of a collection that this file is not of."""
+    values: list[float | None] = []
+    for collection in COLLECTIONS:
+        for mode in modes:
+            here = results["collection"]["name"] == collection
+            rows = [r for r in results["rows"] if r["descriptor"] == label and r["mode"] == mode]
+            found = [mean_ap("classic", r) for r in rows if here and r["distractors"] == 0]
+            values.append(found[0] if found else None)
+    return values
+
+
+def _beside_the_paper(
+    title: str,
+    first: Sequence[Column],
+    headings: Sequence[str],
+    numbers: Sequence[Sequence[float | None]],
+    note: str,
+    results: Results,
+) -> Table:
+    columns = [
+        Column(heading, [row[k * len(headings) + i] for row in numbers], "{:.1f}", group=collection)
+        for k, collection in enumerate(COLLECTIONS)
+        for i, heading in enumerate(headings)
+    ]
+    name = results["collection"]["name"]
+    where = " and ".join(other for other in COLLECTIONS if other != name)
+    more = (
+        f"{note} These results are of {name}: our columns of {where} are empty, and are filled by "
+        "hardnet bench retrieval --layout oxford where its photos are at hand."
+    )
+    return Table(title, [*first, *columns], more)
+
+
+def _paper_bow(results: Results) -> Table:
+    labels = _distinct(results["rows"], "descriptor")
+    ours = [_ours(results, label, ("bow", "bow+sv", "bow+qe")) for label in labels]
+    names = [*(f"{name} (paper)" for name in BOW), *(f"{label} (ours)" for label in labels)]
+    return _beside_the_paper(
+        "Bag of words on the paper's collections: mAP (%)",
+        [Column("descriptor", names)],
+        ("BoW", "BoW+SV", "BoW+QE"),
+        [*BOW.values(), *ours],
+        "The paper has 1M words.",
+        results,
+    )
+
+
+def _paper_hqe(results: Results) -> Table:
+    labels = _distinct(results["rows"], "descriptor")
+    ours = [_ours(results, label, ("hqe+sv:sa", "hqe+sv")) for label in labels]
+    names = [*(f"{name} (paper)" for name in HQE), *(f"{label}-HQE (ours)" for label in labels)]
+    words = [row[0] for row in HQE.values()]
+    words += [str(results["provenance"]["settings"]["words"])] * len(labels)
+    return _beside_the_paper(
+        "Local features, verification and query expansion on the paper's collections: mAP (%)",
+        [Column("method", names), Column("words", words)],
+        ("SA", "MA"),
+        [*(row[1:] for row in HQE.values()), *ours],
+        "SA, MA: single, multiple assignment of the query's features.",
+        results,
+    )
+
+
+def _draw(results: Results, path: Path) -> None:
+    """A panel per mode, a line per descriptor, all panels on one scale."""
+    rows = results["rows"]
+    modes, names = _distinct(rows, "mode"), _distinct(rows, "descriptor")
+    down, across = math.ceil(len(modes) / ACROSS), min(len(modes), ACROSS)
+    with canvas(path, 2.3 * across, 2.2 * down + 0.4) as figure:
+        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+        for axes, mode in zip(grid, modes, strict=False):
+            _panel(axes, results, mode, names)
+        for axes in grid[len(modes) :]:
+            axes.set_visible(False)
+        for axes in grid[::across]:
+            axes.set_ylabel("mAP (%)")
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
+        figure.supxlabel("number of distractors", fontsize=9)
+
+
+def _panel(axes: Axes, results: Results, mode: str, names: list[str]) -> None:
+    counts, rows = _counts(results), results["rows"]
+    measure = partial(mean_ap, results["collection"]["protocols"][0])
+    for index, name in enumerate(names):
+        scores = [_find(rows, measure, descriptor=name, mode=mode, distractors=k) for k in counts]
+        points = [(x, y) for x, y in enumerate(scores) if y is not None]
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
+    # Steps of a factor of about three, and none: evenly spaced, as on a logarithmic axis.
+    axes.set_xticks(range(len(counts)), [f"{k / 1000:g}k" if k >= 1000 else str(k) for k in counts])
+    axes.grid()
+    axes.set_title(mode, fontsize=9, loc="left")

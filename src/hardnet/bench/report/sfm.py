@@ -1,70 +1,122 @@
-"""Tables of the structure-from-motion benchmark."""
+"""The structure-from-motion benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.cells import bold_best
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas, line_style, name_rows
+from hardnet.bench.report.table import Column, Results, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """For each scene the size of the models, then for each the errors of the cameras."""
+    scenes = _scenes(results)
+    known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
+    return [
+        *(_size(name, rows) for name, rows in scenes.items()),
+        *(_errors(name, rows) for name, rows in known.items()),
+    ]
+
+
+def figures(results: Results) -> Figures:
+    """Points and errors of the cameras per scene."""
+    return {"bars": partial(_draw, results)}
+
+
+def _scenes(results: Results) -> dict[str, list[Row]]:
     scenes: dict[str, list[Row]] = {}
     for row in results["rows"]:
         scenes.setdefault(row["scene"], []).append(row)
-    sizes = [_size(name, rows) for name, rows in scenes.items()]
-    known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
-    return sizes + [_errors(name, rows) for name, rows in known.items()]
+    return scenes
 
 
 def _size(scene: str, rows: list[Row]) -> Table:
-    columns = {
-        "registered": _column(rows, lambda row: row["registered"], "{:.0f}"),
-        "points": _column(rows, lambda row: row["points"], "{:.0f}"),
-        "observations": _column(rows, lambda row: row.get("observations"), "{:.0f}"),
-        "track length": _column(rows, lambda row: row.get("track_length"), "{:.2f}"),
-        "reprojection (px)": _column(
-            rows, lambda row: row.get("reprojection_error"), "{:.3f}", smaller=True
-        ),
-        "keypoints per photo": [f"{row['keypoints']}" for row in rows],
-        "seconds": [f"{row['seconds']:.0f}" for row in rows],
-    }
-    photos = rows[0]["photos"]
-    return _table(f"Reconstruction of {scene}, {photos} photos", rows, columns)
+    def column(heading: str, field: str, style: str = "{:.0f}") -> Column:
+        return Column(heading, [row.get(field) for row in rows], style, "largest")
+
+    errors = [row.get("reprojection_error") for row in rows]
+    return Table(
+        f"Reconstruction of {scene}, {rows[0]['photos']} photos",
+        [
+            Column("method", [row["method"] for row in rows]),
+            column("registered", "registered"),
+            column("points", "points"),
+            column("observations", "observations"),
+            column("track length", "track_length", "{:.2f}"),
+            Column("reprojection (px)", errors, "{:.3f}", "smallest"),
+            Column("keypoints per photo", [row["keypoints"] for row in rows], "{}"),
+            Column("seconds", [row["seconds"] for row in rows], "{:.0f}"),
+        ],
+    )
 
 
 def _errors(scene: str, rows: list[Row]) -> Table:
-    def of(field: str, factor: float = 1.0) -> Callable[[Row], float | None]:
-        return lambda row: row["errors"] and factor * row["errors"][field]
+    def column(heading: str, field: str, style: str, factor: float = 1.0) -> Column:
+        values = [row["errors"] and factor * row["errors"][field] for row in rows]
+        return Column(heading, values, style, "smallest")
 
-    columns = {
-        "mean": _column(rows, of("centre_mean"), "{:.5f}", smaller=True),
-        "median": _column(rows, of("centre_median"), "{:.5f}", smaller=True),
-        "largest": _column(rows, of("centre_max"), "{:.5f}", smaller=True),
-        "mean / extent (%)": _column(rows, of("centre_relative", 100), "{:.4f}", smaller=True),
-        "rotation mean (deg)": _column(rows, of("rotation_mean"), "{:.4f}", smaller=True),
-    }
-    if not rows[0]["calibrated"]:
-        columns["focal length (%)"] = _column(rows, of("focal", 100), "{:.3f}", smaller=True)
-    note = (
-        f"Centre errors in units of the truth, after a similarity; truth: {rows[0]['truth']}; "
-        f"calibration {'known' if rows[0]['calibrated'] else 'estimated'}."
-    )
-    return _table(f"Errors of the cameras of {scene}", rows, columns, note)
-
-
-def _column(
-    rows: list[Row], value: Callable[[Row], float | None], style: str, smaller: bool = False
-) -> list[str]:
-    return bold_best([value(row) for row in rows], style, smaller)
-
-
-def _table(title: str, rows: list[Row], columns: Mapping[str, list[str]], note: str = "") -> Table:
-    cells = [
-        [row["method"], *(column[i] for column in columns.values())] for i, row in enumerate(rows)
+    columns = [
+        Column("method", [row["method"] for row in rows]),
+        column("mean", "centre_mean", "{:.5f}"),
+        column("median", "centre_median", "{:.5f}"),
+        column("largest", "centre_max", "{:.5f}"),
+        column("mean / extent (%)", "centre_relative", "{:.4f}", 100),
+        column("rotation mean (deg)", "rotation_mean", "{:.4f}"),
     ]
-    return Table(title, ["method", *columns], cells, note=note)
+    calibrated = rows[0]["calibrated"]
+    if not calibrated:
+        columns.append(column("focal length (%)", "focal", "{:.3f}", 100))
+    return Table(
+        f"Errors of the cameras of {scene}",
+        columns,
+        f"Centre errors in units of the truth, after a similarity; truth: {rows[0]['truth']}; "
+        f"calibration {'known' if calibrated else 'estimated'}.",
+    )
+
+
+_MEASURES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
+    ("3D points", "{:.0f}", lambda row: row["points"]),
+    (
+        "centre error (% of extent)",
+        "{:.3g}",
+        lambda row: row["errors"] and 100 * row["errors"]["centre_relative"],
+    ),
+)
+
+
+def _draw(results: Results, path: Path) -> None:
+    """A line of panels per scene: points on the left, errors on the right; a bar per method."""
+    scenes = _scenes(results)
+    heights = [len(rows) for rows in scenes.values()]
+    with canvas(path, 9, 0.3 + sum(0.75 + 0.24 * height for height in heights)) as figure:
+        grid = figure.subplots(
+            len(scenes), len(_MEASURES), squeeze=False, gridspec_kw={"height_ratios": heights}
+        )
+        for line, (scene, rows) in zip(grid, scenes.items(), strict=True):
+            for axes, (title, style, value) in zip(line, _MEASURES, strict=True):
+                _bars(axes, [value(row) for row in rows], style)
+                axes.set_title(f"{scene}: {title}", fontsize=9, loc="left")
+            name_rows(
+                line[0],
+                [f"{r['method']} ({r['registered']} of {r['photos']} photos)" for r in rows],
+            )
+            name_rows(line[1], [""] * len(rows))
+
+
+def _bars(axes: Axes, values: list[float | None], style: str) -> None:
+    """COLMAP's SIFT, the first, in another colour."""
+    colours = [line_style(0 if i else 1)["color"] for i in range(len(values))]
+    lengths = [value or 0.0 for value in values]
+    texts = ["-" if value is None else style.format(value) for value in values]
+    bars = axes.barh(range(len(values)), lengths, 0.7, color=colours)
+    axes.bar_label(bars, texts, padding=3, fontsize=8)
+    axes.set_xlim(0, 1.18 * max(lengths) or 1)
+    axes.locator_params(axis="x", nbins=4)

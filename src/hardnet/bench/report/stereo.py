@@ -1,87 +1,165 @@
-"""Tables of the stereo benchmark."""
+"""The stereo benchmark, after Table 3 of the paper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.cells import MISSING, bold_best, interval, number
-from hardnet.bench.report.stereo_numbers import (
-    PAPER,
-    PAPER_PAIRS,
-    Entry,
-    Results,
-    distinct,
-    entries,
-    rule_of,
-    set_title,
-    sets_with,
-)
-from hardnet.bench.report.table import Table
+from hardnet.bench.report.style import Figures, canvas, line_style
+from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, interval
+from hardnet.bench.stereo import rules
 from hardnet.bench.stereo.curves import AUC_PIXELS, THRESHOLDS
 from hardnet.bench.stereo.measure import CORRECT_PIXELS
-from hardnet.bench.stereo.rules import RULES
+from hardnet.bench.stereo.summary import summarise
 
-_NOTE = (
-    "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own mean: "
-    "compare descriptors by the next table. The paper's rows are of the complete sets "
-    "({complete}) and of MODS with view synthesis, which has more keypoints of more kinds: "
-    "compare the order, not the numbers. A pair is matched with {rule}."
-)
-_PIXELS = (1, 3, 5, 10)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PAPER_PAIRS = {"EF": 33, "EVD": 15, "OxAff": 40, "SymB": 46, "GDB": 22, "WxBS": 37, "LTLL": 172}
+_MATCHED = {
+    "RootSIFT": ((33, 32), (15, 34), (40, 169), (45, 43), (21, 52), (11, 93), (123, 27)),
+    "TFeat-M*": ((32, 30), (15, 37), (40, 265), (40, 45), (16, 72), (10, 62), (96, 29)),
+    "L2Net+": ((33, 34), (15, 34), (40, 304), (43, 46), (19, 78), (9, 51), (127, 26)),
+    "HardNet+": ((33, 35), (15, 41), (40, 316), (44, 47), (21, 75), (11, 54), (127, 31)),
+}
+PAPER = {name: dict(zip(PAPER_PAIRS, row, strict=True)) for name, row in _MATCHED.items()}
+"""Table 3 of the paper: descriptor -> set -> (pairs matched, mean inliers)."""
 
 _INTERVAL = "95%: interval of the bootstrap over scenes."
+_PIXELS = (1, 3, 5, 10)
 
-Value = Callable[[Entry], float | None]
-Texts = Callable[[Sequence[Entry | None]], list[str]]
-Column = tuple[str, Texts]
-"""The heading, and the cells of the entries of one set and detector."""
+Entry = Mapping[str, Any]
+Entries = Mapping[tuple[str, str, str], Entry]
+"""(set, detector, descriptor) -> its entry of the summary."""
+Part = tuple[str, Callable[[Entry], Value], str]
+"""A column under each set: heading, value of an entry, style; texts have no best."""
 
 
 def tables(results: Results) -> list[Table]:
     """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
-    shown = [_table_3(results), _common(results), _by_rule(results)]
-    if names := sets_with(results, "auc"):
-        shown.append(_areas(results, names))
-    if names := sets_with(results, "accuracy"):
-        shown.append(_accuracy(results, names))
-    if names := sets_with(results, "agreement"):
-        shown.append(_agreement(results, names))
+    entries = _entries(results)
+    shown = [_table_3(results, entries), _common(results, entries), _by_rule(results)]
+    for field, table in (("auc", _areas), ("accuracy", _accuracy), ("agreement", _agreement)):
+        if names := _sets_with(results, entries, field):
+            shown.append(table(results, entries, names))
     pairs = [
         _per_pair(results, name, detector)
-        for name in distinct(results, "set")
-        for detector in distinct(results, "detector")
+        for name in _distinct(results, "set")
+        for detector in _distinct(results, "detector")
     ]
     return [*shown, *pairs]
 
 
-def _table_3(results: Results) -> Table:
-    names = distinct(results, "set")
-    columns = [
-        ("matched", _best(lambda e: e["matched"], "{:.0f}")),
-        ("inl.", _best(lambda e: e["mean_inliers"], "{:.0f}")),
+def figures(results: Results) -> Figures:
+    """Pairs and inliers per set; matching accuracy, which needs homographies."""
+    found: Figures = {"pairs": partial(_draw_pairs, results)}
+    if any(row["accuracy"] is not None for row in results["rows"]):
+        found["accuracy"] = partial(_draw_accuracy, results)
+    return found
+
+
+def _rule(results: Results) -> rules.Rule:
+    return rules.by_name(results["rule"]["name"])
+
+
+def _entries(results: Results, rule: rules.Rule | None = None) -> Entries:
+    found = summarise(results["rows"], rule or _rule(results))
+    return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
+
+
+def _distinct(results: Results, field: str) -> list[str]:
+    """The values of a field ("set", "detector", "descriptor") in their order."""
+    return list(dict.fromkeys(row[field] for row in results["rows"]))
+
+
+def _sets_with(results: Results, entries: Entries, field: str) -> list[str]:
+    """The sets whose ground truth gives ``field`` of the summary."""
+    found = {key[0] for key, entry in entries.items() if entry[field] is not None}
+    return [name for name in _distinct(results, "set") if name in found]
+
+
+def _set_title(results: Results, name: str) -> str:
+    """The set and how much of it there is: ``EVD (8 of 15)``."""
+    for about in results["sets"]:
+        if about["name"] == name:
+            total = f" of {about['complete']}" if about["complete"] else ""
+            return f"{name} ({about['pairs']}{total})"
+    return name
+
+
+def _table(
+    results: Results,
+    title: str,
+    sets: Sequence[str],
+    parts: Sequence[tuple[Entries, Part]],
+    note: str = "",
+    paper: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+) -> Table:
+    """One line per detector and descriptor, the best among a detector's lines bold.
+
+    Args:
+        results: of the benchmark.
+        title: of the table.
+        sets: across.
+        parts: the columns under each set, and the entries they are of.
+        note: under the table.
+        paper: lines to add: name -> set -> a number per part.
+    """
+    lines = [
+        (detector, descriptor)
+        for detector in _distinct(results, "detector")
+        for descriptor in _distinct(results, "descriptor")
     ]
-    rows = _rows(results, names, columns)
-    for label, numbers in PAPER.items() if set(names) & set(PAPER_PAIRS) else ():
-        cells = []
-        for name in names:
-            cells += [str(n) for n in numbers[name]] if name in numbers else [MISSING] * 2
-        rows.append([f"paper: {label}", *cells])
+    added = paper or {}
+    columns = [
+        Column(
+            "descriptor (detector)",
+            [f"{who} ({detector})" for detector, who in lines] + [f"paper: {who}" for who in added],
+        )
+    ]
+    for name in sets:
+        for k, (entries, (heading, value, style)) in enumerate(parts):
+            values: list[Value] = []
+            for line in lines:
+                entry = entries.get((name, *line))
+                values.append(None if entry is None else value(entry))
+            # Text: the paper's lines do not compete with ours.
+            values += [str(row[name][k]) if name in row else None for row in added.values()]
+            columns.append(Column(heading, values, style, "largest", _set_title(results, name)))
+    blocks = [detector for detector, _ in lines] + ["paper"] * len(added)
+    return Table(title, columns, note, blocks=blocks)
+
+
+def _table_3(results: Results, entries: Entries) -> Table:
+    names = _distinct(results, "set")
+    parts: list[tuple[Entries, Part]] = [
+        (entries, ("matched", lambda e: e["matched"], "{:.0f}")),
+        (entries, ("inl.", lambda e: e["mean_inliers"], "{:.0f}")),
+    ]
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
-    note = _NOTE.format(complete=complete, rule=rule_of(results).about)
-    title = "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)"
-    return _table(results, title, names, columns, rows, note)
+    return _table(
+        results,
+        "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
+        names,
+        parts,
+        "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own mean: "
+        "compare descriptors by the next table. The paper's rows are of the complete sets "
+        f"({complete}) and of MODS with view synthesis, which has more keypoints of more kinds: "
+        f"compare the order, not the numbers. A pair is matched with {_rule(results).about}.",
+        PAPER if set(names) & set(PAPER_PAIRS) else None,
+    )
 
 
-def _common(results: Results) -> Table:
-    columns = [
-        ("pairs", _each(lambda e: number(e["common"], "{:.0f}"))),
-        ("inl.", _best(lambda e: e["mean_common"], "{:.0f}")),
-        ("95%", _each(_common_interval)),
+def _common(results: Results, entries: Entries) -> Table:
+    parts: list[tuple[Entries, Part]] = [
+        (entries, ("pairs", lambda e: f"{e['common']:.0f}", "")),
+        (entries, ("inl.", lambda e: e["mean_common"], "{:.0f}")),
+        (entries, ("95%", _common_interval, "")),
     ]
-    names = distinct(results, "set")
-    rows = _rows(results, names, columns)
     title = "Mean inliers over the pairs that all descriptors matched with a detector"
-    return _table(results, title, names, columns, rows, _INTERVAL)
+    return _table(results, title, _distinct(results, "set"), parts, _INTERVAL)
 
 
 def _common_interval(entry: Entry) -> str:
@@ -90,115 +168,134 @@ def _common_interval(entry: Entry) -> str:
 
 
 def _by_rule(results: Results) -> Table:
-    names = distinct(results, "set")
-    found = {rule: entries(results, RULES[rule]) for rule in RULES}
-    rows = []
-    for detector in distinct(results, "detector"):
-        labels = distinct(results, "descriptor")
-        columns = [
-            bold_best([_matched(found[rule].get((n, detector, d))) for d in labels], "{:.0f}")
-            for n in names
-            for rule in RULES
-        ]
-        rows += [[f"{d} ({detector})", *(c[i] for c in columns)] for i, d in enumerate(labels)]
-    note = " ".join(f"{name}: {rule.about}." for name, rule in RULES.items())
+    parts: list[tuple[Entries, Part]] = [
+        (_entries(results, rule), (name, lambda e: e["matched"], "{:.0f}"))
+        for name, rule in rules.RULES.items()
+    ]
+    note = " ".join(f"{name}: {rule.about}." for name, rule in rules.RULES.items())
     title = "Image pairs matched by each rule"
-    return _table(results, title, names, [(rule, _each(str)) for rule in RULES], rows, note)
+    return _table(results, title, _distinct(results, "set"), parts, note)
 
 
-def _matched(entry: Entry | None) -> float | None:
-    return None if entry is None else float(entry["matched"])
-
-
-def _areas(results: Results, names: Sequence[str]) -> Table:
-    columns: list[Column] = []
+def _areas(results: Results, entries: Entries, names: Sequence[str]) -> Table:
+    parts: list[tuple[Entries, Part]] = []
     for limit in map(str, AUC_PIXELS):
-        columns.append((f"@{limit} px", _best(_item("auc", limit))))
-        columns.append(("95%", _each(_area_interval(limit))))
-    note = (
+        parts.append((entries, (f"@{limit} px", _item("auc", limit), "{:.3f}")))
+        parts.append((entries, ("95%", partial(_area_interval, limit), "")))
+    return _table(
+        results,
+        "Homographies: area under the corner error",
+        names,
+        parts,
         "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
         "within the threshold of where the true homography puts them (exact: steps, no "
-        f"interpolation). A pair without an estimate is never within. {_INTERVAL}"
+        f"interpolation). A pair without an estimate is never within. {_INTERVAL}",
     )
-    rows = _rows(results, names, columns)
-    return _table(results, "Homographies: area under the corner error", names, columns, rows, note)
 
 
-def _area_interval(limit: str) -> Callable[[Entry], str]:
-    return lambda entry: interval(*entry["auc_interval"][limit])
+def _area_interval(limit: str, entry: Entry) -> str:
+    return interval(*entry["auc_interval"][limit])
 
 
-def _accuracy(results: Results, names: Sequence[str]) -> Table:
-    columns = [(f"{t} px", _best(_item("accuracy", THRESHOLDS.index(t)))) for t in _PIXELS]
-    columns.append(("correct", _best(lambda e: e["mean_correct"], "{:.0f}")))
-    note = (
-        "Mean over the pairs of the share of tentative matches within t px of the true homography; "
-        f"correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio threshold is "
-        "stricter for some descriptors than for others: a high share of few matches is not better "
-        "than a lower one of many."
-    )
-    rows = _rows(results, names, columns)
-    return _table(results, "Mean matching accuracy", names, columns, rows, note)
-
-
-def _agreement(results: Results, names: Sequence[str]) -> Table:
-    columns = [(f"{t} px", _best(_item("agreement", THRESHOLDS.index(t)))) for t in _PIXELS]
-    rows = _rows(results, names, columns)
-    title = "Share of the correspondences picked by hand within t px of the estimated geometry"
-    return _table(results, title, names, columns, rows, "")
-
-
-def _best(value: Value, style: str = "{:.3f}") -> Texts:
-    """Numbers, the best in bold."""
-    return lambda found: bold_best([None if e is None else value(e) for e in found], style)
-
-
-def _each(text: Callable[[Entry], str]) -> Texts:
-    """A text per entry, whatever the others are."""
-    return lambda found: [MISSING if e is None else text(e) for e in found]
-
-
-def _item(field: str, key: str | int) -> Value:
+def _item(field: str, key: str | int) -> Callable[[Entry], Value]:
     """One number of a field that holds several, or None where the field has none."""
     return lambda entry: None if entry[field] is None else entry[field][key]
 
 
+def _within(entries: Entries, field: str) -> list[tuple[Entries, Part]]:
+    return [(entries, (f"{t} px", _item(field, THRESHOLDS.index(t)), "{:.3f}")) for t in _PIXELS]
+
+
+def _accuracy(results: Results, entries: Entries, names: Sequence[str]) -> Table:
+    correct: Part = ("correct", lambda e: e["mean_correct"], "{:.0f}")
+    return _table(
+        results,
+        "Mean matching accuracy",
+        names,
+        [*_within(entries, "accuracy"), (entries, correct)],
+        "Mean over the pairs of the share of tentative matches within t px of the true homography; "
+        f"correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio threshold is "
+        "stricter for some descriptors than for others: a high share of few matches is not better "
+        "than a lower one of many.",
+    )
+
+
+def _agreement(results: Results, entries: Entries, names: Sequence[str]) -> Table:
+    title = "Share of the correspondences picked by hand within t px of the estimated geometry"
+    return _table(results, title, names, _within(entries, "agreement"))
+
+
 def _per_pair(results: Results, name: str, detector: str) -> Table:
-    rule, labels = rule_of(results), distinct(results, "descriptor")
+    rule, labels = _rule(results), _distinct(results, "descriptor")
     cells: dict[str, dict[str, str]] = {}
     for row in results["rows"]:
         if row["set"] == name and row["detector"] == detector:
-            text = str(rule.counted(row))
-            shown = text if rule.matched(row) else f"({text})"
+            count = rule.counted(row)
+            shown = f"{count}" if rule.matched(row) else f"({count})"
             cells.setdefault(row["pair"], {})[row["descriptor"]] = shown
-    rows = [[pair, *(each.get(label, MISSING) for label in labels)] for pair, each in cells.items()]
-    note = "In brackets: not matched."
-    return Table(f"{name}, {detector}: inliers per pair", ["pair", *labels], rows, note=note)
+    columns = [Column(label, [each.get(label) for each in cells.values()]) for label in labels]
+    title = f"{name}, {detector}: inliers per pair"
+    return Table(title, [Column("pair", list(cells)), *columns], "In brackets: not matched.")
 
 
-def _rows(results: Results, names: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
-    """One row per detector and descriptor; the best among a detector's rows is bold."""
-    found = entries(results)
-    rows = []
-    labels = distinct(results, "descriptor")
-    for detector in distinct(results, "detector"):
-        texts = [
-            cells([found.get((n, detector, d)) for d in labels])
-            for n in names
-            for _, cells in columns
-        ]
-        rows += [[f"{d} ({detector})", *(text[i] for text in texts)] for i, d in enumerate(labels)]
-    return rows
+_BARS = (("matched", "pairs matched"), ("mean_common", "inliers per pair that all match"))
 
 
-def _table(
-    results: Results,
-    title: str,
-    names: Sequence[str],
-    columns: Sequence[Column],
-    rows: list[list[str]],
-    note: str,
-) -> Table:
-    headings = [heading for heading, _ in columns]
-    groups = [("", 1), *((set_title(results, name), len(headings)) for name in names)]
-    return Table(title, ["descriptor (detector)", *headings * len(names)], rows, groups, note)
+def _draw_pairs(results: Results, path: Path) -> None:
+    """Above: pairs matched; below: mean inliers where all match. One column per set."""
+    names, detectors = _distinct(results, "set"), _distinct(results, "detector")
+    labels, found = _distinct(results, "descriptor"), _entries(results)
+    panel = 0.9 + 0.34 * len(labels) * len(detectors)
+    with canvas(path, panel * len(names), 5.4) as figure:
+        grid = figure.subplots(len(_BARS), len(names), squeeze=False)
+        for line, (field, title) in zip(grid, _BARS, strict=True):
+            for axes, name in zip(line, names, strict=True):
+                _bars(axes, {k[1:]: e for k, e in found.items() if k[0] == name}, field, labels)
+                axes.set_xticks(range(len(detectors)), detectors)
+            line[0].set_ylabel(title)
+        for axes, name in zip(grid[0], names, strict=True):
+            axes.set_title(_set_title(results, name), fontsize=10)
+            pairs = max(e["pairs"] for k, e in found.items() if k[0] == name)
+            axes.axhline(pairs, color="#999999", lw=0.8, ls=":")
+            axes.set_ylim(0, pairs * 1.08)
+        handles, texts = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, texts, frameon=False, ncols=len(labels), loc="outside upper left")
+
+
+def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: list[str]) -> None:
+    """Groups of bars, one per descriptor, each with its number."""
+    detectors = list(dict.fromkeys(detector for detector, _ in found))
+    width = 0.84 / len(labels)
+    for i, label in enumerate(labels):
+        places = [k + (i - (len(labels) - 1) / 2) * width for k in range(len(detectors))]
+        values = [found[detector, label][field] for detector in detectors]
+        heights = [0 if value is None else value for value in values]
+        texts = [MISSING if value is None else f"{value:.0f}" for value in values]
+        bars = axes.bar(places, heights, width, label=label, color=line_style(i)["color"])
+        axes.bar_label(bars, texts, fontsize=7)
+    axes.locator_params(axis="y", integer=True)
+    if not any(entry[field] for entry in found.values()):
+        axes.set_ylim(0, 1)  # an axis around nothing would show meaningless small numbers
+        axes.set_yticks([0])
+
+
+def _draw_accuracy(results: Results, path: Path) -> None:
+    """Mean matching accuracy over 1 to 10 px: a column per set, a line of panels per detector."""
+    labels, found = _distinct(results, "descriptor"), _entries(results)
+    names, detectors = _sets_with(results, found, "accuracy"), _distinct(results, "detector")
+    with canvas(path, 3.2 * len(names), 0.4 + 2.6 * len(detectors)) as figure:
+        grid = figure.subplots(len(detectors), len(names), squeeze=False, sharex=True, sharey="col")
+        for line, detector in zip(grid, detectors, strict=True):
+            for axes, name in zip(line, names, strict=True):
+                for i, label in enumerate(labels):
+                    curve = found[name, detector, label]["accuracy"]
+                    axes.plot(THRESHOLDS, curve, label=label, ms=3, lw=1.3, **line_style(i))
+                axes.set_title(f"{_set_title(results, name)}, {detector}", fontsize=9)
+                axes.grid()
+                axes.set_ylim(bottom=0)
+            line[0].set_ylabel("share of matches correct")
+        for axes in grid[-1]:
+            axes.set_xlabel("within pixels")
+            axes.set_xticks((1, 2, 4, 6, 8, 10))
+        handles, texts = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, texts, frameon=False, ncols=len(labels), loc="outside upper left")

@@ -1,55 +1,124 @@
-"""One table, shown as Markdown, as LaTeX or in the terminal."""
+"""One table: columns of numbers and texts, shown as Markdown, as LaTeX or in the terminal.
+
+Hand-written because no table library marks the best numbers, merges cells and writes all three.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from hardnet.bench.report import latex
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+Results = Mapping[str, Any]
+"""A results file."""
+Value = float | str | None
+Best = Literal["largest", "smallest"]
+Ends = tuple[float | None, float | None]
+
+BASELINE = "rootsift"
+"""The descriptor that the ratios refer to, where it took part."""
+MISSING = "-"
+SAME = "←"
+"""A cell that says: the number to the left holds here too. LaTeX merges the two cells."""
+PAGE_ROWS = 40
+"""A LaTeX table with more rows than this may run over several pages."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        heading: above it.
+        values: one per line; a text stands as it is, None is a dash.
+        style: of the numbers.
+        best: which number is set in bold, if any; those that read the same are equally good.
+        group: a heading over this column and its neighbours of the same group.
+        intervals: (low, high) to show behind each number, or nothing.
+    """
+
+    heading: str
+    values: Sequence[Value]
+    style: str = "{:.3f}"
+    best: Best | None = None
+    group: str = ""
+    intervals: Sequence[Ends] = ()
+
 
 @dataclass(frozen=True)
 class Table:
-    """A title, one heading per column, and rows of text; the first column is a name.
+    """A title, columns of one length, the first of them names; and a note.
 
     Attributes:
         title: shown above.
-        columns: one heading each.
-        rows: cells. ``**x**`` is bold; ``latex.SAME`` repeats the cell to its left.
-        groups: (heading, number of columns) over the headings, covering all columns; or none.
+        columns: the first one names the lines.
         note: a sentence under the table.
+        best_of: what a number in bold is the best of.
+        blocks: a label per line: only lines of the same label compete within a column.
     """
 
     title: str
-    columns: list[str]
-    rows: list[list[str]]
-    groups: list[tuple[str, int]] = field(default_factory=list)
+    columns: Sequence[Column]
     note: str = ""
+    best_of: Literal["column", "line", "table"] = "column"
+    blocks: Sequence[str] = ()
 
-    def headings(self, separator: str) -> list[str]:
-        """The headings with their group in front, for formats without cells over columns."""
-        above = [heading for heading, width in self.groups for _ in range(width)]
-        if not above:
-            return self.columns
-        both = zip(above, self.columns, strict=True)
-        return [f"{group}{separator}{column}" if group else column for group, column in both]
+    @classmethod
+    def of_texts(
+        cls, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = ""
+    ) -> Table:
+        """A table whose cells are texts already, line by line."""
+        cells = [[row[i] for row in rows] for i in range(len(columns))]
+        return cls(title, [Column(*each) for each in zip(columns, cells, strict=True)], note)
+
+    @property
+    def headings(self) -> list[str]:
+        """One per column."""
+        return [column.heading for column in self.columns]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells as text, line by line; ``**x**`` is bold."""
+        best = self._best()
+        shown = []
+        for j, column in enumerate(self.columns):
+            cells = []
+            for i, value in enumerate(column.values):
+                text = _text(value, column.style)
+                bold = column.best and text == best.get(self._contest(i, j)) and text != MISSING
+                cell = f"**{text}**" if bold else text
+                ends = column.intervals[i] if column.intervals else (None, None)
+                cells.append(cell if None in ends else f"{cell} {interval(*ends, column.style)}")
+            shown.append(cells)
+        return [list(row) for row in zip(*shown, strict=True)]
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, numbers to the right."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
-        cells = [[_markdown(cell) for cell in row] for row in (self.headings(": "), *self.rows)]
-        lines = ["| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])]
+        head, *rows = [
+            [cell.replace("|", "\\|") for cell in row] for row in (self._joined(": "), *self.rows)
+        ]
+        lines = ["| " + " | ".join(row) + " |" for row in (head, rule, *rows)]
         return "\n".join([f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])])
 
     def latex(self, label: str | None = None) -> str:
-        """The table as a LaTeX environment with caption and label."""
+        """The table as a LaTeX environment with caption and label (booktabs, longtable)."""
         label = label or "tab:" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         caption = f"{self.title}." + (f" {self.note}" if self.note else "")
-        return latex.tabular(self.columns, self.groups, self.rows, caption, label)
+        title = rf"\caption{{{latex_text(caption)}}}\label{{{label}}}"
+        layout = "@{}l" + "r" * (len(self.columns) - 1) + "@{}"
+        head = [r"\toprule", *self._latex_groups(), _latex_line(self.headings), r"\midrule"]
+        body = [*map(_latex_line, self.rows), r"\bottomrule"]
+        if len(self.rows) > PAGE_ROWS:
+            opening = [rf"\begin{{longtable}}{{{layout}}}", title + r"\\", *head, r"\endhead"]
+            return "\n".join([*opening, *body, r"\end{longtable}"])
+        opening = [r"\begin{table}[htb]", r"\centering", title, rf"\begin{{tabular}}{{{layout}}}"]
+        return "\n".join([*opening, *head, *body, r"\end{tabular}", r"\end{table}"])
 
     def rich(self) -> RichTable:
         """The table for a terminal."""
@@ -57,7 +126,7 @@ class Table:
         from rich.text import Text
 
         shown = RichTable(title=Text(self.title), title_justify="left", caption=self.note or None)
-        for i, heading in enumerate(self.headings("\n")):
+        for i, heading in enumerate(self._joined("\n")):
             shown.add_column(
                 Text(heading), justify="right" if i else "left", no_wrap=i == 0, overflow="fold"
             )
@@ -68,7 +137,112 @@ class Table:
             )
         return shown
 
+    def _contest(self, line: int, column: int) -> Hashable:
+        if self.best_of == "column":
+            return column, self.blocks[line] if self.blocks else ""
+        return line if self.best_of == "line" else None
 
-def _markdown(cell: str) -> str:
-    """A bar would end the cell."""
-    return cell.replace("|", "\\|")
+    def _best(self) -> dict[Hashable, str]:
+        """The best number of each contest of two or more, as it reads."""
+        entered: dict[Hashable, list[tuple[float, str]]] = {}
+        for j, column in enumerate(self.columns):
+            for i, value in enumerate(column.values if column.best else ()):
+                if value is not None and not isinstance(value, str):
+                    signed = value if column.best == "largest" else -value
+                    text = column.style.format(value)
+                    entered.setdefault(self._contest(i, j), []).append((signed, text))
+        return {key: max(each)[1] for key, each in entered.items() if len(each) > 1}
+
+    def _joined(self, separator: str) -> list[str]:
+        """The headings with their group in front, for formats without cells over columns."""
+        return [f"{c.group}{separator}{c.heading}" if c.group else c.heading for c in self.columns]
+
+    def _latex_groups(self) -> list[str]:
+        """The headings over several columns and the short rules under them."""
+        if not any(column.group for column in self.columns):
+            return []
+        cells, rules, place = [], [], 1
+        for group, columns in groupby(self.columns, key=lambda column: column.group):
+            width = len(list(columns))
+            if group:
+                rules.append(rf"\cmidrule(lr){{{place}-{place + width - 1}}}")
+                cells.append(_span(latex_text(group), width))
+            else:
+                cells += [""] * width
+            place += width
+        return [" & ".join(cells) + r" \\", " ".join(rules)]
+
+
+def interval(low: float | None, high: float | None, style: str = "{:.3f}") -> str:
+    """``[low, high]``, or a dash."""
+    if low is None or high is None:
+        return MISSING
+    return f"[{style.format(low)}, {style.format(high)}]"
+
+
+def ratio(value: float | None, baseline: float | None) -> float | None:
+    """``value / baseline``, where there are both."""
+    return None if value is None or not baseline else value / baseline
+
+
+def by_name(
+    title: str, corner: str, values: Mapping[str, Mapping[str, float]], style: str = "{:.3f}"
+) -> Table:
+    """Descriptors across, names (of sequences, of pairs) down, the best of each line in bold.
+
+    Args:
+        title: of the table.
+        corner: what the names are.
+        values: descriptor -> name -> number; a descriptor may lack some names.
+        style: of a number.
+    """
+    names = list(dict.fromkeys(name for each in values.values() for name in each))
+    columns = [
+        Column(descriptor, [each.get(name) for name in names], style, "largest")
+        for descriptor, each in values.items()
+    ]
+    return Table(title, [Column(corner, names), *columns], best_of="line")
+
+
+def _text(value: Value, style: str) -> str:
+    if value is None:
+        return MISSING
+    return value if isinstance(value, str) else style.format(value)
+
+
+_SPECIAL = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "←": r"$\leftarrow$",
+}
+
+
+def latex_text(text: str) -> str:
+    """``text`` as LaTeX shows it literally, except that ``**x**`` becomes bold."""
+    parts = re.split(r"\*\*(.+?)\*\*", text)  # plain, bold, plain, bold, ..., plain
+    escaped = ["".join(_SPECIAL.get(c, c) for c in part) for part in parts]
+    return "".join(rf"\textbf{{{p}}}" if i % 2 else p for i, p in enumerate(escaped))
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    """One row; runs of ``SAME`` become part of the cell before them."""
+    merged: list[tuple[str, int]] = []
+    for cell in cells:
+        if cell == SAME and merged:
+            merged[-1] = (merged[-1][0], merged[-1][1] + 1)
+        else:
+            merged.append((latex_text(cell), 1))
+    line = " & ".join(_span(text, n) for text, n in merged) + r" \\"
+    # The line before ends with \\, which would take these for its own argument.
+    return "{}" + line if line.startswith(("[", "*")) else line
+
+
+def _span(text: str, width: int) -> str:
+    return text if width == 1 else rf"\multicolumn{{{width}}}{{c}}{{{text}}}"

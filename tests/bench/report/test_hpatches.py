@@ -10,8 +10,8 @@ import pytest
 from hardnet.bench.hpatches import run
 from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
 from hardnet.bench.hpatches.tasks import Tasks
-from hardnet.bench.report import hpatches_numbers as numbers
 from hardnet.bench.report import tables
+from hardnet.bench.report.hpatches import TASKS, headline
 
 
 def small():
@@ -54,30 +54,22 @@ def titled(results, start):
 
 def test_the_headline_is_the_stored_mean_with_its_interval_else_that_of_the_rows():
     results = small()
-    assert numbers.headline(results, "matching") == {"net": 0.45}
-    assert numbers.spread(results, "matching") == {"net": (0.4, 0.5)}
-    assert numbers.headline(results, "verification") == {
-        "net": pytest.approx(0.6),
-        "rootsift": pytest.approx(0.4),
-    }
+    assert headline(results, "matching") == {"net": 0.45}
+    assert tables(results)[0].rows[0][2] == "0.450 [0.400, 0.500]"
+    assert headline(results, "verification") == pytest.approx({"net": 0.6, "rootsift": 0.4})
     # With all 1000 distractors, and by trapezoids: the paper's convention of this task.
-    assert numbers.headline(results, "retrieval")["net"] == pytest.approx(0.5)
+    assert headline(results, "retrieval")["net"] == pytest.approx(0.5)
 
 
-def test_summary():
-    results = small()
-    results["means"] = []
-    summary = tables(results)[0]
+def test_summary(hpatches_results):
+    summary = tables(small() | {"means": []})[0]
     assert summary.rows == [
         ["net", "**0.600**", "**0.500**", "**0.500**", "1.36x"],
         ["rootsift", "0.400", "0.367", "0.300", "1.00x"],
     ]
     assert "as in the paper" in summary.note
-
-
-def test_the_title_says_what_was_measured(hpatches_results):
     title = tables(hpatches_results)[0].title
-    assert title == "HPatches: made-up, split full, 4 sequences, 400 reference patches"
+    assert title == "HPatches: made-up, split full, 3 sequences, 400 reference patches"
 
 
 def test_what_the_benchmark_returns_is_understood():
@@ -102,91 +94,83 @@ def test_what_the_benchmark_returns_is_understood():
     both = [run.evaluate(name, lookup, tasks, settings) for name in ("net", "rootsift")]
     results = {"kind": "hpatches"} | run.combine(both)
     found = tables(results)
-    assert [len(titled(results, f"HPatches {t}")) for t in numbers.TASKS][:2] == [3, 3]
+    assert [len(titled(results, f"HPatches {t}")) for t in TASKS][:2] == [3, 3]
     assert all(cell != "-" for row in found[0].rows for cell in row)
     stored = results["means"]
     results["means"] = []
-    for task in numbers.TASKS:
+    for task in TASKS:
         [value] = [
             mean["value"]
             for mean in stored
             if mean["descriptor"] == "net"
-            and (mean["task"], mean["convention"]) == (task, numbers.PAPER[task])
+            and (mean["task"], mean["convention"]) == (task, run.PAPER_CONVENTION[task])
             and (mean["noise"], mean["group"]) == ("all", "all")
         ]
-        assert numbers.headline(results, task)["net"] == pytest.approx(value)
+        assert headline(results, task)["net"] == pytest.approx(value)
 
 
-def test_verification_in_both_conventions_and_balanced():
+def test_verification_in_both_conventions_and_balanced(values):
     hits, trapezoid, balanced = titled(small(), "HPatches verification")
     assert "as in the paper" in hits.title
     assert "as in the paper" not in trapezoid.title
-    assert [group for group, _ in hits.groups[1:3]] == ["different sequence", "same sequence"]
-    cells = ["0.800", "0.700", "0.600", "0.600", "0.500", "0.400", "0.600"]
-    assert hits.rows[0] == ["net", *(f"**{cell}**" for cell in cells)]
-    assert trapezoid.rows[1][1] == "0.700"
-    assert balanced.rows[1][1] == "0.750"
+    for kind, easy in (("different sequence", 0.8), ("same sequence", 0.6)):
+        found = [values(hits, noise, kind)["net"] for noise in ("easy", "hard", "tough")]
+        assert found == pytest.approx([easy, easy - 0.1, easy - 0.2])
+    assert values(hits, "mean") == pytest.approx({"net": 0.6, "rootsift": 0.4})
+    assert values(trapezoid, "easy", "different sequence")["rootsift"] == pytest.approx(0.7)
+    assert values(balanced, "easy", "different sequence")["rootsift"] == pytest.approx(0.75)
 
 
-def test_matching_by_kind_per_sequence_and_the_share_of_right_answers():
+def test_matching_by_kind_per_sequence_and_the_share_of_right_answers(values):
     hits, trapezoid, per_sequence = titled(small(), "HPatches matching")
-    assert hits.groups == [("", 1), ("viewpoint", 3), ("illumination", 3), ("", 1), ("", 1)]
     # Viewpoint, easy: (0.8 + 0.7) / 2 - 0.1; the same on i_one, so both are bold there.
-    assert hits.rows[0][1] == "**0.650**"
+    assert values(hits, "easy", "viewpoint")["net"] == pytest.approx(0.65)
     assert hits.rows[0][4] == hits.rows[1][4] == "**0.400**"
-    assert hits.rows[1][-2:] == ["0.367", "**0.700**"]
-    assert trapezoid.rows[0][1] == "**0.750**"
-    assert per_sequence.rows[::4] == [
-        ["v_one", "**0.600**", "0.400"],
-        ["v_two", "**0.500**", "0.300"],
-        ["i_one", "**0.400**", "**0.400**"],
-    ]
-    assert [row[0] for row in per_sequence.rows[:4]] == [
-        "v_one",
-        *(f"v_one, {noise}" for noise in ("easy", "hard", "tough")),
-    ]
-    assert per_sequence.rows[1][1] == "**0.700**"
+    assert values(hits, "mean")["rootsift"] == pytest.approx(0.3667, abs=1e-4)
+    assert values(hits, "right")["rootsift"] == pytest.approx(0.7)
+    assert values(trapezoid, "easy", "viewpoint")["net"] == pytest.approx(0.75)
+    net = values(per_sequence, "net")
+    assert list(net)[:4] == ["v_one", "v_one, easy", "v_one, hard", "v_one, tough"]
+    assert [net[n] for n in ("v_one", "v_two", "i_one", "v_one, easy")] == pytest.approx(
+        [0.6, 0.5, 0.4, 0.7]
+    )
+    assert per_sequence.rows[0] == ["v_one", "**0.600**", "0.400"]
 
 
-def test_retrieval_and_distractors():
+def test_retrieval_and_distractors(values):
     retrieval, hits, trapezoid = titled(small(), "HPatches retrieval")
     assert "1000 distractors" in retrieval.title
-    assert retrieval.rows[1] == [
-        "rootsift",
-        *("0.300", "0.200", "0.100", "0.200"),
-        *("0.400", "0.300", "0.200", "0.300"),
-    ]
-    assert hits.columns == ["descriptor", "100", "1000"]
-    assert hits.rows[0] == ["net", "**0.490**", "**0.400**"]
-    assert trapezoid.rows[0] == ["net", "**0.590**", "**0.500**"]
+    rootsift = [column.values[1] for column in retrieval.columns[1:]]
+    assert rootsift == pytest.approx([0.3, 0.2, 0.1, 0.2, 0.4, 0.3, 0.2, 0.3])
+    assert hits.headings == ["descriptor", "100", "1000"]
+    assert values(hits, "100")["net"] == pytest.approx(0.49)
+    assert values(trapezoid, "1000")["net"] == pytest.approx(0.5)
 
 
 def test_a_task_that_was_not_run_is_a_dash_and_has_no_table():
     results = small()
+    results["retrieval"] = [r for r in results["retrieval"] if r["descriptor"] == "net"]
+    assert titled(results, "HPatches retrieval")[0].rows[1][1:] == ["-"] * 8
     results["retrieval"], results["verification"] = [], []
     summary, *rest = tables(results)
     assert summary.rows[0][1] == summary.rows[0][3] == "-"
     assert all(table.title.startswith("HPatches matching") for table in rest)
 
 
-def test_a_descriptor_that_lacks_a_task_has_dashes():
-    results = small()
-    results["retrieval"] = [r for r in results["retrieval"] if r["descriptor"] == "net"]
-    assert titled(results, "HPatches retrieval")[0].rows[1][1:] == ["-"] * 8
-
-
-def test_w1bs_tables(w1bs_results):
+def test_w1bs_tables(w1bs_results, values):
     summary, *found = tables(w1bs_results)
-    assert summary.title == "W1BS: made-up, 5 pairs"
-    assert "area 0" in summary.note
-    assert summary.rows[3] == ["rootsift", *["0.016 [0.011, 0.021]"] * 2, "1.00x"]
-    assert summary.rows[0][-1] == "1.44x"
+    assert summary.title == "W1BS: made-up, 2 pairs"
+    # Made up: 0.52 times 0.12 in A, times 0.09 in total, +- 0.005.
+    assert summary.rows[0] == [
+        "hardnet",
+        *["**0.047** [0.042, 0.052]", "0.047 [0.042, 0.052]"],
+        "1.44x",
+    ]
+    assert len(found) == 6
     assert found[0].title.endswith("(HPatches matching task, hits)")
+    assert found[0].headings[1:-1] == ["A", "map2photo", "Total"]
+    assert values(found[0], "A")["hardnet"] == pytest.approx(0.0624)
+    # The largest area is not the best.
     assert found[1].title.endswith("ranked by distance ratio")
     assert not any("**" in cell for row in found[1].rows for cell in row)
-    assert found[0].columns[1:-1] == ["A", "G", "L", "S", "map2photo", "Total"]
-    # Made up: 0.52 times 0.12 in A, times 0.045 in total, +- 0.005.
-    assert found[0].rows[0][:2] == ["hardnet", "**0.062**"]
-    assert found[0].rows[0][-2:] == ["**0.023**", "[0.018, 0.028]"]
-    assert len(found) == 6
-    assert found[-1].rows[-1][:2] == ["map2photo/one", "**0.031**"]
+    assert values(found[-1], "hardnet")["map2photo/one"] == pytest.approx(0.0546)

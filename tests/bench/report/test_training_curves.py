@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
+from hardnet.bench.report.experiment import draw_training, read_log, thin
 from hardnet.errors import HardnetError
-from hardnet.experiments.curves_figure import draw, read_curve, thin
 
 LOG = "step,pairs,loss,fpr95\n1,64,1.0,\n2,128,0.5,0.02\n3,192,0.25,\n"
 
@@ -21,10 +21,10 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_curve_is_the_column_where_it_has_values(run: Path) -> None:
-    pairs, loss = read_curve(run, "loss")
+    pairs, loss = read_log(run, "loss")
     assert pairs.tolist() == [64, 128, 192]
     assert loss.tolist() == [1.0, 0.5, 0.25]
-    pairs, fpr95 = read_curve(run, "fpr95")
+    pairs, fpr95 = read_log(run, "fpr95")
     assert (pairs.tolist(), fpr95.tolist()) == ([128], [0.02])
 
 
@@ -35,7 +35,7 @@ def test_thinning_takes_means_of_neighbours() -> None:
 
 
 def test_the_figure_has_both_panels(run: Path, tmp_path: Path) -> None:
-    draw([run], tmp_path / "curves.png")
+    draw_training([run], tmp_path / "curves.png")
     image = cv2.imread(str(tmp_path / "curves.png"))
     halves = image[:, : image.shape[1] // 2], image[:, image.shape[1] // 2 :]
     assert all((half.std(2) > 20).any() for half in halves)  # a coloured line in each
@@ -43,4 +43,4 @@ def test_the_figure_has_both_panels(run: Path, tmp_path: Path) -> None:
 
 def test_a_folder_without_a_log_is_said(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match=r"no log\.csv"):
-        draw([tmp_path], tmp_path / "curves.png")
+        draw_training([tmp_path], tmp_path / "curves.png")

@@ -1,9 +1,9 @@
-"""What all figures share: matplotlib only when it is needed, colours, files that repeat exactly."""
+"""The style of all figures: colours, ticks, and files that repeat to the byte."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,9 @@ from hardnet.errors import HardnetError, MissingExtraError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Figures = dict[str, Callable[[Path], None]]
+"""Name -> how to draw it into a file."""
 
 NOISE_COLOURS = {"easy": "#009E73", "hard": "#0072B2", "tough": "#D55E00"}
 """Green, blue and red as in the paper, in the shades that colour-blind readers tell apart."""
@@ -26,6 +29,7 @@ _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "grid.color": "#EEEEEE",
     "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
     "svg.hashsalt": "hardnet",  # the same numbers give the same bytes
 }
@@ -33,7 +37,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @contextmanager
 def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches; written to ``path`` when the block ends."""
+    """An empty figure, sides in inches; written to ``path`` when the block ends."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from hardnet.bench.document import refresh
+from hardnet.bench.report.document import refresh
 from hardnet.errors import HardnetError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SPEED = {
-    "kind": "describe",
-    "patches_per_second": {"256": {"kornia": 1000.0, "ours": 2500.0}},
-    "ratio_to_kornia": {"256": {"kornia": 1.0, "ours": 2.5}},
+    "kind": "speed",
+    "tables": [
+        {"title": "Describing", "columns": ["", "patches/s"], "rows": [["ours", "2500"]]},
+        {"title": "Memory", "columns": ["", "MB"], "rows": [["ours", "20"]], "note": "A note."},
+    ],
 }
 TEXT = "before\n<!-- summary speed.json -->\nold\n<!-- end -->\nafter\n"
 
@@ -27,27 +29,31 @@ def test_the_slot_is_filled_and_the_rest_stays(tmp_path: Path) -> None:
     text = refresh(TEXT, tmp_path)
     assert text.startswith("before\n<!-- summary speed.json -->\n**Describing")
     assert text.endswith("\n\n<!-- end -->\nafter\n")
-    assert "| ours | 2500 (2.50x) |" in text
+    assert "| ours | 2500 |" in text
+    assert "Memory" not in text
     assert "old" not in text
     assert refresh(text, tmp_path) == text
 
 
-def test_a_table_by_its_number(tmp_path: Path) -> None:
-    rows = [
-        {"descriptor": "sift", "trained": None, "set": "liberty", "pairs": 10, "auc": 0.9}
-        | dict.fromkeys(("fpr95", "fpr95_before", "fdr95", "low", "high"), 0.25)
+def test_a_table_by_its_number_all_of_them_and_the_rest_folded(tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text(json.dumps(SPEED))
+    slot = "<!-- {} speed.json -->\n<!-- end -->\n"
+    second = refresh(slot.format("table 2"), tmp_path)
+    assert "**Memory**" in second
+    assert second.count("| --- |") == 1
+    assert refresh(slot.format("tables"), tmp_path).count("| --- |") == 2
+    assert refresh(slot.format("details"), tmp_path).splitlines() == [
+        "<!-- details speed.json -->",
+        "<details><summary>Memory</summary>",
+        "",
+        *second.splitlines()[1:-1],
+        "</details>",
+        "",
+        "<!-- end -->",
     ]
-    (tmp_path / "made_up.json").write_text(json.dumps({"kind": "brown", "rows": rows}))
-    slot = "<!-- table {} made_up.json -->\n<!-- end -->\n"
-    first = refresh(slot.format(1), tmp_path)
-    assert "**FPR95 on Brown sets" in first
-    assert first.count("| --- |") == 1
-    assert "**Brown sets: all measures**" in refresh(slot.format(2), tmp_path)
-    both = refresh("<!-- tables made_up.json -->\n<!-- end -->\n", tmp_path)
-    assert both.count("| --- |") == 2
     for number in (0, 3):
-        with pytest.raises(HardnetError, match=r"made_up\.json has tables 1 to 2"):
-            refresh(slot.format(number), tmp_path)
+        with pytest.raises(HardnetError, match=r"speed\.json has tables 1 to 2"):
+            refresh(slot.format(f"table {number}"), tmp_path)
 
 
 def test_a_missing_results_file_is_named(tmp_path: Path) -> None:

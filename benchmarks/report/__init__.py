@@ -1,0 +1,1 @@
+"""How the results of the scripts beside are shown."""

@@ -1,0 +1,411 @@
+"""The tables of the benchmarks that only these scripts run, and the figure of a growing index.
+
+A results file carries its tables, so that `hardnet bench table` and `hardnet bench refresh` show
+it without this code. After a change of the wording, renew the tables from the stored numbers:
+
+    python benchmarks/report/tables.py results/*.json
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from hardnet.bench.report.style import canvas, line_style
+from hardnet.bench.report.table import Column, Results, Table, Value
+
+GROWTH_STAGES = {
+    "he": "Hamming embedding",
+    "bow": "bag of words",
+    "top_k": "best 100 of all scores",
+    "reliable": "close features of 100 images",
+    "features_of": "features of 10 images",
+}
+"""What is timed of a query of a growing index; the best scores are part of the first two."""
+
+
+def write(results: Mapping[str, Any], output: Path) -> None:
+    """Write a results file with its tables."""
+    shown = [
+        {"title": t.title, "columns": t.headings, "rows": t.rows, "note": t.note}
+        for t in TABLES[results["kind"]](results)
+    ]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({**results, "tables": shown}, indent=1) + "\n")
+
+
+def renew(
+    paths: Annotated[list[Path], typer.Argument(help="Results files; others are left alone.")],
+    figure: Annotated[Path | None, typer.Option(help="Draw a growing index here.")] = None,
+) -> None:
+    """Make the tables of results files again from their numbers."""
+    for path in paths:
+        results = json.loads(path.read_text())
+        if results.get("kind") in TABLES:
+            write(results, path)
+        if results.get("kind") == "retrieval_growth" and figure:
+            draw_growth(results, figure)
+
+
+def _column(heading: str, rows: list[Any], key: str, style: str) -> Column:
+    return Column(heading, [row[key] for row in rows], style)
+
+
+def assign_words(results: Results) -> list[Table]:
+    """One line per size of vocabulary and way to search it."""
+    settings = results["provenance"]["settings"]
+    count = settings["words_per_descriptor_of_a_query"]
+    lines = [(size, name) for size, found in results["sizes"].items() for name in found]
+    rows = [results["sizes"][size][name] for size, name in lines]
+    query = f"query of {settings['descriptors_of_a_query']}, {count} words each, ms"
+    columns = [
+        Column("words", [size for size, _ in lines]),
+        Column("search", [name for _, name in lines]),
+        _column("descriptors/s", rows, "per_second", "{:.0f}"),
+        _column("times faiss flat", rows, "times_faiss_flat", "{:.1f}x"),
+        _column("recall", rows, "recall", "{:.4f}"),
+        _column(f"recall of {count}", rows, "recall_of_several", "{:.4f}"),
+        _column(query, rows, "query_ms", "{:.1f}"),
+    ]
+    return [Table(f"Nearest words of descriptors, {settings['threads']} threads", columns)]
+
+
+def describe(results: Results) -> list[Table]:
+    """Patches per second for each batch size."""
+    rates, ratios = results["patches_per_second"], results["ratio_to_kornia"]
+    names = list(next(iter(rates.values())))
+    columns = [
+        Column(
+            f"patches/s, batch {batch} (ratio)",
+            [f"{rates[batch][name]:.0f} ({ratios[batch][name]:.2f}x)" for name in names],
+        )
+        for batch in rates
+    ]
+    return [Table("Describing real patches, 2 threads", [Column("descriptor", names), *columns])]
+
+
+def detect(results: Results) -> list[Table]:
+    """Repeatability per sequence, then speed, then the large image."""
+    rows, settings = results["repeatability"], results["provenance"]["settings"]
+    means, rules = results["mean"], results["rules"]
+
+    def of_sequence(sequence: str) -> Column:
+        values: list[Value] = []
+        for name in means:
+            part = [r for r in rows if (r["detector"], r["sequence"]) == (name, sequence)]
+            values.append(float(np.mean([row["overlap"] for row in part])))
+        return Column(sequence, values)
+
+    repeat = Table(
+        f"Repeatability, at most {settings['keypoints']} frames",
+        [
+            Column("detector", list(means)),
+            *(of_sequence(sequence) for sequence in dict.fromkeys(row["sequence"] for row in rows)),
+            Column("mean", [row["overlap"] for row in means.values()], best="largest"),
+            Column("mean by distance", [row["distance"] for row in means.values()]),
+        ],
+        f"Repeatability: {rules['overlap']}. By distance: {rules['distance']}. Pairs of "
+        f"{', '.join(settings['chosen_on'])} decided the settings of our affine shape; the other "
+        "sequences took no part.",
+    )
+    seconds, ratios = results["seconds_per_image"], results["speed_ratio_to_kornia"]
+    speed = Table(
+        f"Seconds per image of {settings['timed']}, {settings['threads']} threads",
+        [
+            Column("detector", list(seconds)),
+            Column("seconds", list(seconds.values())),
+            Column("speed, kornia = 1", [ratios[name] for name in seconds], "{:.1f}"),
+        ],
+        f"{rules['time'].capitalize()}.",
+    )
+    large = list(results["large_image"].values())
+    mosaic = Table(
+        f"A mosaic of {settings['megapixels']:g} Mpixel",
+        [
+            Column("detector", list(results["large_image"])),
+            _column("seconds", large, "seconds", "{:.1f}"),
+            _column("MB besides the image", large, "extra_mb", "{:.0f}"),
+            _column("frames", large, "frames", "{}"),
+        ],
+    )
+    return [repeat, speed, mosaic]
+
+
+def extract_folder(results: Results) -> list[Table]:
+    """Seconds per photo of each stage, of all in a row, and overlapped."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    stages = {
+        **{stage: stage for stage in ("decode", "detect", "describe")},
+        "sequential": "one by one",
+        "overlapped": "overlapped",
+        "hdf5": "`hardnet extract`",
+    }
+    memory = [
+        f"{r['memory_mb']['sequential']:.0f} / {r['memory_mb']['overlapped']:.0f}" for r in rows
+    ]
+    columns = [
+        _column("descriptor", rows, "descriptor", ""),
+        *(
+            Column(name, [row["seconds"][stage] / settings["images"] for row in rows], "{:.2f}")
+            for stage, name in stages.items()
+        ),
+        _column("speed-up", rows, "speedup", "{:.2f}x"),
+        _column("to slowest stage", rows, "ratio_to_slowest_stage", "{:.2f}"),
+        _column("to all cores busy", rows, "ratio_to_all_cores_busy", "{:.2f}"),
+        Column("MB, one by one / overlapped", memory),
+    ]
+    note = (
+        f"Seconds per photo; {settings['images']} photos of {settings['megapixels']:.1f} "
+        f"megapixels on average, {settings['detector']}, {settings['keypoints']} keypoints, "
+        f"{results['provenance']['machine']['cores']} cores. Every stage alone uses all cores it "
+        "can, so the lower limit of the time is the larger of the slowest stage and of the work of "
+        'all stages spread over all cores ("all cores busy").'
+    )
+    return [Table("Describing a folder of photos", columns, note)]
+
+
+def hpatches_scale(results: Results) -> list[Table]:
+    """Time and memory of each task at each size."""
+    lists = {
+        "verification": "3 x {pairs:,} pairs",
+        "matching": "{sequences} sequences",
+        "retrieval": "{queries:,} queries, {distractors:,} distractors",
+    }
+    order = list(lists)
+    rows = sorted(results["rows"], key=lambda row: (order.index(row["task"]), row["size"]))
+    columns = [
+        _column("task", rows, "task", ""),
+        Column("size", [lists[row["task"]].format(**row) for row in rows]),
+        _column("time", rows, "seconds", "{:.1f} s"),
+        _column("memory above descriptors", rows, "memory_mb", "{:.0f} MB"),
+        _column("descriptors", rows, "descriptors_mb", "{:.0f} MB"),
+        _column("plain / ours", rows, "ratio", "{:.1f}x"),
+    ]
+    patches = results["from_patches"]
+    note = (
+        "All three noise levels. Times are with intervals; the ratio to the plain way, which has "
+        "none and is extrapolated from a part, is without. Describing comes before: "
+        f"{patches['patches_per_second']:.0f} patches/s with hardnet here, so about "
+        f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated)."
+    )
+    return [Table("HPatches tasks against the size of the set", columns, note)]
+
+
+def match_descriptors(results: Results) -> list[Table]:
+    """Seconds for each number of descriptors; then memory, then recall of approximate search."""
+    sizes, memory = results["sizes"], results["extra_memory_mb"]
+    names = list(next(iter(sizes.values()))["seconds"])
+    times, extra = [Column("matcher", names)], [Column("matcher", list(memory))]
+    for size, row in sizes.items():
+        faster = row["times_faster_than_opencv"]
+        texts = [f"{row['seconds'][name]:.3f} s ({faster[name]:.1f}x)" for name in names]
+        times.append(Column(f"{size} x {size}", texts))
+        extra.append(_column(f"{size} x {size}", list(memory.values()), size, "{:.0f}"))
+    threads = results["provenance"]["settings"]["threads"]
+    found = list(results["recall"].values())
+    recall = [
+        Column("search", list(results["recall"])),
+        _column("all", found, "all", "{:.3f}"),
+        _column("matches", found, "matches", "{:.3f}"),
+        _column("seconds", found, "seconds", "{:.2f}"),
+    ]
+    title = f"Two nearest neighbours and ratio test, {threads} threads (times faster than OpenCV)"
+    return [
+        Table(title, times),
+        Table("Memory besides the descriptors, MB", extra),
+        Table("Nearest neighbours found, of all and of those that pass the ratio test", recall),
+    ]
+
+
+def match_pair(results: Results) -> list[Table]:
+    """Time per pair with the ratios, then where the time goes."""
+    settings, seconds = results["provenance"]["settings"], results["seconds"]
+    found = [results["found"][name] for name in seconds]
+    judged = any("correct" in row for row in found)
+    columns = [
+        Column("", list(seconds)),
+        _column("seconds", list(seconds.values()), "total", "{:.2f}"),
+        Column("speed of kornia", [results["speed_of_kornia"][n] for n in seconds], "{:.1f}x"),
+        Column("speed of SIFT", [results["speed_of_sift"][n] for n in seconds], "{:.2f}x"),
+        _column("inliers", found, "inliers", "{}"),
+        *([_column("correct", found, "correct", "{}")] if judged else []),
+    ]
+    note = (
+        f"{' and '.join(settings['images'])}, {settings['keypoints']} keypoints, "
+        f"{settings['threads']} threads, median of {settings['repetitions']} runs that take turns. "
+        "kornia: Hessian, dominant orientation, HardNet with the same weights. Models are loaded "
+        "before; the verification is the same for all."
+    )
+    stages = [
+        ", ".join(f"{s} {v:.3f} ({v / row['total']:.0%})" for s, v in row.items() if s != "total")
+        for row in seconds.values()
+    ]
+    shares = [Column("", list(seconds)), Column("seconds (share) per stage", stages)]
+    return [
+        Table("From two image files to verified matches", columns, note),
+        Table("Where the time goes", shares),
+    ]
+
+
+def retrieval_growth(results: Results) -> list[Table]:
+    """What an index of each size takes, and how long its queries do."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    shape = settings["shape"]
+    sizes = [
+        _column("images", rows, "images", "{:,}"),
+        Column("features", [row["features"] / 1e6 for row in rows], "{:.1f} M"),
+        _column("write all", rows, "build_seconds", "{:.1f} s"),
+        _column("add one image", rows, "add_one_seconds", "{:.2f} s"),
+        Column("on disk", [row["bytes"] / 1e6 for row in rows], "{:,.0f} MB"),
+        Column("bytes per feature", [row["bytes"] / row["features"] for row in rows], "{:.1f}"),
+        _column("open", rows, "open_ms", "{:.1f} ms"),
+        _column("own memory", rows, "own_memory_mb", "{:.0f} MB"),
+        _column("mapped memory", rows, "mapped_memory_mb", "{:,.0f} MB"),
+    ]
+    size_note = (
+        f"Images drawn like those of an index of {shape['images']} photos: {settings['features']} "
+        f"features on average, {settings['words']:,} words, "
+        f"{100 * shape['matching_pairs']:.1f} % of the features of a word match. Extraction is not "
+        "part of it. Own memory is what opening and querying take; mapped memory is the part of "
+        "the files that was read, which the system takes back when it needs it."
+    )
+    queries = [
+        _column("images", rows, "images", "{:,}"),
+        Column("postings read", [row["postings_per_query"] / 1e6 for row in rows], "{:.2f} M"),
+        _column("first query", rows, "first_query_ms", "{:.1f}"),
+        *(
+            Column(name, [row["query_ms"][stage] for row in rows], "{:.2f}")
+            for stage, name in GROWTH_STAGES.items()
+        ),
+    ]
+    query_note = (
+        f"Milliseconds, median of {settings['queries']} queries; ma "
+        f"{settings['scoring']['ma']} for the Hamming embedding, whose postings are counted. Files "
+        "are in the page cache; the first query maps them."
+    )
+    return [
+        Table("Growth of an index", sizes, size_note),
+        Table("Time of a query against the size of the index", queries, query_note),
+    ]
+
+
+def draw_growth(results: Results, path: Path) -> None:
+    """An index that grows: time of a query, memory, and time to write it, log-log."""
+    rows = results["rows"]
+    images = [row["images"] for row in rows]
+    panels = {
+        "query (ms)": {
+            name: [row["query_ms"][stage] for row in rows] for stage, name in GROWTH_STAGES.items()
+        },
+        "MB": {
+            "on disk": [row["bytes"] / 1e6 for row in rows],
+            "mapped memory": [row["mapped_memory_mb"] for row in rows],
+            "own memory": [row["own_memory_mb"] for row in rows],
+        },
+        "writing (s)": {
+            "all images": [row["build_seconds"] for row in rows],
+            "one more image": [row["add_one_seconds"] for row in rows],
+            "opening it": [row["open_ms"] / 1e3 for row in rows],
+        },
+    }
+    with canvas(path, 10.5, 4.0) as figure:
+        grid = figure.subplots(1, len(panels))
+        for axes, (label, lines) in zip(grid, panels.items(), strict=True):
+            for index, (name, values) in enumerate(lines.items()):
+                # A logarithm has no place for what was too little to measure.
+                known = [(x, y) for x, y in zip(images, values, strict=True) if y > 0]
+                xs, ys = [x for x, _ in known], [y for _, y in known]
+                axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.grid()
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), frameon=False, fontsize=8)
+            axes.set_title(label, fontsize=9, loc="left")
+        figure.supxlabel("images", fontsize=9)
+
+
+def retrieval_speed(results: Results) -> list[Table]:
+    """Times, memory and scores of ours and of its peers, in one run."""
+    settings, rows = results["provenance"]["settings"], list(results["rows"].values())
+    columns = [
+        Column("method", list(results["rows"])),
+        _column("build (s)", rows, "build_seconds", "{:.2f}"),
+        _column("times faster", rows, "build_ratio", "{:.1f}x"),
+        _column("query (ms)", rows, "query_milliseconds", "{:.2f}"),
+        _column("times faster", rows, "query_ratio", "{:.1f}x"),
+        _column("bytes per feature", rows, "bytes_per_feature", "{:.1f}"),
+        Column("mAP (%)", [100 * row["map"] for row in rows], "{:.2f}"),
+        _column("N-S", rows, "ns", "{:.3f}"),
+    ]
+    note = (
+        f"{settings['photos']} photos of {settings['longer_side']} pixels, "
+        f"{settings['features_per_photo']:.0f} {settings['descriptor']} features each, "
+        f"{settings['words']} words, {settings['threads']} threads; times faster than asmk, median "
+        "of repeats that take turns. Assignment to words is in both times, extraction in neither. "
+        "Bytes: all files of the index besides the vocabulary. The flat search, which is slow, has "
+        f"its scores of {settings['flat_search_scored_on']} queries, one per object."
+    )
+    return [Table("Building and querying an index", columns, note)]
+
+
+def train_step(results: Results) -> list[Table]:
+    """Speed and memory of a step in chunks, then how far its gradients are from the plain one's."""
+    speed, settings = results["pairs_per_second"], results["provenance"]["settings"]
+    rate = [f"{speed['plain']:.0f}", f"{speed['chunked']:.0f}", f"{results['ratio']:.2f}x"]
+    cost = [[f"pairs/s at batch {results['batch']}", *rate]]
+    for row in results["memory_mb"]:
+        plain, share = ("", "")
+        if row.get("plain"):
+            plain, share = f"{row['plain']:.0f} MB", f"{row['share']:.0%}"
+        cost.append(
+            [f"peak memory at batch {row['batch']}", plain, f"{row['chunked']:.0f} MB", share]
+        )
+    apart = []
+    for row in results["equality"]:
+        for name, key in (
+            ("in chunks - plain", "chunked_to_plain"),
+            ("plain - plain in float64", "plain_to_float64"),
+        ):
+            if row[key]:
+                texts = [f"{row[key][k]:.0e}" for k in ("loss", "absolute", "largest", "norm")]
+                apart.append([f"{name}, batch {row['batch']}, {row['dtype']}", *texts])
+    cost_note = (
+        f"HardNet, hardest-in-batch triplet loss, chunks of {settings['chunk']} patches, "
+        f"{settings['threads']} threads; each measurement in a process of its own, memory with "
+        "PyTorch itself. Plain: contiguous layout, whole batch, full distance matrix, autograd."
+    )
+    apart_note = (
+        "Of the gradients, the worst parameter. In float32 an activation within rounding of zero "
+        "passes ReLU in one computation and not in the other, so two correct steps differ; the "
+        "lines of plain against plain in float64 show how much."
+    )
+    measures = ["difference", "loss", "gradients", "of the largest entry", "of the norm"]
+    return [
+        Table.of_texts("A training step", ["", "plain", "in chunks", "ratio"], cost, cost_note),
+        Table.of_texts("The same step? Largest differences", measures, apart, apart_note),
+    ]
+
+
+TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
+    each.__name__: each
+    for each in (
+        assign_words,
+        describe,
+        detect,
+        extract_folder,
+        hpatches_scale,
+        match_descriptors,
+        match_pair,
+        retrieval_growth,
+        retrieval_speed,
+        train_step,
+    )
+}
+
+if __name__ == "__main__":
+    typer.run(renew)
