@@ -82,8 +82,9 @@ class Anchors:
     negatives: NDArray[np.bool_]
 
 
-def read_patch_scenes(folder: Path) -> list[PatchScene]:
+def read_patch_scenes(folder: Path | str) -> list[PatchScene]:
     """The sequences of a folder (reference with every target), or its frames of a fixed camera."""
+    folder = Path(folder)
     if has_sequences(folder):
         return [
             PatchScene(s.name, tuple((s.reference, t.image, t.homography) for t in s.targets))
