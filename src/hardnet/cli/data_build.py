@@ -31,6 +31,9 @@ MaxError = Annotated[float, typer.Option(help="Pixels a photo may miss the proje
 Noise = Annotated[
     float, typer.Option(min=0, help="Disturb the frames by this multiple of HPatches' easy noise.")
 ]
+Upright = Annotated[
+    bool, typer.Option("--upright", help="Patch-up is image-up; turned photos are left out.")
+]
 
 
 class Layout(StrEnum):
@@ -153,6 +156,7 @@ def colmap(
         bool, typer.Option("--affine", help="Carry the affine shape too, not only a similarity.")
     ] = False,
     noise: Noise = 0.0,
+    upright: Upright = False,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
@@ -181,7 +185,7 @@ def colmap(
         keypoints = None if geometry else database or find_database(path, images)
         scenes.append(Scene(path.resolve().name, path, images, keypoints))
     settings = ColmapSettings(
-        min_track, max_track, max_error, window, affine, noise, points, pairs, seed
+        min_track, max_track, max_error, window, affine, noise, upright, points, pairs, seed
     )
     console = Console(stderr=True)
     with Stage(console) as advance:
@@ -208,6 +212,7 @@ def sfm(
         ),
     ] = 0,
     noise: Noise = 0.0,
+    upright: Upright = False,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
@@ -233,7 +238,14 @@ def sfm(
         max_size=max_size, keypoints=keypoints or None, following=following, seed=seed
     )
     settings = ColmapSettings(
-        min_track, max_track, max_error, window, noise=noise, pairs=pairs, seed=seed
+        min_track,
+        max_track,
+        max_error,
+        window,
+        noise=noise,
+        upright=upright,
+        pairs=pairs,
+        seed=seed,
     )
     console = Console(stderr=True)
     with Stage(console) as advance:

@@ -24,7 +24,11 @@ from hardnet.patchsets.build.colmap_model import (  # noqa: E402
     read_model,
     read_photo,
 )
-from hardnet.patchsets.build.colmap_patches import ColmapSettings  # noqa: E402
+from hardnet.patchsets.build.colmap_patches import (  # noqa: E402
+    ColmapSettings,
+    choose_patches,
+    level,
+)
 from hardnet.patchsets.build.from_colmap import build_from_colmap  # noqa: E402
 from hardnet.patchsets.build.track_choice import (  # noqa: E402
     choose_points,
@@ -156,6 +160,15 @@ def test_limits_of_points_and_tracks(wall: Any, tmp_path: Path) -> None:
     assert (np.bincount(read_brown(tmp_path / "set").points) == 2).all()
 
 
+def test_what_is_turned_is_not_level(wall: Any) -> None:
+    """The photos of the wall are all turned against each other, so that nothing is left."""
+    model = read_model(scene_of(wall))
+    settings = ColmapSettings(upright=True)
+    assert not len(choose_patches(model, settings, 1, set(), lambda *_: None).frames)
+    frames = from_similarity(np.zeros((4, 2)), 2.0, np.deg2rad([170, -170, -164, 10]))
+    assert level(frames, np.array([0, 0, 0, 0])).tolist() == [True, True, False, False]
+
+
 def test_twins_go_and_the_longer_track_stays() -> None:
     point = np.array([0, 0, 1, 1, 1, 2, 2])
     view = np.array([0, 1, 0, 1, 2, 0, 1])
@@ -265,7 +278,8 @@ def test_keypoints_without_scale_are_carried_instead(wall: Any, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_real_photos_of_a_door(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("upright", [False, True])
+def test_real_photos_of_a_door(data: Path, tmp_path: Path, upright: bool) -> None:
     """Three of the photos, frames by geometry: matching patches correlate, others do not."""
     source = data / "sfm" / "lund-door"
     model = pycolmap.Reconstruction(str(source / "colmap_ground_truth"))
@@ -274,8 +288,10 @@ def test_real_photos_of_a_door(data: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     model.write(tmp_path / "model")
     scene = Scene("door", tmp_path / "model", source / "images")
-    settings = ColmapSettings(points=300, pairs=1000)
+    settings = ColmapSettings(points=300, pairs=1000, upright=upright)
     report = build_from_colmap([scene], tmp_path / "set", settings, 2)
+    interest = np.loadtxt(tmp_path / "set" / "interest.txt")
+    assert (interest[:, 3] == 0).all() == upright
     assert report.points > 200
     found = read_brown(tmp_path / "set", size=32)
     x = found.patches.reshape(len(found), -1).astype(np.float64)

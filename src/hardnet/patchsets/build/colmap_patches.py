@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import WINDOW_SIGMAS, Frames, to_similarity
+from hardnet.frames import WINDOW_SIGMAS, Frames, from_similarity, to_similarity
 from hardnet.patchsets.build.colmap_model import Ints, Model, Tracks
 from hardnet.patchsets.build.from_photos import inside
 from hardnet.patchsets.build.from_sequences import add_noise
@@ -21,6 +21,9 @@ from hardnet.patchsets.build.track_choice import (
     spread_out,
 )
 from hardnet.patchsets.build.track_frames import carried_frames, database_frames, references
+
+LEVEL = 25.0
+"""Degrees between the orientations of one keypoint in two photos that are both held upright."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, done, total)."""
@@ -40,6 +43,8 @@ class ColmapSettings:
             viewpoint that is left is what the descriptor must learn to bear.
         noise: multiple of the easy noise of HPatches by which every frame is disturbed. Keypoints
             of a database have noise of their own; frames carried by the cameras have none.
+        upright: cut with patch-up as image-up. Observations whose orientations say that the camera
+            was turned against that of the reference are left out.
         points: most points of one model, those with the longest tracks; 0 for all.
         pairs: rows of the test pair file.
         seed: of the test pairs and the noise; nothing else is random.
@@ -51,6 +56,7 @@ class ColmapSettings:
     window: float = WINDOW_SIGMAS
     affine: bool = False
     noise: float = 0.0
+    upright: bool = False
     points: int = 0
     pairs: int = 100_000
     seed: int = 0
@@ -106,6 +112,10 @@ def choose_patches(
         )
     known = np.asarray(np.isfinite(frames[reference]).all((1, 2)))
     counts["without a keypoint in the reference"] = number_of_points(tracks[~known])
+    if settings.upright:
+        known &= level(frames, reference)
+        xy, sigma, _ = to_similarity(frames, settings.window)
+        frames = from_similarity(xy, sigma, 0.0, settings.window)
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
     counts["whole in fewer than 2 photos"] = number_of_points(tracks[known]) - number_of_points(
@@ -128,6 +138,13 @@ def choose_patches(
     rng = np.random.default_rng([settings.seed, zlib.crc32(model.scene.name.encode())])
     draw = rng.uniform(-1, 1, (len(chosen.frames), 6))
     return replace(chosen, frames=add_noise(chosen.frames, draw, settings.noise))
+
+
+def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
+    """(M,) whether each frame is turned against its reference by at most :data:`LEVEL`."""
+    angle = to_similarity(frames)[2]
+    apart = np.abs((angle - angle[reference] + np.pi) % (2 * np.pi) - np.pi)
+    return np.asarray(apart <= np.deg2rad(LEVEL))
 
 
 def _whole(model: Model, tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
