@@ -113,8 +113,9 @@ def choose_patches(
     known = np.asarray(np.isfinite(frames[reference]).all((1, 2)))
     counts["without a keypoint in the reference"] = number_of_points(tracks[~known])
     if settings.upright:
-        known &= level(frames, reference)
-        xy, sigma, _ = to_similarity(frames, settings.window)
+        with np.errstate(invalid="ignore"):  # where there is no keypoint
+            known &= level(frames, reference)
+            xy, sigma, _ = to_similarity(frames, settings.window)
         frames = from_similarity(xy, sigma, 0.0, settings.window)
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
