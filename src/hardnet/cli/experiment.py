@@ -12,7 +12,7 @@ from hardnet.cli.image_option import reads_images
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
-    from hardnet.experiments.grid import Grid
+    from hardnet.bench.experiments.grids import Grid
     from hardnet.learn.recipe import Recipe
 
 RecipeFile = Annotated[Path, typer.Argument(help="What all cells share: a recipe of `train`.")]
@@ -72,11 +72,11 @@ def ablation(
 
     The same command continues a stopped one, and a second process shares the work.
     """
-    from hardnet.experiments import ablation as study
+    from hardnet.bench.experiments import grids
 
     def grid(base: Recipe) -> Grid:
         base.epoch = -(-base.pairs // epochs)
-        return study.grid()
+        return grids.ablation()
 
     request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
     run(request.tested(brown, hpatches, test_pairs, strip_patches), grid)
@@ -108,13 +108,13 @@ def batch_size(
     Example: hardnet experiment batch-size recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 100000 -o runs/batch-size
     """
-    from hardnet.experiments import batch_size as study
+    from hardnet.bench.experiments import grids
 
     if equal not in ("pairs", "steps"):
         raise HardnetError(f"--equal {equal}: choose pairs or steps")
 
     def grid(base: Recipe) -> Grid:
-        return study.grid(base.pairs, base.lr, base.batch, equal, scale_lr)
+        return grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr)
 
     request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
     run(request.tested(brown, hpatches, test_pairs, strip_patches), grid)
@@ -139,10 +139,10 @@ def recipes(
     Example: hardnet experiment recipes recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 200000 -o runs/recipes
     """
-    from hardnet.experiments import recipes as study
+    from hardnet.bench.experiments import grids
 
     request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
-    run(request.tested(brown, hpatches, test_pairs, strip_patches), lambda base: study.grid())
+    run(request.tested(brown, hpatches, test_pairs, strip_patches), lambda base: grids.recipes())
 
 
 def gradients(

@@ -16,9 +16,8 @@ from hardnet.cli.training_bar import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
-    from hardnet.experiments.experiment import Experiment, Tests
-    from hardnet.experiments.grid import Grid
-    from hardnet.experiments.run import Event
+    from hardnet.bench.experiments.grids import Grid
+    from hardnet.bench.experiments.run import Event, Experiment, Tests
     from hardnet.learn.recipe import Recipe
 
 
@@ -40,7 +39,7 @@ class Request:
         self, brown: list[Path] | None, hpatches: Path | None, pairs: int, strip: int
     ) -> Request:
         """The request with the sets to test on."""
-        from hardnet.experiments.experiment import Tests
+        from hardnet.bench.experiments.run import Tests
 
         return replace(self, tests=Tests(tuple(brown or ()), hpatches, pairs, strip))
 
@@ -57,8 +56,8 @@ def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet import provenance
+    from hardnet.bench.experiments.run import Experiment
     from hardnet.bench.report import experiment as report
-    from hardnet.experiments.experiment import Experiment
     from hardnet.learn.recipe import read_recipe
 
     assert request.tests is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from hardnet.bench.light import PRECISION
 from hardnet.bench.report.style import Figures, canvas, line_style
-from hardnet.bench.report.table import BASELINE, Column, Results, Table, ratio
+from hardnet.bench.report.table import BASELINE, Best, Column, Results, Table, ratio
 
 Entry = Mapping[str, Any]
 
@@ -126,7 +126,7 @@ def _summary(results: Results, show: Show) -> Table:
 def _by_scene(results: Results, show: Show, title: str, field: str, style: str) -> Table:
     """A column per scene; the best score in bold, of other numbers none."""
     lines = _lines(results)
-    best = "largest" if field == show.field else None
+    best: Best | None = "largest" if field == show.field else None
     columns = [
         Column(scene, [e[show.scenes].get(scene, {}).get(field) for e in lines], style, best)
         for scene in dict.fromkeys(name for e in lines for name in e[show.scenes])

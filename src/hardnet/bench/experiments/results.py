@@ -1,33 +1,82 @@
-"""Which orderings the numbers show: each claim of the paper, pair by pair, with its exceptions."""
+"""The results file of an experiment: every cell beside the paper, and which claims hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hardnet.bench.bootstrap import mean_interval
+from hardnet.bench.experiments.grids import Claim, Grid
 
-Scores = Mapping[str, Mapping[str, Any]]
-"""Cell -> what ``results.summarise`` says of it."""
+MEASURES = ("matching", "fpr95")
+
+Score = Mapping[str, Any]
+"""What one training run gave: steps, seconds, loss, and what it scored or why it failed."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A statement about pairs of cells.
+def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[str, Any]:
+    """The results file without provenance.
 
-    Attributes:
-        text: the statement.
-        pairs: (better, worse) names of cells.
-        gain: True: the first of each pair is better. False: the first brings no clear gain.
+    Args:
+        grid: the experiment.
+        runs: cell -> run -> its score; those that are not finished have None, and are listed.
     """
+    cells = []
+    for cell in grid.cells:
+        scores = [score for score in runs[cell.name].values() if score is not None]
+        about = {"cell": cell.name, "row": cell.row, "column": cell.column, "paper": cell.paper}
+        cells.append(about | {"changes": dict(cell.changes)} | summarise(scores))
+    known = {cell["cell"]: cell for cell in cells}
+    ordered = sorted(MEASURES, key=lambda measure: measure != grid.measure)  # the paper's first
+    taken = [m for m in ordered if any(m in cell for cell in cells)]
+    return {
+        "kind": "experiment",
+        "experiment": grid.name,
+        "title": grid.title,
+        "corner": grid.corner,
+        "measure": grid.measure,
+        "source": grid.source,
+        "says": grid.says,
+        "notes": list(grid.notes),
+        "cells": cells,
+        "claims": [judge(claim, known, m) for claim in grid.claims for m in taken],
+        "missing": [n for cell in grid.cells for n, s in runs[cell.name].items() if s is None],
+    }
 
-    text: str
-    pairs: tuple[tuple[str, str], ...]
-    gain: bool = True
+
+def summarise(scores: Sequence[Score]) -> dict[str, Any]:
+    """One cell: the mean over its seeds of each measure that was taken, and all runs.
+
+    The interval is the bootstrap's: of sequences for matching, of test pairs for FPR95 (several
+    sets: the mean of their ends, as if they all erred alike). It does not cover what another seed
+    would change: that is the range of ``seeds``.
+    """
+    good = [score for score in scores if "failed" not in score]
+    summary: dict[str, Any] = {"runs": [dict(score) for score in scores]}
+    if len(good) < len(scores):
+        summary["failed"] = len(scores) - len(good)
+    matched = [score["matching"] for score in good if score["matching"]]
+    if matched:
+        names = matched[0]["sequences"]
+        means = {n: float(np.mean([m["sequences"][n] for m in matched])) for n in names}
+        low, high = mean_interval(list(means.values()))
+        seeds = [m["value"] for m in matched]
+        summary["matching"] = _measure(seeds, low, high) | {"sequences": means}
+    if good and good[0]["brown"]:
+        ends = [[(s["fpr95"], s["low"], s["high"]) for s in score["brown"]] for score in good]
+        values = np.mean(ends, axis=1)  # (seeds, 3)
+        low, high = (float(end) for end in values.mean(0)[1:])
+        summary["fpr95"] = _measure(values[:, 0].tolist(), low, high)
+    return summary
 
 
-def judge(claim: Claim, scores: Scores, measure: str) -> dict[str, Any]:
+def _measure(seeds: list[float], low: float | None, high: float | None) -> dict[str, Any]:
+    return {"value": float(np.mean(seeds)), "low": low, "high": high, "seeds": seeds}
+
+
+def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -> dict[str, Any]:
     """What the numbers say to a claim.
 
     A pair for which both cells were run holds or does not; how sure that is, is said apart: it is
@@ -35,7 +84,7 @@ def judge(claim: Claim, scores: Scores, measure: str) -> dict[str, Any]:
 
     Args:
         claim: the statement.
-        scores: of the cells that were run.
+        scores: cell -> what :func:`summarise` says of it.
         measure: "matching" or "fpr95".
 
     Returns:

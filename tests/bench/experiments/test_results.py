@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hardnet.experiments.claims import Claim, compare, judge
+from hardnet.bench.experiments.grids import Claim
+from hardnet.bench.experiments.results import compare, judge
 
 
 def matching(*sequences: float, seeds: list[float] | None = None) -> dict[str, Any]:

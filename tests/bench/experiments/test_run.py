@@ -16,11 +16,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hardnet.bench.experiments import grids  # noqa: E402
+from hardnet.bench.experiments.run import (  # noqa: E402
+    RESULTS,
+    SCORE,
+    SETTINGS,
+    Event,
+    Experiment,
+    Tests,
+    begin,
+    locked,
+    read_score,
+)
 from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.experiments import ablation, batch_size, recipes  # noqa: E402
-from hardnet.experiments.experiment import RESULTS, Experiment, Tests  # noqa: E402
-from hardnet.experiments.folder import SCORE, locked  # noqa: E402
-from hardnet.experiments.run import Event  # noqa: E402
 from hardnet.learn.checkpoint import CHECKPOINT  # noqa: E402
 from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
 
@@ -28,13 +36,13 @@ RUN = """
 import json, sys
 from pathlib import Path
 import torch
-from hardnet.experiments import recipes
-from hardnet.experiments.experiment import Experiment, Tests
+from hardnet.bench.experiments import grids
+from hardnet.bench.experiments.run import Experiment, Tests
 from hardnet.learn.recipe import read_recipe
 
 torch.set_num_threads(1)
 recipe, folder, test = map(Path, sys.argv[1:4])
-experiment = Experiment(recipes.grid(), read_recipe(recipe, sys.argv[4:]), folder, Tests((test,)))
+experiment = Experiment(grids.recipes(), read_recipe(recipe, sys.argv[4:]), folder, Tests((test,)))
 trained = set()
 taken = experiment.run(lambda event: trained.add(event.name))
 experiment.finish({})
@@ -59,7 +67,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 def test_a_grid_ends_in_one_results_file(base: Recipe, tests: Tests, tmp_path: Path) -> None:
     events: list[Event] = []
-    experiment = Experiment(recipes.grid(), base, tmp_path, tests)
+    experiment = Experiment(grids.recipes(), base, tmp_path, tests)
     assert experiment.run(events.append) == []
     results = experiment.finish({"command": "x"}, tmp_path / "kept" / "r.json")
     assert json.loads((tmp_path / RESULTS).read_text()) == json.loads(json.dumps(results))
@@ -83,19 +91,19 @@ def test_a_grid_ends_in_one_results_file(base: Recipe, tests: Tests, tmp_path: P
     assert str(tests.brown[0].parent) not in json.dumps(results)
     # A second time nothing is trained.
     events.clear()
-    experiment = Experiment(recipes.grid(), base, tmp_path, tests)
+    experiment = Experiment(grids.recipes(), base, tmp_path, tests)
     assert experiment.run(events.append) == []
     assert not events
     assert experiment.finish({"command": "x"}) == results
 
 
 def test_chosen_cells_and_more_seeds_later(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    first = Experiment(recipes.grid(), base, tmp_path, tests, "nips")
+    first = Experiment(grids.recipes(), base, tmp_path, tests, "nips")
     first.run()
     results = first.finish({})
     assert results["missing"] == ["nips-flip", "post-nips", "post-nips-flip"]
     assert all(claim["answer"] == "open" for claim in results["claims"])
-    second = Experiment(recipes.grid(), base, tmp_path, tests, "nips,nips-flip", seeds=2)
+    second = Experiment(grids.recipes(), base, tmp_path, tests, "nips,nips-flip", seeds=2)
     trained: set[str] = set()
     second.run(lambda event: trained.add(event.name))
     assert trained == {"nips-flip", "nips-seed1", "nips-flip-seed1"}
@@ -108,10 +116,11 @@ def test_chosen_cells_and_more_seeds_later(base: Recipe, tests: Tests, tmp_path:
     assert cell["matching"]["value"] == pytest.approx(sum(values) / 2)
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_ablation_trains(base: Recipe, sets: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     tests = Tests((sets / "test",))
-    experiment = Experiment(ablation.grid(), replace(base, pairs=32, epoch=16), tmp_path, tests)
+    experiment = Experiment(grids.ablation(), replace(base, pairs=32, epoch=16), tmp_path, tests)
     experiment.run()
     results = experiment.finish({})
     assert len(results["cells"]) == 21
@@ -125,8 +134,8 @@ def test_every_cell_of_the_ablation_trains(base: Recipe, sets: Path, tmp_path: P
     assert all(claim["measure"] == "fpr95" for claim in results["claims"])
 
 
-def test_killed_in_a_cell_it_goes_on_there(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    grid = recipes.grid()
+def test_killed_in_a_cell_it_continues_there(base: Recipe, tests: Tests, tmp_path: Path) -> None:
+    grid, chosen = grids.recipes(), "nips,nips-flip"
 
     class Killed(BaseException):
         pass
@@ -136,20 +145,20 @@ def test_killed_in_a_cell_it_goes_on_there(base: Recipe, tests: Tests, tmp_path:
             raise Killed
 
     with pytest.raises(Killed):
-        Experiment(grid, base, tmp_path / "parts", tests).run(kill)
+        Experiment(grid, base, tmp_path / "parts", tests, chosen).run(kill)
     assert (tmp_path / "parts" / "nips" / SCORE).exists()
     assert not (tmp_path / "parts" / "nips-flip" / SCORE).exists()
     seen: list[Event] = []
-    parts = Experiment(grid, base, tmp_path / "parts", tests)
+    parts = Experiment(grid, base, tmp_path / "parts", tests, chosen)
     parts.run(seen.append)
     assert (seen[0].name, seen[0].done) == ("nips-flip", 2)  # a step is saved after its report
-    whole = Experiment(grid, base, tmp_path / "whole", tests)
+    whole = Experiment(grid, base, tmp_path / "whole", tests, chosen)
     whole.run()
-    for cell in grid.cells:
+    for cell in grid.choose(chosen):
         a, b = (state(tmp_path / kind / cell.name) for kind in ("parts", "whole"))
         assert all(torch.equal(a[key], b[key]) for key in a)
     a, b = parts.finish({}), whole.finish({})
-    assert [c["matching"] for c in a["cells"]] == [c["matching"] for c in b["cells"]]
+    assert [c.get("matching") for c in a["cells"]] == [c.get("matching") for c in b["cells"]]
 
 
 def test_killed_while_testing_it_only_tests(base: Recipe, tests: Tests, tmp_path: Path) -> None:
@@ -161,9 +170,9 @@ def test_killed_while_testing_it_only_tests(base: Recipe, tests: Tests, tmp_path
             raise Killed
 
     with pytest.raises(Killed):
-        Experiment(recipes.grid(), base, tmp_path, tests, "nips").run(kill)
+        Experiment(grids.recipes(), base, tmp_path, tests, "nips").run(kill)
     seen: list[Event] = []
-    Experiment(recipes.grid(), base, tmp_path, tests, "nips").run(seen.append)
+    Experiment(grids.recipes(), base, tmp_path, tests, "nips").run(seen.append)
     assert [event.done for event in seen] == [6, 6]
     assert (tmp_path / "nips" / SCORE).exists()
 
@@ -175,7 +184,7 @@ def test_two_processes_share_the_cells(recipe_file: Path, sets: Path, tmp_path: 
     both = [start(*arguments) for _ in range(2)]
     said = [json.loads(process.communicate(timeout=300)[0]) for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    names = [cell.name for cell in recipes.grid().cells]
+    names = [cell.name for cell in grids.recipes().cells]
     assert sorted(said[0]["trained"] + said[1]["trained"]) == sorted(names)
     assert said[0]["trained"]
     assert said[1]["trained"]
@@ -220,12 +229,12 @@ def test_after_kill_9_another_process_finishes_the_cell(
             raise Enough
 
     with pytest.raises(Enough):
-        Experiment(recipes.grid(), base, folder, Tests((sets / "test",))).run(stop)
+        Experiment(grids.recipes(), base, folder, Tests((sets / "test",))).run(stop)
     assert [event.done for event in seen] == [reached, reached + 1, reached + 2]
 
 
 def test_what_is_taken_is_named(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    experiment = Experiment(recipes.grid(), base, tmp_path, tests, "nips,post-nips")
+    experiment = Experiment(grids.recipes(), base, tmp_path, tests, "nips,post-nips")
     with locked(tmp_path / "nips"):
         taken = experiment.run()
     assert [run.cell.name for run in taken] == ["nips"]
@@ -233,7 +242,7 @@ def test_what_is_taken_is_named(base: Recipe, tests: Tests, tmp_path: Path) -> N
 
 
 def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    grid = batch_size.grid(96, base.lr, base.batch)
+    grid = grids.batch_size(96, base.lr, base.batch)
     Experiment(grid, base, tmp_path, tests, "batch-16")
     for changes, message in [
         ({"pairs": 128}, "budget=96, not 128"),
@@ -248,7 +257,7 @@ def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Pat
         Experiment(grid, base, tmp_path, replace(tests, pairs=50))
     with pytest.raises(HardnetError, match=r"hpatches=sequences .*, not None"):
         Experiment(grid, base, tmp_path, replace(tests, hpatches=None))
-    other = batch_size.grid(96, base.lr, base.batch, scale_lr=True)
+    other = grids.batch_size(96, base.lr, base.batch, scale_lr=True)
     with pytest.raises(HardnetError, match="cells batch-16 lr=None, not"):
         Experiment(other, base, tmp_path, tests)
     # What changes no number may change: how it is computed, which cells, how many seeds.
@@ -257,7 +266,7 @@ def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Pat
 
 
 def test_mistakes_are_found_before_training(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    grid = batch_size.grid(96, base.lr, base.batch)
+    grid = grids.batch_size(96, base.lr, base.batch)
     with pytest.raises(HardnetError, match="cell batch-2048: a batch of 2048 needs"):
         Experiment(grid, base, tmp_path / "a", tests).run()
     with pytest.raises(HardnetError, match="--brown"):
@@ -289,7 +298,7 @@ def test_a_cell_that_diverges_is_a_result(
 
         return Nan()
 
-    experiment = Experiment(recipes.grid(), base, tmp_path, tests, "nips,nips-flip")
+    experiment = Experiment(grids.recipes(), base, tmp_path, tests, "nips,nips-flip")
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "build_objective", broken)
         experiment.run()
@@ -310,7 +319,7 @@ def test_a_cell_that_diverges_before_mining_is_a_result(
 
     describe = epochs.describe
     monkeypatch.setattr(epochs, "describe", lambda *rest: describe(*rest) * float("nan"))
-    experiment = Experiment(ablation.grid(), base, tmp_path, tests, "classical-triplet")
+    experiment = Experiment(grids.ablation(), base, tmp_path, tests, "classical-triplet")
     assert experiment.run() == []
     cells = {cell["cell"]: cell for cell in experiment.finish({})["cells"]}
     assert "not finite" in cells["classical-triplet"]["runs"][0]["failed"]
@@ -321,7 +330,7 @@ def test_weights_that_no_batch_can_have_are_found_before_training(
 ) -> None:
     both = [str(sets / "train"), str(sets / "test")]  # 40 points each
     settings = replace(base, data=both, weights=[9.0, 1.0])
-    experiment = Experiment(batch_size.grid(96, 0.1, 16), settings, tmp_path, tests, "batch-64")
+    experiment = Experiment(grids.batch_size(96, 0.1, 16), settings, tmp_path, tests, "batch-64")
     with pytest.raises(HardnetError, match="cell batch-64: weight 9 of set 1 asks for 58"):
         experiment.run()
     assert not list(tmp_path.rglob("log.csv"))
@@ -332,9 +341,38 @@ def test_first_weights_are_named_by_their_content(
 ) -> None:
     (tmp_path / "start.pth").write_bytes(b"1")
     settings = replace(base, init=str(tmp_path / "start.pth"))
-    begun = Experiment(recipes.grid(), settings, tmp_path / "run", tests).settings()
+    begun = Experiment(grids.recipes(), settings, tmp_path / "run", tests).settings()
     assert begun["init"].startswith("start.pth ")
     assert str(tmp_path) not in json.dumps(begun)
     (tmp_path / "start.pth").write_bytes(b"2")
     with pytest.raises(HardnetError, match=r"begun with init=start\.pth"):
-        Experiment(recipes.grid(), settings, tmp_path / "run", tests)
+        Experiment(grids.recipes(), settings, tmp_path / "run", tests)
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    settings = {"experiment": "recipes", "budget": 100, "lr": 0.1, "cells": {"a": {"lr": 1.0}}}
+    begin(tmp_path, settings)
+    begin(tmp_path, settings)
+    with pytest.raises(HardnetError, match="begun with budget=100, not 200: use that value"):
+        begin(tmp_path, settings | {"budget": 200})
+    with pytest.raises(HardnetError, match=r"cells a lr=1\.0, not 2\.0"):
+        begin(tmp_path, settings | {"cells": {"a": {"lr": 2.0}}})
+    with pytest.raises(HardnetError, match="experiment=recipes, not ablation"):
+        begin(tmp_path, settings | {"experiment": "ablation"})
+
+
+def test_a_key_that_is_new_had_its_default(tmp_path: Path) -> None:
+    begin(tmp_path, {"budget": 100})
+    begin(tmp_path, {"budget": 100, "same_patch": 0.008})
+    with pytest.raises(HardnetError, match=r"same_patch=0\.008, not 0\.0"):
+        begin(tmp_path, {"budget": 100, "same_patch": 0.0})
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text("{")
+    with pytest.raises(HardnetError, match=SETTINGS):
+        begin(tmp_path, {"budget": 100})
+    assert read_score(tmp_path) is None
+    (tmp_path / SCORE).write_text("{")
+    with pytest.raises(HardnetError, match=SCORE):
+        read_score(tmp_path)

@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hardnet.bench.experiments import grids
+from hardnet.bench.experiments.grids import Grid, cell_recipe
 from hardnet.errors import HardnetError
-from hardnet.experiments import ablation, batch_size, paper, recipes
-from hardnet.experiments.grid import Grid, cell_recipe
 from hardnet.learn.recipe import Recipe
 
 GRIDS = {
-    "ablation": ablation.grid(),
-    "pairs": batch_size.grid(100_000, 10.0, 1024),
-    "steps": batch_size.grid(100_000, 10.0, 1024, "steps", scale_lr=True),
-    "recipes": recipes.grid(),
+    "ablation": grids.ablation(),
+    "pairs": grids.batch_size(100_000, 10.0, 1024),
+    "steps": grids.batch_size(100_000, 10.0, 1024, "steps", scale_lr=True),
+    "recipes": grids.recipes(),
 }
 
 
@@ -71,7 +71,7 @@ def test_the_papers_own_numbers_agree_with_the_claims() -> None:
 
 
 def test_means_of_table_1_are_those_of_its_cells() -> None:
-    for name, (*values, mean) in paper.RECIPES.items():
+    for name, (*values, mean) in grids.TABLE_1.items():
         assert np.mean(values) == pytest.approx(mean, abs=0.01), name
 
 

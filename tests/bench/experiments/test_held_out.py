@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hardnet.bench import brown
+from hardnet.bench.experiments.held_out import open_held_out
 from hardnet.bench.hpatches import matching, tasks
 from hardnet.descriptors.inputs import resize_patches, unit_rows
 from hardnet.errors import HardnetError
-from hardnet.experiments.held_out import open_held_out
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import TAGS, read_hpatches
 

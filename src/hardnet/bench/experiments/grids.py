@@ -1,0 +1,301 @@
+"""The paper's studies as grids of training runs, with the paper's numbers and claims.
+
+Table and figure numbers are those of the arXiv version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about pairs of cells.
+
+    Attributes:
+        text: the statement.
+        pairs: (better, worse) names of cells.
+        gain: True: the first of each pair is better. False: the first brings no clear gain.
+    """
+
+    text: str
+    pairs: tuple[tuple[str, str], ...]
+    gain: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the paper's table or figure.
+
+    Attributes:
+        name: of its folder.
+        row: its line in the table.
+        column: its column in the table.
+        changes: keys of the recipe that make it this cell.
+        paper: the number or word that the paper has there; None for nothing.
+    """
+
+    name: str
+    row: str
+    column: str
+    changes: Mapping[str, Any]
+    paper: float | str | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An experiment of the paper.
+
+    Attributes:
+        name: of the command.
+        title: of the table.
+        corner: what the rows are.
+        measure: of the paper: "matching" (mAP, larger is better) or "fpr95" (smaller is better).
+        source: where the paper has it.
+        says: what the paper concludes.
+        cells: in the order of the table.
+        claims: orderings that the paper states.
+        notes: what a reader of the numbers must know.
+    """
+
+    name: str
+    title: str
+    corner: str
+    measure: str
+    source: str
+    says: str
+    cells: tuple[Cell, ...]
+    claims: tuple[Claim, ...]
+    notes: tuple[str, ...] = ()
+
+    def choose(self, names: str) -> tuple[Cell, ...]:
+        """The cells ``names``, separated by commas; all of them for an empty text."""
+        if not names.strip():
+            return self.cells
+        known = {cell.name: cell for cell in self.cells}
+        chosen = [name.strip() for name in names.split(",")]
+        for name in chosen:
+            if name not in known:
+                raise HardnetError(
+                    f"--cells {name}: {self.name} has no such cell; it has {', '.join(known)}"
+                )
+        return tuple(cell for cell in self.cells if cell.name in chosen)
+
+
+def cell_recipe(base: Recipe, cell: Cell, seed: int) -> Recipe:
+    """The recipe of one run of a cell; ten checkpoints at least, so that little is lost."""
+    recipe = replace(base, **cell.changes, seed=base.seed + seed, validation="")
+    tenth = max(1, recipe.steps // 10)
+    return replace(recipe, checkpoint_every=min(recipe.checkpoint_every, tenth))
+
+
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmin": ("softmin", {"loss": "softmin"}),
+    "triplet": ("triplet m=1", {"loss": "triplet", "margin": 1.0}),
+    "contrastive1": ("contrastive m=1", {"loss": "contrastive", "margin": 1.0}),
+    "contrastive2": ("contrastive m=2", {"loss": "contrastive", "margin": 2.0}),
+}
+"""Loss -> its column of Table 2, and the keys of the recipe."""
+SAMPLINGS: dict[str, tuple[str, str, tuple[float | str, ...]]] = {
+    "random": ("random", "none", ("overfit",) * 4),
+    "classical": ("classical", "none", ("overfit",) * 4),
+    "random + CPR": ("random", "cpr", (0.349, 0.286, 0.007, 0.083)),
+    "classical + CPR": ("classical", "cpr", (0.391, 0.346, 0.055, 0.279)),
+    "hardest": ("hardest", "none", (0.474, 0.482, 0.444, 0.482)),
+}
+"""Row of Table 2 -> sampling, regularizer, and the paper's mAP with each loss."""
+
+
+def ablation() -> Grid:
+    """Table 2: sampling against loss, and the L2-Net objective as the rival."""
+    cells = [
+        Cell(
+            _ablation_name(row, loss),
+            row,
+            column,
+            {"sampling": sampling, "regularizer": regularizer, **changes},
+            numbers[i],
+        )
+        for row, (sampling, regularizer, numbers) in SAMPLINGS.items()
+        for i, (loss, (column, changes)) in enumerate(LOSSES.items())
+    ]
+    l2net = {"sampling": "all", "loss": "l2net", "regularizer": "cpr"}
+    cells.append(Cell("l2net", "L2-Net", "its own loss", l2net))
+
+    def over(better: str, *worse: str) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (_ablation_name(better, x), _ablation_name(row, x)) for x in LOSSES for row in worse
+        )
+
+    def losses(row: str, better: str, *worse: str) -> tuple[tuple[str, str], ...]:
+        return tuple((_ablation_name(row, better), _ablation_name(row, x)) for x in worse)
+
+    random, classical = "random + CPR", "classical + CPR"
+    others = ("triplet", "contrastive1", "contrastive2")
+    claims = (
+        Claim("hardest in batch beats random for every loss", over("hardest", "random", random)),
+        Claim(
+            "hardest in batch beats classical mining for every loss",
+            over("hardest", "classical", classical),
+        ),
+        Claim(
+            "random and classical sampling need CPR",
+            over(random, "random") + over(classical, "classical"),
+        ),
+        Claim("with CPR, classical mining beats random", over(classical, random)),
+        Claim(
+            "softmin is the best loss for random and classical sampling with CPR",
+            losses(random, "softmin", *others) + losses(classical, "softmin", *others),
+        ),
+        Claim(
+            "with hardest in batch, triplet and contrastive m=2 beat softmin",
+            losses("hardest", "triplet", "softmin") + losses("hardest", "contrastive2", "softmin"),
+        ),
+        Claim(
+            "with hardest in batch, contrastive m=1 is the worst loss",
+            tuple(
+                pair
+                for better in ("softmin", "triplet", "contrastive2")
+                for pair in losses("hardest", better, "contrastive1")
+            ),
+        ),
+        Claim("HardNet (hardest, triplet) beats L2-Net", (("hardest-triplet", "l2net"),)),
+    )
+    return Grid(
+        "ablation",
+        "Sampling and loss",
+        "sampling",
+        "matching",
+        "Table 2: mean matching mAP on HPatches, trained on Liberty",
+        "hardest in batch beats the other samplings for every loss",
+        tuple(cells),
+        claims,
+        (
+            "Classical mining takes the negatives of the whole set, mined again each epoch.",
+            "L2-Net is the row and column softmax with CPR, without its losses inside the network.",
+        ),
+    )
+
+
+def _ablation_name(row: str, loss: str) -> str:
+    sampling, regularizer, _ = SAMPLINGS[row]
+    return f"{sampling}-{loss}" + ("-cpr" if regularizer == "cpr" else "")
+
+
+SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+ENOUGH = 512
+"""More than this brought the paper no significant benefit; also the batch that ``equal steps``
+takes as its measure."""
+
+
+def batch_size(
+    budget: int, lr: float, batch: int, equal: str = "pairs", scale_lr: bool = False
+) -> Grid:
+    """Figure 3: more pairs in a batch offer harder negatives. One cell per batch size.
+
+    Args:
+        budget: pairs per cell.
+        lr: of the recipe.
+        batch: of the recipe: the one that ``lr`` is meant for if it is scaled.
+        equal: "pairs": every cell sees ``budget`` pairs, as in the published code, where small
+            batches make many steps. "steps": every cell makes the steps that a batch of 512 makes
+            in the budget, so that small batches see few pairs.
+        scale_lr: a learning rate in proportion to the batch; the paper keeps it.
+    """
+    cells = []
+    for size in SIZES:
+        changes: dict[str, Any] = {"batch": size}
+        if equal == "steps":
+            changes["pairs"] = max(1, budget // ENOUGH) * size
+        if scale_lr:
+            changes["lr"] = lr * size / batch
+        cells.append(Cell(f"batch-{size}", str(size), "", changes))
+    enough, up_to = f"batch-{ENOUGH}", [size for size in SIZES if size <= ENOUGH]
+    claims = (
+        Claim(
+            f"every doubling of the batch helps up to {ENOUGH}",
+            tuple((f"batch-{b}", f"batch-{a}") for a, b in pairwise(up_to)),
+        ),
+        Claim(
+            f"a batch of {ENOUGH} beats every smaller one",
+            tuple((enough, f"batch-{size}") for size in up_to[:-1]),
+        ),
+        Claim(
+            f"more than {ENOUGH} brings no significant benefit",
+            tuple((f"batch-{size}", enough) for size in SIZES if size > ENOUGH),
+            gain=False,
+        ),
+    )
+    rate = "in proportion to the batch" if scale_lr else "the same for all, as in the paper"
+    return Grid(
+        "batch-size",
+        "Batch size",
+        "batch",
+        "fpr95",
+        "Figure 3, FPR95 on Notredame and Yosemite, trained on Liberty: a curve without printed "
+        "numbers, so none are repeated here",
+        "larger batches are better, more than 512 brings no significant benefit",
+        tuple(cells),
+        claims,
+        (f"Every batch size sees the same number of {equal}; the learning rate is {rate}.",),
+    )
+
+
+TABLE_1: dict[str, tuple[float, ...]] = {
+    "HardNetNIPS": (3.06, 4.27, 0.96, 1.40, 3.04, 2.53, 2.54),
+    "HardNet": (1.47, 2.67, 0.62, 0.88, 2.14, 1.65, 1.57),
+    "HardNet+NIPS": (2.28, 3.25, 0.57, 0.96, 2.13, 2.22, 1.90),
+    "HardNet+": (1.49, 2.51, 0.53, 0.78, 1.96, 1.84, 1.51),
+}
+"""Name in the paper ("+" is flip / rotate) -> FPR95 [%] tested on Liberty (trained on Notredame,
+Yosemite), Notredame (Liberty, Yosemite), Yosemite (Liberty, Notredame), and the printed mean."""
+
+
+def recipes() -> Grid:
+    """Rows of Table 1: the NIPS and post-NIPS recipes, with and without flip / rotate."""
+    rows = {
+        "nips": ("NIPS (lr 0.1, dropout 0.1)", {"lr": 0.1, "dropout": 0.1}),
+        "post-nips": ("post-NIPS (lr 10, dropout 0.3)", {"lr": 10.0, "dropout": 0.3}),
+    }
+    in_paper = {
+        "nips": "HardNetNIPS",
+        "nips-flip": "HardNet+NIPS",
+        "post-nips": "HardNet",
+        "post-nips-flip": "HardNet+",
+    }
+    cells = tuple(
+        Cell(
+            name + suffix,
+            row,
+            column,
+            {**changes, "augment": bool(suffix)},
+            TABLE_1[in_paper[name + suffix]][-1],
+        )
+        for name, (row, changes) in rows.items()
+        for suffix, column in {"": "plain", "-flip": "flip / rotate"}.items()
+    )
+    return Grid(
+        "recipes",
+        "Recipes",
+        "recipe",
+        "fpr95",
+        "Table 1: mean FPR95 [%] of six pairs of training and test sets of Brown",
+        "learning rate 10 and dropout 0.3 lead to better results",
+        cells,
+        (
+            Claim(
+                "the post-NIPS recipe beats the NIPS recipe",
+                (("post-nips", "nips"), ("post-nips-flip", "nips-flip")),
+            ),
+            Claim(
+                "flip / rotate helps each recipe",
+                (("nips-flip", "nips"), ("post-nips-flip", "post-nips")),
+            ),
+        ),
+    )

@@ -1,0 +1,329 @@
+"""One experiment in one folder: resumable at any moment, run by any number of processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardnet.bench.experiments.grids import Cell, Grid, cell_recipe
+from hardnet.bench.experiments.held_out import HeldOut, open_held_out
+from hardnet.bench.experiments.results import collect
+from hardnet.errors import DivergedError, HardnetError
+from hardnet.folder_lock import FolderLock
+from hardnet.learn.recipe import FREE, Recipe
+from hardnet.patchsets.cache import Progress, replacing
+from hardnet.patchsets.fingerprint import fingerprint
+from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.union import open_sets
+
+RESULTS = "results.json"
+SETTINGS = "experiment.json"
+SCORE = "score.json"
+LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Tests:
+    """What to test on.
+
+    Attributes:
+        brown: sets in the Brown layout, for FPR95.
+        hpatches: a set in the HPatches layout, for matching mAP.
+        pairs: test pairs taken of each Brown set; 0 for all.
+        strip: patches taken of each strip of the HPatches set; 0 for all.
+    """
+
+    __test__ = False  # pytest: no test class
+
+    brown: tuple[Path, ...] = ()
+    hpatches: Path | None = None
+    pairs: int = 0
+    strip: int = 0
+
+    @property
+    def folders(self) -> list[Path]:
+        """All sets."""
+        return [*self.brown, *([self.hpatches] if self.hpatches else [])]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: a cell with one seed, in the folder ``CELL`` or ``CELL-seedK``."""
+
+    cell: Cell
+    folder: Path
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens: ``done`` of ``total`` steps of the run ``name``."""
+
+    name: str
+    done: int
+    total: int
+    info: str
+
+
+Report = Callable[[Event], None]
+
+
+class Experiment:
+    """A grid in a folder; the folder is refused if it was begun with other settings.
+
+    Args:
+        grid: the cells.
+        base: the recipe that they change; its ``pairs`` are the budget of a cell.
+        folder: ``CELL/`` are training runs, ``results.json`` is the end.
+        tests: the sets to test on.
+        cells: names of the cells to run, separated by commas; empty for all.
+        seeds: runs per cell.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        base: Recipe,
+        folder: Path,
+        tests: Tests,
+        cells: str = "",
+        seeds: int = 1,
+    ) -> None:
+        if not tests.folders:
+            raise HardnetError("name a set to test on with --brown, --hpatches or both")
+        if base.devices * base.nodes > 1:
+            raise HardnetError(
+                "a cell runs on one device: start the same command once per device, "
+                "each process takes the cells that are free"
+            )
+        self.grid, self.base, self.folder, self.tests = grid, base, folder, tests
+        # Every cell with the first seed, then every cell with the next one.
+        self._all = [
+            Run(
+                cell,
+                folder / (f"{cell.name}-seed{seed}" if seed else cell.name),
+                cell_recipe(base, cell, seed),
+            )
+            for seed in range(seeds)
+            for cell in grid.cells
+        ]
+        chosen = [cell.name for cell in grid.choose(cells)]
+        self.runs = [run for run in self._all if run.cell.name in chosen]
+        begin(folder, self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that changes a number, as JSON; sets by name and digest, no paths."""
+        recipe = {k: v for k, v in asdict(self.base).items() if k not in (*FREE, "pairs", "data")}
+        return {
+            "experiment": self.grid.name,
+            "budget": self.base.pairs,
+            "data": [_named(name) for name in self.base.data],
+            **recipe,
+            "init": _named(self.base.init) if self.base.init else "",
+            "brown": [_named(str(folder)) for folder in self.tests.brown],
+            "hpatches": _named(str(self.tests.hpatches)) if self.tests.hpatches else None,
+            "test_pairs": self.tests.pairs,
+            "strip_patches": self.tests.strip,
+            "cells": {cell.name: dict(cell.changes) for cell in self.grid.cells},
+        }
+
+    @property
+    def data(self) -> list[Path]:
+        """The folders of all sets, to train and to test on."""
+        return [_folder(name) for name in self.base.data] + self.tests.folders
+
+    def finished(self) -> int:
+        """How many of the chosen runs are done, by whichever process."""
+        return sum((run.folder / SCORE).exists() for run in self.runs)
+
+    def run(self, report: Report | None = None, opening: Progress | None = None) -> list[Run]:
+        """Do all chosen runs that are free; return those that another process is doing."""
+        from hardnet.nets import NETS, build_net
+
+        build_net(self.base.net)  # an unknown name is an error here, before patches are read
+        size = NETS[self.base.net].patch_size
+        train_set = open_sets(self.base.data, size, opening)
+        _check(self.runs, train_set)
+        held_out = open_held_out(
+            self.tests.brown, self.tests.hpatches, size, self.tests.pairs, self.tests.strip, opening
+        )
+        taken = []
+        for run in self.runs:
+            if read_score(run.folder) is not None:
+                continue
+            with locked(run.folder) as mine:
+                if not mine:
+                    taken.append(run)
+                elif read_score(run.folder) is None:  # it may have been finished meanwhile
+                    _train_and_test(run, train_set, held_out, report)
+        return [run for run in taken if read_score(run.folder) is None]
+
+    def finish(self, provenance: dict[str, Any], output: Path | None = None) -> dict[str, Any]:
+        """Gather what is finished and write ``results.json``, and ``output`` if it is named.
+
+        Of several processes the last one sees all cells: it waits for the others to have written.
+        """
+        tests = [_folder(str(folder)).name for folder in self.tests.folders]
+        training = (
+            f"{self.base.net} with a budget of {self.base.pairs:,} pairs per cell (the paper: "
+            f"50,000,000) on {_joined(self.base.data)}, tested on {_joined(tests)}"
+        )
+        with locked(self.folder, wait=True):
+            scores: dict[str, dict[str, Any]] = {}
+            for run in self._all:
+                scores.setdefault(run.cell.name, {})[run.folder.name] = read_score(run.folder)
+            results = collect(self.grid, scores) | {"training": training, "provenance": provenance}
+            for path in (self.folder / RESULTS, *([output] if output else [])):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write_json(path, results)
+        return results
+
+
+def _folder(name: str) -> Path:
+    """The folder of a set; ``FOLDER:SPLIT`` is a part of one."""
+    path = Path(name)
+    return path if path.exists() or ":" not in name else Path(name.rpartition(":")[0])
+
+
+def _named(name: str) -> str:
+    """The name of a set and its digest."""
+    folder = _folder(name)
+    split = name.removeprefix(str(folder))
+    return f"{folder.resolve().name}{split} {fingerprint(folder)[:12]}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " + ".join(Path(name).name for name in names)
+
+
+def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
+    """Fail now, not after hours, if a cell cannot be trained on the set."""
+    from hardnet.learn.objective import build_objective
+    from hardnet.patchsets.pairs import PairSampler
+
+    largest = max(runs, key=lambda run: run.recipe.batch)
+    try:
+        PairSampler(
+            train_set.points, largest.recipe.batch, 0, train_set.sets, largest.recipe.weights
+        )
+    except HardnetError as error:
+        raise HardnetError(f"cell {largest.cell.name}: {error}") from None
+    for run in runs:
+        build_objective(**run.recipe.axes)
+
+
+def _train_and_test(
+    run: Run, train_set: PatchSet, held_out: HeldOut, report: Report | None
+) -> None:
+    """Train, test, write the score."""
+    from hardnet.learn.checkpoint import CHECKPOINT
+    from hardnet.learn.trainer import Trainer
+
+    name, recipe = run.folder.name, run.recipe
+    trainer = Trainer(recipe, train_set, run.folder, resume=(run.folder / CHECKPOINT).exists())
+
+    def tell(done: int, info: str) -> None:
+        if report:
+            report(Event(name, done, recipe.steps, info))
+
+    score: dict[str, Any] = {"seed": recipe.seed, "batch": recipe.batch}
+    tell(trainer.step, "first step")
+    try:
+        trainer.run(
+            lambda at: tell(at.step, f"loss {at.loss:.3f} {at.pairs_per_second:.0f} pairs/s")
+        )
+    except DivergedError as error:
+        score["failed"] = str(error)
+    score |= _training(run.folder, recipe.batch)
+    if "failed" not in score:
+        tell(recipe.steps, "testing")
+        score |= held_out.score(trainer.describe)
+    _write_json(run.folder / SCORE, score)
+
+
+def _training(folder: Path, batch: int) -> dict[str, float]:
+    """Steps, seconds, speed and final loss, from the log: it outlives a killed process."""
+    with (folder / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    seconds = sum(batch / float(row["pairs_per_second"]) for row in rows)
+    last = [float(row["loss"]) for row in rows[-max(1, len(rows) // 10) :]]
+    return {
+        "steps": len(rows),
+        "pairs": len(rows) * batch,
+        "seconds": round(seconds, 1),
+        "pairs_per_second": round(len(rows) * batch / seconds, 1) if seconds else 0.0,
+        "loss": float(np.mean(last)) if last else float("nan"),
+    }
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Take a folder for this process; the block is told whether that went well.
+
+    Args:
+        folder: made if it is missing.
+        wait: until whoever has it lets it go; otherwise the block is told False at once.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder, LOCK)
+    try:
+        yield lock.take(math.inf if wait else 0)
+    finally:
+        lock.release()
+
+
+def begin(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Note the settings of a new folder; refuse a folder that was begun with others.
+
+    Args:
+        folder: of the experiment.
+        settings: JSON values. Keys of the recipe that an older file lacks had their defaults.
+    """
+    now = json.loads(json.dumps(settings))
+    path = folder / SETTINGS
+    with locked(folder, wait=True):  # two processes may be started at once
+        if not path.exists():
+            _write_json(path, now)
+            return
+        try:
+            was = asdict(Recipe()) | json.loads(path.read_text())
+        except (OSError, ValueError, TypeError) as error:
+            raise HardnetError(f"{path} cannot be read ({error}); delete {folder}") from error
+    for key in now:
+        if was.get(key) != now[key]:
+            raise HardnetError(
+                f"{folder} was begun with {_difference(key, was.get(key), now[key])}: "
+                "use that value, or another --output"
+            )
+
+
+def read_score(folder: Path) -> dict[str, Any] | None:
+    """The scores of a finished run; None while it is not."""
+    try:
+        score: dict[str, Any] = json.loads((folder / SCORE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise HardnetError(f"{folder / SCORE} is damaged ({error}); delete it") from error
+    return score
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with replacing(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _difference(key: str, was: Any, now: Any) -> str:
+    """The key and its two values; of a table of cells, the first that differs."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        name = next(n for n in {**was, **now} if was.get(n) != now.get(n))
+        return _difference(f"{key} {name}", was.get(name), now.get(name))
+    return f"{key}={was}, not {now}"
