@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,16 @@ from typer.testing import CliRunner
 
 from hardnet import descriptors
 from hardnet.cli.app import app
-from hardnet.descriptors import WEIGHTS, Descriptor, available_names, load, names, shipped_names
+from hardnet.descriptors import (
+    WEIGHTS,
+    Descriptor,
+    Spec,
+    available_names,
+    load,
+    names,
+    parse_specs,
+    shipped_names,
+)
 from hardnet.errors import HardnetError
 
 
@@ -124,7 +135,7 @@ def test_describing_needs_no_torch() -> None:
     code = (
         "import sys, numpy; from hardnet.descriptors import load;"
         "load('rootsift')(numpy.zeros((1, 32, 32), 'uint8'));"
-        "import hardnet.descriptors.hardnet_onnx, hardnet.descriptors.torch_net;"
+        "import hardnet.descriptors.onnx, hardnet.descriptors.torch;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -142,3 +153,67 @@ def test_shipped_weights_agree_with_each_other(patches: np.ndarray) -> None:
     exact = load("hardnet")(patches)
     np.testing.assert_allclose(load(WEIGHTS / "hardnet.safetensors")(patches), exact, atol=1e-4)
     assert (load("hardnet-int8")(patches) * exact).sum(1).mean() > 0.999
+
+
+def test_names_files_functions_and_labels() -> None:
+    text = "sift, weights/a.onnx,mine:f,My net=b.pth, TFeat[liberty]=w/tfeat-liberty.params"
+    assert parse_specs(text) == [
+        Spec("sift", None, "sift"),
+        Spec("a.onnx", None, "weights/a.onnx"),
+        Spec("mine:f", None, "mine:f"),
+        Spec("My net", None, "b.pth"),
+        Spec("TFeat", "liberty", "w/tfeat-liberty.params"),
+    ]
+
+
+def test_the_first_equals_sign_ends_the_label() -> None:
+    assert parse_specs("x=lr=0.1/net.pth") == [Spec("x", None, "lr=0.1/net.pth")]
+
+
+def test_one_label_for_several_training_sets() -> None:
+    specs = parse_specs("T[liberty]=a.pth,T[yosemite]=b.pth,T=c.pth")
+    assert [(s.label, s.trained) for s in specs] == [
+        ("T", "liberty"),
+        ("T", "yosemite"),
+        ("T", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "missing in the list"),
+        ("sift,,pixels", "missing in the list"),
+        ("sift,", "missing in the list"),
+        ("A=", "missing in the list at 'A='"),
+        ("=sift", "neither LABEL=SPEC"),
+        ("A[=sift", "neither LABEL=SPEC"),
+        ("A[]=sift", "neither LABEL=SPEC"),
+        ("sift,sift", r"two descriptors are called 'sift' \(sift and sift\)"),
+        ("a/net.pth,b/net.pth", r"'net.pth' \(a/net.pth and b/net.pth\): give them labels"),
+        ("T[x]=a,T[x]=b", r"called 'T\[x\]'"),
+    ],
+)
+def test_wrong_lists_say_why(text: str, message: str) -> None:
+    with pytest.raises(HardnetError, match=message):
+        parse_specs(text)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.safetensors"])
+def test_a_network_is_kept_while_its_file_stays_the_same(
+    weights: Path, tmp_path: Path, patches: np.ndarray, name: str
+) -> None:
+    path, patches = tmp_path / name, patches[:5]
+    shutil.copy(weights / name, path)
+    first, again = load(path), load(path)
+    assert again is not first  # each has settings of its own
+    inner = "_session" if name.endswith("onnx") else "_net"
+    assert getattr(again, inner) is getattr(first, inner)
+    with ThreadPoolExecutor(2) as pool:
+        for values in pool.map(lambda _: load(path)(patches), range(4)):
+            np.testing.assert_array_equal(values, first(patches))
+    # Other weights under the same name are other descriptors.
+    shutil.copy(WEIGHTS / f"hardnet{path.suffix}", path)
+    replaced = load(path)
+    assert np.abs(replaced(patches) - first(patches)).max() > 0.1
+    np.testing.assert_allclose(replaced(patches), load("hardnet")(patches), atol=1e-4)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.descriptors.hardnet_onnx import OnnxDescriptor
+from hardnet.descriptors.onnx import OnnxDescriptor
 from hardnet.errors import HardnetError
 from hardnet.interop.calibration import real_patches
 from hardnet.interop.onnx import to_onnx

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import hardnet
 from hardnet.bench.rows_file import WriteError, allow_many_maps, read_rows, write_rows
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.fingerprint import fingerprint
+from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import replacing, user_cache
 
@@ -49,7 +49,7 @@ class Store:
         Raises:
             HardnetError: the folder belongs to something else, or cannot be written.
         """
-        about = {"fingerprint": fingerprint(descriptor), "data": data}
+        about = {"fingerprint": descriptor_digest(descriptor), "data": data}
         name = re.sub(r"[^\w.+-]", "_", descriptor.name)
         is_digest = re.fullmatch("[0-9a-f]{12,}", data)
         of_data = data if is_digest else hashlib.sha256(data.encode()).hexdigest()

@@ -71,7 +71,7 @@ def hpatches(
     from hardnet.bench.hpatches.source import describe_all, open_source, write_all
     from hardnet.bench.hpatches.tasks import prepare
     from hardnet.bench.store import Store
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import parse_specs
     from hardnet.patchsets.catalogue import require
     from hardnet.patchsets.fingerprint import fingerprint
     from hardnet.patchsets.hpatches import choose_split, read_hpatches

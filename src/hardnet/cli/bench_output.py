@@ -15,7 +15,7 @@ from hardnet.descriptors import names
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.descriptors.spec import Spec
+    from hardnet.descriptors import Spec
 
 Descriptors = Annotated[
     str,

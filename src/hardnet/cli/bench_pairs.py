@@ -35,8 +35,7 @@ def pairs(
     Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
     """
     from hardnet.bench import real_pairs
-    from hardnet.descriptors import load
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.sequences import find_sequences
 
     check_output(output)

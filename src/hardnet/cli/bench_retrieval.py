@@ -105,8 +105,7 @@ def retrieval(
         split,
         usual_size,
     )
-    from hardnet.descriptors import load
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.cache import user_cache
 
     check_output(output)

@@ -43,8 +43,7 @@ def brown(
     """
     from hardnet.bench import brown as benchmark
     from hardnet.bench.store import Store
-    from hardnet.descriptors import load
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.brown import read_brown
     from hardnet.patchsets.catalogue import require
     from hardnet.patchsets.fingerprint import fingerprint
@@ -81,8 +80,7 @@ def w1bs(
     """
     from hardnet.bench import w1bs as benchmark
     from hardnet.bench.store import Store
-    from hardnet.descriptors import load
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.catalogue import require
     from hardnet.patchsets.fingerprint import fingerprint
     from hardnet.patchsets.w1bs import read_w1bs

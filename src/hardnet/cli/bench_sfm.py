@@ -54,7 +54,7 @@ def sfm(
     """
     from hardnet.bench import sfm as benchmark
     from hardnet.bench.sfm_truth import read_scene
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import parse_specs
     from hardnet.detectors import load as load_detector
     from hardnet.sfm.colmap import require_pycolmap
 

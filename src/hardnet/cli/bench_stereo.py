@@ -82,8 +82,7 @@ def stereo(
     from hardnet.bench.stereo.run import compare, label_of
     from hardnet.bench.stereo.sets import conventions, open_sets
     from hardnet.bench.stereo.summary import summarise
-    from hardnet.descriptors import load
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import load, parse_specs
 
     if not sets:
         if not check:

@@ -53,7 +53,7 @@ def export(
         from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors.torch_net import TorchDescriptor
+    from hardnet.descriptors.torch import TorchDescriptor
     from hardnet.interop.calibration import real_patches
 
     stored = read_checkpoint(checkpoint)

@@ -7,20 +7,43 @@ The names are those of the weights that are shipped, one for every ``.onnx`` fil
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from functools import partial
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from hardnet.descriptors.base import Descriptor, Descriptors
+from hardnet.descriptors.base import Descriptor, Descriptors, PixelsDescriptor
 from hardnet.errors import HardnetError
 from hardnet.stored_names import check_registered
+
+__all__ = [
+    "WEIGHTS",
+    "WEIGHTS_SUFFIXES",
+    "Descriptor",
+    "Descriptors",
+    "Spec",
+    "available_names",
+    "load",
+    "names",
+    "parse_specs",
+    "registered",
+    "shipped_names",
+]
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Where the shipped weights lie inside the package."""
 
+_TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
+WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
+"""How the names of weights files end."""
+
+_OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
+_LABELLED = re.compile(r"(?P<label>[^\[\]=]+?)\s*(\[(?P<trained>[^\[\]=]+)\])?\s*=(?P<spec>.*)")
+
 
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
+
+    Networks are kept: to load the same weights again costs nothing while their file stays the same.
 
     ``module:function`` runs the module: give what a person named, and pass a name that was read
     from a file through :func:`registered` first.
@@ -28,7 +51,7 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     Args:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
             onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
-            ``module:function``, your own (:mod:`hardnet.descriptors.user_function`).
+            ``module:function``, your own (:mod:`hardnet.descriptors.functions`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
 
@@ -37,19 +60,24 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
             the installed OpenCV does not have.
     """
     text = str(name_or_path)
-    if text in _WITHOUT_WEIGHTS:
-        return _WITHOUT_WEIGHTS[text]()
-    if text in shipped_names():
-        return _onnx(WEIGHTS / f"{text}.onnx", text, threads)
     suffix = Path(text).suffix.lower()
-    if suffix == ".onnx":
-        return _onnx(Path(text), None, threads)
+    if text == "pixels":
+        return PixelsDescriptor()
+    if text in _OPENCV:
+        from hardnet.descriptors import opencv
+
+        return opencv.load(text)
+    if text in (shipped := shipped_names()) or suffix == ".onnx":
+        from hardnet.descriptors.onnx import OnnxDescriptor
+
+        path = WEIGHTS / f"{text}.onnx" if text in shipped else Path(text)
+        return OnnxDescriptor(path, threads=threads)
     if suffix in _TORCH_SUFFIXES:
-        from hardnet.descriptors.torch_net import TorchDescriptor
+        from hardnet.descriptors.torch import TorchDescriptor
 
         return TorchDescriptor(text)
     if ":" in text:
-        from hardnet.descriptors.user_function import FunctionDescriptor
+        from hardnet.descriptors.functions import FunctionDescriptor
 
         return FunctionDescriptor(text)
     near = difflib.get_close_matches(text, names(), n=1, cutoff=0.4)
@@ -73,7 +101,7 @@ def registered(name: object, source: Path, again: str) -> str:
 
 def names() -> list[str]:
     """The descriptors that need no file; some need OpenCV's contrib modules."""
-    return sorted([*shipped_names(), *_WITHOUT_WEIGHTS])
+    return sorted([*shipped_names(), "pixels", *_OPENCV])
 
 
 def shipped_names() -> list[str]:
@@ -83,53 +111,56 @@ def shipped_names() -> list[str]:
 
 def available_names() -> list[str]:
     """Those of :func:`names` that this installation can load."""
-    from hardnet.descriptors.opencv_learned import KINDS, is_available
+    from hardnet.descriptors.opencv import KINDS, is_available
 
     return [name for name in names() if name not in KINDS or is_available(name)]
 
 
-def _onnx(path: Path, name: str | None, threads: int | None) -> Descriptor:
-    from hardnet.descriptors.hardnet_onnx import OnnxDescriptor
+@dataclass(frozen=True)
+class Spec:
+    """One descriptor of a list.
 
-    return OnnxDescriptor(path, name, threads)
+    Attributes:
+        label: what tables call it.
+        trained: the patch set it was trained on, None if that does not matter.
+        spec: what ``hardnet.descriptors.load`` takes.
+    """
 
-
-def _sift(root: bool) -> Descriptor:
-    from hardnet.descriptors.sift import SiftDescriptor
-
-    return SiftDescriptor(root)
-
-
-def _pixels() -> Descriptor:
-    from hardnet.descriptors.pixels import PixelsDescriptor
-
-    return PixelsDescriptor()
+    label: str
+    trained: str | None
+    spec: str
 
 
-def _opencv(name: str) -> Descriptor:
-    from hardnet.descriptors.opencv_learned import OpenCVDescriptor
+def parse_specs(text: str) -> list[Spec]:
+    """Descriptors as they are typed: ``SIFT=sift,TFeat[liberty]=tfeat-liberty.params``.
 
-    return OpenCVDescriptor(name)
+    A comma-separated list of ``SPEC``, ``LABEL=SPEC`` or ``LABEL[TRAINED]=SPEC``.
+
+    Without a label, a file is called by its name and everything else as it is typed.
+
+    Raises:
+        HardnetError: an empty entry, a label that is not written like this, or one used twice.
+    """
+    specs = [_parse_spec(entry.strip()) for entry in text.split(",")]
+    seen: dict[tuple[str, str | None], Spec] = {}
+    for spec in specs:
+        other = seen.setdefault((spec.label, spec.trained), spec)
+        if other is not spec:
+            label = spec.label + (f"[{spec.trained}]" if spec.trained else "")
+            raise HardnetError(
+                f"two descriptors are called {label!r} ({other.spec} and {spec.spec}): "
+                "give them labels, as in LABEL=SPEC"
+            )
+    return specs
 
 
-_TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
-WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
-"""How the names of weights files end."""
-_WITHOUT_WEIGHTS: dict[str, Callable[[], Descriptor]] = {
-    "pixels": _pixels,
-    "rootsift": partial(_sift, root=True),
-    "sift": partial(_sift, root=False),
-    **{name: partial(_opencv, name) for name in ("beblid", "boostdesc", "teblid", "vgg")},
-}
-
-__all__ = [
-    "WEIGHTS",
-    "WEIGHTS_SUFFIXES",
-    "Descriptor",
-    "Descriptors",
-    "available_names",
-    "load",
-    "names",
-    "registered",
-    "shipped_names",
-]
+def _parse_spec(entry: str) -> Spec:
+    label, trained, spec = None, None, entry
+    if "=" in entry:
+        match = _LABELLED.fullmatch(entry)
+        if not match:
+            raise HardnetError(f"{entry!r} is neither LABEL=SPEC nor LABEL[TRAINED]=SPEC")
+        label, trained, spec = match["label"].strip(), match["trained"], match["spec"].strip()
+    if not spec:
+        raise HardnetError(f"a descriptor is missing in the list at {entry!r}")
+    return Spec(label or Path(spec).name, trained.strip() if trained else None, spec)

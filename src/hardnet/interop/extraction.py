@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
-from hardnet.descriptors.fingerprint import file_digest
+from hardnet.descriptors.digest import file_digest
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.interop.entry import state_of
@@ -89,7 +89,7 @@ def extract_to(
     settings = settings or Settings()
     describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
     kept: dict[str, Any] = asdict(settings) | {
-        "weights": getattr(describe, "identity", None),
+        "weights": getattr(describe, "weights", None),
         "detector_weights": _digests(settings.detector),
     }
     report = Report()

@@ -10,7 +10,7 @@ import pytest
 from hardnet.bench import brown
 from hardnet.bench.experiments.held_out import open_held_out
 from hardnet.bench.hpatches import matching, tasks
-from hardnet.descriptors.inputs import resize_patches, unit_rows
+from hardnet.descriptors.base import resize_patches, unit_rows
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import TAGS, read_hpatches

@@ -13,7 +13,7 @@ class Counting:
     def __init__(self, name):
         self._inner = descriptors.load(name)
         self.name, self.dim, self.calls = self._inner.name, self._inner.dim, 0
-        self.identity = name
+        self.weights = name
 
     def __call__(self, patches):
         self.calls += 1

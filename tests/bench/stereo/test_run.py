@@ -23,7 +23,7 @@ class Counting:
 
     def __init__(self, name="rootsift"):
         self.name = name
-        self.identity = name
+        self.weights = name
         self.inner = load(name)
         self.calls = []
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from hardnet import detectors
 from hardnet.bench.retrieval.photos import Photo
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.fingerprint import fingerprint
+from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.interop import npz
@@ -130,5 +130,5 @@ class FeatureStore:
 
 
 def _key(extraction: Extraction, descriptor: Descriptor) -> str:
-    content = json.dumps(asdict(extraction) | {"descriptor": fingerprint(descriptor)})
+    content = json.dumps(asdict(extraction) | {"descriptor": descriptor_digest(descriptor)})
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.fingerprint import file_digest, fingerprint
+from hardnet.descriptors.digest import descriptor_digest, file_digest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import user_cache
 from hardnet.patchsets.image_pairs import ImagePair
@@ -37,7 +37,7 @@ class KeptRows:
 
     def __init__(self, folder: Path | None, descriptor: Descriptor, about: Mapping[str, Any]):
         facts = dict(about) | {
-            "descriptor": fingerprint(descriptor),
+            "descriptor": descriptor_digest(descriptor),
             "source": _source(),
             "versions": versions(_LIBRARIES),
         }

@@ -14,7 +14,7 @@ from hardnet.bench.stereo.kept_rows import KeptRows
 from hardnet.bench.stereo.measure import measure
 from hardnet.bench.stereo.protocol import Protocol
 from hardnet.bench.stereo.sets import OpenSet
-from hardnet.descriptors.fingerprint import file_digest
+from hardnet.descriptors.digest import file_digest
 from hardnet.features import Features, Found, describe, find, prepare
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hardnet import descriptors, detectors
-from hardnet.descriptors.fingerprint import fingerprint
+from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import list_images
@@ -68,7 +68,7 @@ def reconstruct(
     describe = descriptors.load(settings.descriptor)
     inputs = {
         "settings": settings.to_json(),
-        "descriptor": fingerprint(describe),
+        "descriptor": descriptor_digest(describe),
         "photos": photo_facts(images, list(files.values())),
     }
     _check_enough(len(files), {})

@@ -17,7 +17,7 @@ from typing import Any
 
 from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.fingerprint import file_digest
+from hardnet.descriptors.digest import file_digest
 from hardnet.detectors import Detector, affine
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import replacing
@@ -119,7 +119,7 @@ def identity(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
     """Which weights are behind the names: they must stay the same as long as the index lives."""
     files = settings.detector.partition(":")[2].split(",")
     return {
-        "weights": getattr(descriptor, "identity", None),
+        "weights": getattr(descriptor, "weights", None),
         "detector_weights": [file_digest(file) for file in files if Path(file).is_file()],
     }
 

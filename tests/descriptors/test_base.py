@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardnet.descriptors import Descriptor, load
-from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
+from hardnet.descriptors.base import check_patches, resize_patches, unit_rows
 from hardnet.errors import HardnetError
 
 ALL = ["net.onnx", "net.safetensors", "sift", "rootsift", "pixels"]

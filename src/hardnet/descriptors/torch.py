@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.descriptors.base import Descriptors
-from hardnet.descriptors.fingerprint import file_digest
-from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
+from hardnet.descriptors.base import Descriptors, check_patches, resize_patches, unit_rows
+from hardnet.descriptors.digest import file_digest, file_state
 from hardnet.errors import HardnetError, MissingExtraError
+
+if TYPE_CHECKING:
+    from hardnet.nets import Net
 
 BATCH = 128
 
@@ -30,13 +34,11 @@ class TorchDescriptor:
             import torch
         except ImportError as error:
             raise MissingExtraError("torch", "train") from error
-        from hardnet.nets.checkpoints import load_net
-
         self._torch = torch
-        self._net = load_net(path)
+        self._net, digest = _opened(Path(path).resolve(), file_state(Path(path)))
         self.name = name or Path(path).stem
         self.dim = self._net.dim
-        self.identity = f"torch {file_digest(path)}"
+        self.weights = f"torch {digest}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
@@ -48,3 +50,11 @@ class TorchDescriptor:
                 described = self._net(self._torch.from_numpy(batch)).numpy()
                 out[start : start + BATCH] = unit_rows(described)
         return out
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, _state: tuple[int, ...]) -> tuple[Net, str]:
+    """The network of a file and the digest of its weights, kept while the file stays the same."""
+    from hardnet.nets.checkpoints import load_net
+
+    return load_net(path), file_digest(path)

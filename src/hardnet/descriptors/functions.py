@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors.fingerprint import file_digest
-from hardnet.descriptors.inputs import check_patches, grey_bytes, resize_patches
-from hardnet.descriptors.probes import probe_patches
+from hardnet.descriptors.base import check_patches, grey_bytes, resize_patches
+from hardnet.descriptors.digest import file_digest, probe_patches
 from hardnet.errors import HardnetError
 
 PORTION = 1024
@@ -50,10 +49,10 @@ class FunctionDescriptor:
         self._patch_size: int | None = size
 
     @cached_property
-    def identity(self) -> str:
+    def weights(self) -> str:
         """The name of the function, and what its source and the files around it contain."""
         module, _, path = self.name.partition(":")
-        files = own_sources(module)
+        files = _sources(module)
         with suppress(TypeError):  # functools.partial, objects that can be called, ...
             if (found := inspect.getsourcefile(inspect.unwrap(self._function))) is not None:
                 files.add(Path(found).resolve())
@@ -147,7 +146,7 @@ def find_function(spec: str) -> Function:
     return function
 
 
-def own_sources(module_name: str) -> set[Path]:
+def _sources(module_name: str) -> set[Path]:
     """The files of a module and of all that is loaded from its folder: helpers count as well.
 
     For a module that is installed as a single file, that is the file alone.

@@ -11,15 +11,15 @@ memory does not grow with the number of patches.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike
 
-from hardnet.descriptors.base import Descriptors
-from hardnet.descriptors.fingerprint import file_digest
-from hardnet.descriptors.inputs import check_patches, resize_patches, unit_rows
+from hardnet.descriptors.base import Descriptors, check_patches, resize_patches, unit_rows
+from hardnet.descriptors.digest import file_digest, file_state
 from hardnet.errors import HardnetError
 from hardnet.threads import usable_cores
 
@@ -41,10 +41,12 @@ class OnnxDescriptor:
         path = Path(path)
         self.name = name or path.stem
         self.threads = threads or usable_cores()
-        self._session = _open(path)
+        if not path.is_file():
+            raise HardnetError(f"no weights file {path}")
+        self._session, digest = _opened(path.resolve(), file_state(path))
         self._input = self._session.get_inputs()[0].name
         self.patch_size, self.dim = _sizes(self._session, path)
-        self.identity = f"onnx {file_digest(path)}"
+        self.weights = f"onnx {digest}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
@@ -67,18 +69,21 @@ class OnnxDescriptor:
         return out
 
 
-def _open(path: Path) -> onnxruntime.InferenceSession:
-    if not path.is_file():
-        raise HardnetError(f"no weights file {path}")
+@lru_cache(maxsize=8)
+def _opened(path: Path, _state: tuple[int, ...]) -> tuple[onnxruntime.InferenceSession, str]:
+    """The network of a file and the digest of its weights, kept while the file stays the same."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only; they are raised as well
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # onnxruntime's errors share no public base class
         reason = str(error).splitlines()[0]
         raise HardnetError(f"{path} cannot be read as an ONNX network: {reason}") from error
+    return session, file_digest(path)
 
 
 def _sizes(session: onnxruntime.InferenceSession, path: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A fingerprint changes when the descriptor does, and only then."""
+"""A digest changes when the descriptor does, and only then."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hardnet.descriptors import available_names, load
-from hardnet.descriptors.fingerprint import behaviour, fingerprint
-from hardnet.descriptors.probes import probe_patches
+from hardnet.descriptors.digest import behaviour, descriptor_digest, probe_patches
 
 
 def test_probes_are_fixed_and_structured() -> None:
@@ -26,20 +25,20 @@ def test_probes_are_fixed_and_structured() -> None:
 
 
 def test_every_name_has_its_own() -> None:
-    prints = {name: fingerprint(load(name)) for name in available_names()}
-    assert len(set(prints.values())) == len(prints) >= 5
-    assert all(len(value) == 64 for value in prints.values())
-    assert prints["hardnet"] == fingerprint(load("hardnet"))
+    digests = {name: descriptor_digest(load(name)) for name in available_names()}
+    assert len(set(digests.values())) == len(digests) >= 5
+    assert all(len(value) == 64 for value in digests.values())
+    assert digests["hardnet"] == descriptor_digest(load("hardnet"))
 
 
 @pytest.mark.parametrize("name", ["net.onnx", "net.safetensors"])
 def test_the_content_of_the_weights_counts_not_their_name(
     weights: Path, tmp_path: Path, name: str
 ) -> None:
-    original = fingerprint(load(weights / name))
+    original = descriptor_digest(load(weights / name))
     copy = tmp_path / f"another{Path(name).suffix}"
     shutil.copy(weights / name, copy)
-    assert fingerprint(load(copy)) == original
+    assert descriptor_digest(load(copy)) == original
 
 
 def test_other_weights_under_the_same_name(tmp_path: Path, weights: Path) -> None:
@@ -59,7 +58,7 @@ def test_other_weights_under_the_same_name(tmp_path: Path, weights: Path) -> Non
     save_file(tensors | {key: changed}, path, metadata)
     after = load(path)
     assert behaviour(before(probe_patches())) == behaviour(after(probe_patches()))
-    assert fingerprint(before) != fingerprint(after)
+    assert descriptor_digest(before) != descriptor_digest(after)
 
 
 @pytest.mark.parametrize("name", ["net.onnx", "net.safetensors", "hardnet", "hardnet-int8", "sift"])
@@ -69,14 +68,14 @@ def test_threads_and_last_digits_do_not_matter(weights: Path, name: str) -> None
     import torch
 
     threads = torch.get_num_threads(), cv2.getNumThreads()
-    prints = set()
+    digests = set()
     for count in (1, 2):
         torch.set_num_threads(count)
         cv2.setNumThreads(count)
-        prints.add(fingerprint(load(spec, threads=count)))
+        digests.add(descriptor_digest(load(spec, threads=count)))
     torch.set_num_threads(threads[0])
     cv2.setNumThreads(threads[1])
-    assert len(prints) == 1
+    assert len(digests) == 1
 
 
 def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
@@ -96,12 +95,12 @@ def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
     assert behaviour(bits) != behaviour(flipped)
 
 
-def print_of_function(folder: Path, spec: str) -> str:
+def digest_of_function(folder: Path, spec: str) -> str:
     """In a process of its own: Python imports a module only once."""
     code = (
         "import sys; from hardnet.descriptors import load;"
-        "from hardnet.descriptors.fingerprint import fingerprint;"
-        "print(fingerprint(load(sys.argv[1])))"
+        "from hardnet.descriptors.digest import descriptor_digest;"
+        "print(descriptor_digest(load(sys.argv[1])))"
     )
     command = [sys.executable, "-B", "-c", code, spec]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
@@ -113,13 +112,13 @@ def test_an_edited_function_is_another(tmp_path: Path) -> None:
     source = "def f(patches):\n    return patches[:, 30] * 1.0\n"
     (tmp_path / "mine.py").write_text(source)
     (tmp_path / "copied.py").write_text(source)
-    first = print_of_function(tmp_path, "mine:f")
-    assert print_of_function(tmp_path, "mine:f") == first
-    assert print_of_function(tmp_path, "copied:f") == first
+    first = digest_of_function(tmp_path, "mine:f")
+    assert digest_of_function(tmp_path, "mine:f") == first
+    assert digest_of_function(tmp_path, "copied:f") == first
     (tmp_path / "mine.py").write_text(source.replace("1.0", "1.00"))  # other source, same values
-    assert print_of_function(tmp_path, "mine:f") != first
+    assert digest_of_function(tmp_path, "mine:f") != first
     (tmp_path / "mine.py").write_text(source.replace("30", "31"))
-    assert print_of_function(tmp_path, "mine:f") != first
+    assert digest_of_function(tmp_path, "mine:f") != first
 
 
 @pytest.mark.parametrize("name", ["imported", "part", "thing", "thing.method"])
@@ -136,26 +135,26 @@ def test_the_source_of_what_is_imported_counts(tmp_path: Path, name: str) -> Non
     )
     (tmp_path / "below.py").write_text(source)
     (tmp_path / "mine.py").write_text("from below import imported, thing, part\n")
-    first = print_of_function(tmp_path, f"mine:{name}")
+    first = digest_of_function(tmp_path, f"mine:{name}")
     (tmp_path / "below.py").write_text(source + "# a comment\n")
     # Of objects only their values are known, unless they are looked up where they are defined.
     found = "mine" if name in ("imported", "thing.method") else "below"
     if found == "below":
-        first = print_of_function(tmp_path, f"below:{name}")
+        first = digest_of_function(tmp_path, f"below:{name}")
         (tmp_path / "below.py").write_text(source)
-    assert print_of_function(tmp_path, f"{found}:{name}") != first
+    assert digest_of_function(tmp_path, f"{found}:{name}") != first
 
 
 def test_a_function_whose_data_change_is_another(tmp_path: Path) -> None:
     source = "def f(p):\n    return p[:, 30] * float(open('factor.txt').read())\n"
     (tmp_path / "mine.py").write_text(source)
     (tmp_path / "factor.txt").write_text("1.0")
-    first = print_of_function(tmp_path, "mine:f")
+    first = digest_of_function(tmp_path, "mine:f")
     (tmp_path / "factor.txt").write_text("1.1")
-    assert print_of_function(tmp_path, "mine:f") != first
+    assert digest_of_function(tmp_path, "mine:f") != first
 
 
-def test_a_descriptor_without_identity_is_known_by_its_values() -> None:
+def test_a_descriptor_without_weights_is_known_by_its_values() -> None:
     class Half:
         name, dim = "half", 3
 
@@ -165,7 +164,7 @@ def test_a_descriptor_without_identity_is_known_by_its_values() -> None:
         def __call__(self, patches: np.ndarray) -> np.ndarray:
             return np.asarray(patches)[:, self.row, :3].astype(np.float32)
 
-    assert fingerprint(Half(1)) == fingerprint(Half(1)) != fingerprint(Half(2))
+    assert descriptor_digest(Half(1)) == descriptor_digest(Half(1)) != descriptor_digest(Half(2))
 
 
 def test_an_edited_helper_of_a_function_is_another_descriptor(
@@ -177,13 +176,13 @@ def test_an_edited_helper_of_a_function_is_another_descriptor(
         "import mine_fp_helper\n\ndef describe(patches):\n"
         "    return patches[:, :2, :2].reshape(len(patches), 4).astype(float)\n"
     )
-    prints = []
+    digests = []
     for text in ("LIMIT = 254.5\n", "LIMIT = 254.6\n"):
         (tmp_path / "mine_fp_helper.py").write_text(text)
         for name in ("mine_fp", "mine_fp_helper"):
             sys.modules.pop(name, None)
-        prints.append(fingerprint(load("mine_fp:describe")))
-    assert prints[0] != prints[1]
+        digests.append(descriptor_digest(load("mine_fp:describe")))
+    assert digests[0] != digests[1]
 
 
 def test_what_is_done_to_another_patch_size_shows(
@@ -197,6 +196,6 @@ def test_what_is_done_to_another_patch_size_shows(
         "        rows = rows[:, ::-1]\n"
         "    return rows\n"
     )
-    before = fingerprint(load("sized_fp:describe"))
+    before = descriptor_digest(load("sized_fp:describe"))
     monkeypatch.setenv("FLIP_FP", "1")
-    assert fingerprint(load("sized_fp:describe")) != before
+    assert descriptor_digest(load("sized_fp:describe")) != before

@@ -1,0 +1,245 @@
+"""SIFT, RootSIFT and the learned descriptors of OpenCV, of patches.
+
+OpenCV describes keypoints, not patches. Patches are laid out side by side on one image, each with a
+margin in which its border pixels are repeated, so that one call describes many and none sees
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardnet.descriptors.base import (
+    Descriptor,
+    Descriptors,
+    Patches,
+    check_patches,
+    grey_bytes,
+    resize_patches,
+    unit_rows,
+)
+from hardnet.errors import HardnetError
+from hardnet.frames import WINDOW_SIGMAS
+from hardnet.patches import PATCH_SIZE
+
+SMOOTHING = 1.6
+"""Blur of a SIFT patch in its own pixels before gradients are taken, OpenCV's default, which also
+matches best."""
+
+_BATCH = 256  # patches on one image: 16 x 16 of them
+_COLUMNS = 16
+_SIFT_MARGIN = 12  # half a cell (4) + gradient (1) + radius of the blur (6), and one to spare
+_LEARNED_MARGIN = 14
+"""VGG's blur reads 6 pixels beyond the patch; BEBLID has another code path, with other rounding,
+for keypoints whose window, times 1.75, leaves the image: 12 pixels beyond the patch."""
+_VGG_120 = 100  # OpenCV's numbers of the variants; its Python module does not name them
+_BINBOOST_256 = 302
+
+
+def load(name: str) -> Descriptor:
+    """SIFT, RootSIFT or one of ``KINDS``, by name."""
+    if name in ("sift", "rootsift"):
+        return SiftDescriptor(root=name == "rootsift")
+    return OpenCVDescriptor(name)
+
+
+class SiftDescriptor:
+    """SIFT of each patch, or RootSIFT: the square root of SIFT scaled to sum 1.
+
+    Window convention: the patch *is* SIFT's window. SIFT describes 4 x 4 cells of 3 sigma each, so
+    a patch of side 32 stands for a keypoint in its centre (15.5, 15.5) with sigma = 32 / 12, which
+    OpenCV writes as ``KeyPoint.size`` = 2 sigma; angle 0, since a patch is already upright.
+
+    ``cv2.SIFT.compute`` rebuilds a scale space and takes each keypoint's image from the level
+    packed in ``KeyPoint.octave``; what it builds depends on the smallest octave among *all*
+    keypoints. All keypoints here are of octave 0, layer 0, and the object is created with the
+    smoothing we want there, so each patch is smoothed once and never resized. OpenCV also rounds
+    the position to a whole pixel; the tiles have an even side, so that this rounding is the same
+    for all patches.
+
+    Cells at the edge of the window read up to half a cell beyond it; the border pixels are repeated
+    there.
+
+    Args:
+        root: RootSIFT (Arandjelovic & Zisserman 2012), whose L2 distance is the Hellinger distance.
+    """
+
+    dim = 128
+
+    def __init__(self, root: bool) -> None:
+        self.name = "rootsift" if root else "sift"
+        self.weights = f"{self.name} smoothing {SMOOTHING} of OpenCV {cv2.__version__}"
+        self._root = root
+        self._sift = cv2.SIFT.create(nOctaveLayers=1, sigma=SMOOTHING)
+
+    def __call__(self, patches: ArrayLike) -> Descriptors:
+        """(N, S, S) or (N, 1, S, S) grey patches -> (N, 128) unit vectors."""
+        checked = _to_bytes(resize_patches(check_patches(patches), PATCH_SIZE))
+        out = np.empty((len(checked), self.dim), np.float32)
+        for start in range(0, len(checked), _BATCH):
+            batch = checked[start : start + _BATCH]
+            values = np.asarray(self._sift.compute(*sift_keypoints(batch))[1], np.float32)
+            if self._root:
+                values = np.sqrt(values / np.maximum(values.sum(1, keepdims=True), 1e-12))
+            out[start : start + len(batch)] = unit_rows(values)
+        return out
+
+
+def sift_keypoints(patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
+    """One image with all (n, 32, 32) patches on it, and the keypoint of each."""
+    image, centres = _lay_out(patches, _SIFT_MARGIN)
+    size = 2 * PATCH_SIZE / WINDOW_SIGMAS
+    return image, [cv2.KeyPoint(x, y, size, 0.0) for x, y in centres.tolist()]
+
+
+def _to_bytes(patches: Patches) -> NDArray[np.uint8]:
+    """SIFT reads 8-bit images: float patches are stretched to 0..255 each, which it does not see.
+
+    SIFT's vector is scaled to unit length, so contrast cancels, and gradients ignore brightness.
+    """
+    if patches.dtype == np.uint8:
+        return patches.astype(np.uint8, copy=False)
+    low = patches.min(axis=(1, 2), keepdims=True, initial=np.inf)
+    high = patches.max(axis=(1, 2), keepdims=True, initial=-np.inf)
+    span = np.where(high > low, high - low, 1)
+    return np.asarray(np.round((patches - low) / span * 255), np.uint8)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How OpenCV makes one of them, and how its window lies.
+
+    Attributes:
+        method: class in ``cv2.xfeatures2d``.
+        create: (module) -> the cv2.Feature2D, for a window equal to ``KeyPoint.size``.
+        dim: length of the vector, or number of bits.
+        binary: packed bits instead of floats.
+        side: pixels of the window.
+        shift: from the centre of the window to the keypoint.
+    """
+
+    method: str
+    create: Callable[[Any], Any]
+    dim: int
+    binary: bool
+    side: int
+    shift: float
+
+
+KINDS = {
+    "beblid": Kind(
+        "BEBLID",
+        lambda module: module.BEBLID.create(1.0, module.BEBLID_SIZE_512_BITS),
+        *(512, True, 32, 0.5),
+    ),
+    "boostdesc": Kind(
+        "BoostDesc",
+        lambda module: module.BoostDesc.create(_BINBOOST_256, True, 1.0),
+        *(256, True, 32, 0.5),
+    ),
+    "teblid": Kind(
+        "TEBLID",
+        lambda module: module.TEBLID.create(1.0, module.TEBLID_SIZE_512_BITS),
+        *(512, True, 32, 0.5),
+    ),
+    "vgg": Kind(
+        "VGG",
+        lambda module: module.VGG.create(desc=_VGG_120, scale_factor=1.0),
+        *(120, False, 64, 0.0),
+    ),
+}
+
+
+def is_available(name: str) -> bool:
+    """Whether the installed OpenCV has it."""
+    return hasattr(_contrib(), KINDS[name].method)
+
+
+class OpenCVDescriptor:
+    """One of ``KINDS`` by name.
+
+    All of them were learned on the patches of the Brown sets, so the patch *is* their window,
+    resized to the side they were learned at: 64 pixels for VGG, 32 for the others. They describe
+    keypoints of an image, and take a window of ``scale_factor * KeyPoint.size`` around a keypoint;
+    with that equal to the side, one of their samples is one pixel of the patch. They do not agree
+    on the middle of an even number of pixels: VGG samples kp - 31.5 ... kp + 31.5, the others kp -
+    16 ... kp + 15, so their keypoint lies half a pixel to the right of and below the centre.
+
+    BEBLID, TEBLID and BoostDesc compare differences of grey values with learned thresholds: patches
+    must have their original contrast, and are never stretched. VGG's vectors are compared as they
+    are, by L2; it was learned without scaling them to unit length. It blurs the patch by 1.4 of its
+    64 pixels, as in its learning. (In a photograph OpenCV blurs by 1.4 pixels of the photograph,
+    far more for small keypoints: patches of a photograph that was blurred before score as OpenCV
+    does there.)
+
+    Raises:
+        HardnetError: this OpenCV does not have it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._kind = KINDS[name]
+        if not is_available(name):
+            raise HardnetError(
+                f"this OpenCV ({cv2.__version__}) has no {self._kind.method}; install "
+                "opencv-contrib-python-headless instead of opencv-python-headless"
+            )
+        self.name = name
+        self.dim = self._kind.dim
+        self.weights = f"{name} of OpenCV {cv2.__version__}"
+        self._extractor = self._kind.create(_contrib())
+
+    def __call__(self, patches: ArrayLike) -> NDArray[Any]:
+        """(N, S, S) or (N, 1, S, S) patches of grey values 0..255 -> (N, D) float32 or bits."""
+        given = grey_bytes(check_patches(patches))
+        grey = np.asarray(resize_patches(given, self._kind.side), np.uint8)
+        width, kind = (self.dim // 8, np.uint8) if self._kind.binary else (self.dim, np.float32)
+        out: NDArray[Any] = np.empty((len(grey), width), kind)
+        for start in range(0, len(grey), _BATCH):
+            batch = grey[start : start + _BATCH]
+            image, keypoints = self.lay_out(batch)
+            kept, values = self._extractor.compute(image, keypoints)
+            if len(kept) != len(batch):  # the margin is there so that this never happens
+                raise RuntimeError(f"OpenCV dropped {len(batch) - len(kept)} keypoints")
+            out[start : start + len(batch)] = values
+        return out
+
+    def lay_out(self, patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
+        """One image with all (n, side, side) patches on it, and the keypoint of each."""
+        image, centres = _lay_out(patches, _LEARNED_MARGIN)
+        size = float(self._kind.side)
+        return image, [cv2.KeyPoint(x, y, size, 0.0) for x, y in (centres + self._kind.shift)]
+
+
+def _contrib() -> Any:
+    """OpenCV's module of them, or None."""
+    return getattr(cv2, "xfeatures2d", None)
+
+
+def _lay_out(
+    patches: NDArray[np.uint8], margin: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """One image with all (n, S, S) patches on it.
+
+    Args:
+        patches: (n, S, S), n >= 1.
+        margin: pixels on each side of each patch.
+
+    Returns:
+        The image, and (n, 2) the centre of each patch on it as (x, y); the centre of a pixel has
+        whole coordinates, so the centre of a patch of even size ends in .5.
+    """
+    n, columns = len(patches), min(_COLUMNS, len(patches))
+    rows = -(-n // columns)
+    tile = patches.shape[1] + 2 * margin
+    tiles = np.zeros((rows * columns, tile, tile), np.uint8)
+    tiles[:n] = np.pad(patches, ((0, 0), (margin, margin), (margin, margin)), mode="edge")
+    image = tiles.reshape(rows, columns, tile, tile).swapaxes(1, 2)
+    at = np.arange(n)
+    centres = np.stack([at % columns, at // columns], 1) * tile + (tile - 1) / 2
+    return np.ascontiguousarray(image).reshape(rows * tile, columns * tile), centres
