@@ -22,7 +22,7 @@ from hardnet.cli.stage import Stage
 
 if TYPE_CHECKING:
     from hardnet.bench.development import Remembered, Setup
-    from hardnet.descriptors.spec import Spec
+    from hardnet.descriptors import Spec
 
 Detectors = Annotated[str, typer.Option(help="Names of detectors, separated by commas.")]
 Upright = Annotated[
@@ -158,7 +158,7 @@ def _setups(detectors: str, upright: bool | None, keypoints: int) -> list[Setup]
 
 
 def _specs(text: str) -> list[Spec]:
-    from hardnet.descriptors.spec import parse_specs
+    from hardnet.descriptors import parse_specs
 
     return parse_specs(text)
 
