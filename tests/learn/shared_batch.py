@@ -33,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "random": {"sampling": "random", "loss": "softmin", "anchor_swap": False, "workers": 2},
     "cpr": {"loss": "contrastive", "regularizer": "cpr"},
     "l2net": {"sampling": "all", "loss": "l2net"},
+    "sosnet": {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "chunk": 5},
+    "hynet": {"loss": "hybrid", "margin": 1.2, "regularizer": "lengths", "chunk": 5},
+    "images": {"images": 2},
     "hardtfeat": {"net": "hardtfeat"},
     "classical": {"sampling": "classical", "epoch": 16},
 }
@@ -44,7 +47,8 @@ def textures() -> PatchSet:
     base = rng.normal(128, 40, (40, 8, 8)).repeat(4, 1).repeat(4, 2).repeat(4, 0)
     patches = base + rng.normal(0, 12, (160, 32, 32))
     points = np.arange(160) // 4
-    return PatchSet("textures", patches.clip(0, 255).astype(np.uint8), points, np.zeros((0, 2)))
+    grey, no_pairs = patches.clip(0, 255).astype(np.uint8), np.zeros((0, 2), np.int64)
+    return PatchSet("textures", grey, points, no_pairs, images=np.arange(160) % 7)
 
 
 def results(devices: int, folder: Path) -> dict[str, dict[str, Any]]:

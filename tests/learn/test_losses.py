@@ -13,7 +13,9 @@ from hardnet.learn.losses import (  # noqa: E402
     LOSSES,
     contrastive,
     hardnet_loss,
+    hybrid,
     pair_loss,
+    quadratic,
     softmin,
     triplet_margin,
 )
@@ -64,6 +66,18 @@ def test_contrastive_by_hand() -> None:
     assert contrastive(positive, negative, margin=2).item() == pytest.approx((1.0 + 1.4) / 2)
 
 
+def test_quadratic_by_hand() -> None:
+    # 1 + 0.5 - 0.9 = 0.6 and 1 + 0.1 - 1.6 < 0.
+    assert quadratic(values(0.5, 0.1), values(0.9, 1.6)).item() == pytest.approx(0.36 / 2)
+    assert quadratic(values(0.5, 0.1), values(0.9, 1.6), 0.5).item() == pytest.approx(0.01 / 2)
+
+
+def test_hybrid_by_hand() -> None:
+    # s(0.5) = 0.75, s(0.9) = 1.71, s(0.1) = 0.11, s(1.6) = 4.16.
+    assert hybrid(values(0.5, 0.1), values(0.9, 1.6)).item() == pytest.approx(0.24 / 2)
+    assert hybrid(values(0.5, 0.1), values(0.9, 1.6), 2.0).item() == pytest.approx(1.04 / 2)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_pair_without_negative_is_not_pushed(name: str) -> None:
     positive = values(0.5).requires_grad_()
@@ -81,6 +95,8 @@ def test_names() -> None:
     assert pair_loss("triplet", 0.7)(*one).item() == pytest.approx(0.2)
     assert pair_loss("contrastive", 1.5)(*one).item() == pytest.approx(1.0)
     assert pair_loss("softmin", 9.0)(*one) == softmin(*one)
+    assert pair_loss("quadratic", 0.7)(*one).item() == pytest.approx(0.04)
+    assert pair_loss("hybrid", 1.2)(*one) == hybrid(*one)
     with pytest.raises(HardnetError, match="l2net"):
         pair_loss("l2net", 1.0)
 

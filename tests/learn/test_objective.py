@@ -16,9 +16,16 @@ torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError  # noqa: E402
 from hardnet.learn.distances import EPSILON  # noqa: E402
-from hardnet.learn.objective import LOSSES, REGULARIZERS, SAMPLINGS, build_objective  # noqa: E402
+from hardnet.learn.objective import (  # noqa: E402
+    LOSSES,
+    NEGATIVES,
+    REGULARIZERS,
+    SAMPLINGS,
+    build_objective,
+)
 
 KEYS = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
+MORE = (*KEYS, "negatives", "regularizer_weight")
 GUARD = 0.3
 """Of the grid. Wide enough to test with: differences are finite at 0.2, not where copies are."""
 
@@ -28,11 +35,40 @@ GRID: list[dict[str, Any]] = [
         *itertools.product(
             ("hardest", "random", "classical"),
             (("triplet", 1.0), ("softmin", 1.0), ("contrastive", 1.0), ("contrastive", 2.0)),
-            REGULARIZERS,
+            ("none", "cpr"),
             (True, False),
             (GUARD, 0.0),
         ),
-        *itertools.product(("all",), (("l2net", 1.0),), REGULARIZERS, (True, False), (GUARD, 0.0)),
+        *itertools.product(
+            ("all",), (("l2net", 1.0),), ("none", "cpr"), (True, False), (GUARD, 0.0)
+        ),
+    ]
+] + [
+    dict(zip(MORE, (sampling, *loss, regularizer, swap, guard, *rest), strict=True))
+    for sampling, loss, regularizer, swap, guard, *rest in [
+        *itertools.product(
+            ("hardest",),
+            (("triplet", 0.5), ("quadratic", 1.0), ("hybrid", 1.2)),
+            ("none", "sos", "lengths"),
+            (True, False),
+            (GUARD, 0.0),
+            ("cross", "all"),
+            (0.1,),
+        ),
+        *itertools.product(
+            ("random", "classical"),
+            (("quadratic", 1.0), ("hybrid", 1.2)),
+            ("none",),
+            (True, False),
+            (GUARD, 0.0),
+            ("cross",),
+            (1.0,),
+        ),
+        ("classical", ("triplet", 1.0), "lengths", True, GUARD, "cross", 0.3),
+        ("random", ("softmin", 1.0), "sos", True, 0.0, "cross", 2.0),
+        ("all", ("l2net", 1.0), "sos", True, GUARD, "cross", 1.0),
+        ("all", ("l2net", 1.0), "lengths", True, GUARD, "cross", 0.1),
+        ("hardest", ("contrastive", 2.0), "cpr", True, GUARD, "all", 0.5),
     ]
 ]
 ON_GRID = pytest.mark.parametrize(
@@ -64,12 +100,17 @@ def negative_of(
     order: list[int],
     anchor_swap: bool,
     same_patch: float,
+    negatives: str = "cross",
 ) -> torch.Tensor | None:
     """The distance of the negative of pair i; None if it has none."""
     if sampling == "hardest":
         candidates = [distance(a[i], p[j]) for j in range(len(a)) if j != i]
         if anchor_swap:
             candidates += [distance(a[k], p[i]) for k in range(len(a)) if k != i]
+        if negatives == "all":
+            candidates += [distance(a[i], a[j]) for j in range(len(a)) if j != i]
+            if anchor_swap:
+                candidates += [distance(p[i], p[j]) for j in range(len(a)) if j != i]
     elif sampling == "random":
         candidates = []
         if order[i] != i:
@@ -94,6 +135,15 @@ def loss_of(
         if negative is None or margin + positive.item() - negative.item() < 0:
             return zero
         return margin + positive - negative
+    if loss == "quadratic":
+        if negative is None or margin + positive.item() - negative.item() < 0:
+            return zero
+        return (margin + positive - negative) * (margin + positive - negative)
+    if loss == "hybrid":
+        if negative is None:
+            return zero
+        gap = margin + positive + positive * positive - negative - negative * negative
+        return gap if gap.item() > 0 else zero
     if loss == "softmin":
         if negative is None:
             return zero
@@ -134,6 +184,31 @@ def correlation(x: torch.Tensor) -> torch.Tensor:
     return squares.sqrt() / n
 
 
+def second_order(a: torch.Tensor, p: torch.Tensor, neighbours: int = 8) -> torch.Tensor:
+    """SOSNet: the distances of neighbours should be those on the other side."""
+    n = len(a)
+    near: list[set[int]] = [set() for _ in range(n)]
+    for x, y in ((a, a), (p, p), (a, p)):
+        for i in range(n):
+            others = sorted(
+                (j for j in range(n) if j != i), key=lambda j: distance(x[i], y[j]).item()
+            )
+            for j in others[:neighbours]:
+                near[i].add(j)
+                near[j].add(i)
+    total = a.sum() * 0
+    for i in range(n):
+        squares = a.sum() * 0
+        for j in near[i]:
+            squares = squares + (distance(a[i], a[j]) - distance(p[i], p[j])) ** 2
+        total = total + (squares + EPSILON).sqrt()
+    return total / n
+
+
+def length(x: torch.Tensor) -> torch.Tensor:
+    return (sum(x[k] * x[k] for k in range(len(x))) + 1e-10).sqrt()
+
+
 def slow_objective(
     a: torch.Tensor,
     p: torch.Tensor,
@@ -146,30 +221,47 @@ def slow_objective(
     anchor_swap: bool,
     same_patch: float,
     order: list[int],
+    negatives: str = "cross",
+    regularizer_weight: float = 1.0,
 ) -> torch.Tensor:
     """Everything ``Objective`` does, one scalar at a time; ``order``: of the random sampling."""
+    penalty = a.sum() * 0
+    if regularizer == "lengths":
+        for x, y in zip(a, p, strict=True):
+            penalty = penalty + (length(x) - length(y)) ** 2 / len(a)
+        a, p, n = (
+            torch.stack([x / length(x) for x in y]) if y is not None else None for y in (a, p, n)
+        )
     if loss == "l2net":
         total = softmax_loss(a, p, anchor_swap, same_patch)
     else:
         values = []
         for i in range(len(a)):
-            negative = negative_of(i, a, p, n, sampling, order, anchor_swap, same_patch)
+            details = anchor_swap, same_patch, negatives
+            negative = negative_of(i, a, p, n, sampling, order, *details)
             values.append(loss_of(distance(a[i], p[i]), negative, loss, margin))
         total = sum(values, start=a.sum() * 0) / len(a)
-    return total + correlation(a) if regularizer == "cpr" else total
+    if regularizer == "cpr":
+        penalty = correlation(a)
+    if regularizer == "sos":
+        penalty = second_order(a, p)
+    return total + regularizer_weight * penalty
 
 
-def batch(n: int = 5, dim: int = 3) -> list[torch.Tensor]:
+def batch(n: int = 5, dim: int = 3, scale: bool = False) -> list[torch.Tensor]:
     """Anchors, positives and mined negatives, with copies that the guard has to find.
 
     p_1 lies within GUARD of a_0 (in batch), n_2 of a_2 and n_3 of p_3 (mined); n_0 and n_4 lie
-    beyond it, but within every margin.
+    beyond it, but within every margin. With ``scale`` they are not of unit length.
     """
     a, p, n_ = unit(n, 1, dim), unit(n, 2, dim), unit(n, 3, dim)
     copies = [(p[1], a[0], 0.1), (n_[2], a[2], 0.1), (n_[3], p[3], 0.1)]
     for copy, original, noise in [*copies, (n_[0], p[0], 0.6), (n_[4], a[4], 0.6)]:
         near = original + noise * unit(1, 4, dim)[0]
         copy[:] = near / near.norm()
+    if scale:
+        for k, x in enumerate((a, p, n_)):
+            x *= 0.5 + 2 * unit(n, 8 + k, dim)[:, :1].abs()
     return [x.requires_grad_() for x in (a, p, n_)]
 
 
@@ -185,6 +277,8 @@ def permutation(n: int, seed: int = 11) -> list[int]:
 def test_the_grid_is_whole() -> None:
     assert {cell["sampling"] for cell in GRID} == set(SAMPLINGS)
     assert {cell["loss"] for cell in GRID} == set(LOSSES)
+    assert {cell["regularizer"] for cell in GRID} == set(REGULARIZERS)
+    assert {cell.get("negatives") for cell in GRID} == {None, *NEGATIVES}
 
 
 def test_the_batch_has_what_the_grid_is_about() -> None:
@@ -201,8 +295,8 @@ def test_the_batch_has_what_the_grid_is_about() -> None:
 
 @ON_GRID
 def test_loss_and_gradient_equal_explicit_loops(cell: dict[str, Any]) -> None:
-    fast, slow = batch(), batch()
     objective = build_objective(**cell)
+    fast, slow = (batch(scale=objective.any_length) for _ in range(2))
     third = objective.streams == 3
     terms = objective(fast[0], fast[1], fast[2] if third else None, seeded())
     expected = slow_objective(*slow, **cell, order=permutation(5))
@@ -217,7 +311,7 @@ def test_loss_and_gradient_equal_explicit_loops(cell: dict[str, Any]) -> None:
 @ON_GRID
 def test_gradient_equals_finite_differences(cell: dict[str, Any]) -> None:
     objective = build_objective(**cell)
-    inputs = batch()[: objective.streams]
+    inputs = batch(scale=objective.any_length)[: objective.streams]
 
     def loss(*x: torch.Tensor) -> torch.Tensor:
         return objective(x[0], x[1], x[2] if len(x) == 3 else None, seeded()).loss
@@ -232,7 +326,7 @@ def test_terms_are_the_distances_compared(cell: dict[str, Any]) -> None:
     terms = objective(a, p, n if objective.streams == 3 else None, seeded())
     # Where all negatives are looked at, the hardest is reported.
     sampling = "hardest" if cell["sampling"] == "all" else cell["sampling"]
-    details = cell["anchor_swap"], cell["same_patch"]
+    details = cell["anchor_swap"], cell["same_patch"], cell.get("negatives", "cross")
     for i in range(len(a)):
         slow = negative_of(i, a, p, n, sampling, permutation(5), *details)
         assert terms.positive[i].item() == pytest.approx(distance(a[i], p[i]).item())
@@ -248,6 +342,8 @@ def test_one_pair(cell: dict[str, Any]) -> None:
     assert all(torch.isfinite(x.grad).all() for x in (a, p))
     if cell["sampling"] != "classical":  # nothing to compare with; contrastive still pulls
         expected = terms.positive[0].item() if cell["loss"] == "contrastive" else 0.0
+        if cell["regularizer"] == "sos":
+            expected += cell["regularizer_weight"] * EPSILON**0.5  # of no neighbours
         assert terms.loss.item() == pytest.approx(expected)
         assert terms.negative.tolist() == [2.0]
 
@@ -268,8 +364,12 @@ def test_collapsed_network(cell: dict[str, Any]) -> None:
         "triplet": margin * met / n,
         "softmin": math.log(2) * met / n,
         "contrastive": floor + (margin - floor) * met / n,
+        "quadratic": margin * margin * met / n,
+        "hybrid": margin * met / n,
         "l2net": math.log(n) if met else 0.0,
     }[cell["loss"]]
+    if cell["regularizer"] == "sos":
+        expected += cell["regularizer_weight"] * floor
     assert terms.loss.item() == pytest.approx(expected, abs=1e-6)
     terms.loss.backward()
     assert all(torch.isfinite(y.grad).all() for y in x[: objective.streams])
@@ -297,6 +397,21 @@ def test_float32_gives_the_same(sampling: str, loss: str) -> None:
     assert both[0] == pytest.approx(both[1], abs=1e-5)
 
 
+@pytest.mark.parametrize("swap", [True, False])
+def test_many_pairs_within_and_across(swap: bool) -> None:
+    """More pairs than neighbours: who is one of the eight matters."""
+    changes = {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "anchor_swap": swap}
+    cell = {**PLAIN, **changes}
+    fast, slow = ([unit(30, s, 4).requires_grad_() for s in (1, 2)] for _ in range(2))
+    found = build_objective(**cell)(*fast, None, seeded()).loss
+    expected = slow_objective(*slow, None, **cell, order=[])
+    assert found.item() == pytest.approx(expected.item(), abs=1e-12)
+    found.backward()
+    expected.backward()
+    for x, y in zip(fast, slow, strict=True):
+        torch.testing.assert_close(x.grad, y.grad, atol=1e-12, rtol=0)
+
+
 def test_random_follows_the_generator_and_only_it() -> None:
     objective = build_objective(**{**PLAIN, "sampling": "random"})
     a, p = unit(30, 1), unit(30, 2)
@@ -322,7 +437,12 @@ def test_streams() -> None:
         ({"loss": "softmax"}, "did you mean softmin?"),
         ({"sampling": "hardest-in-batch"}, "did you mean hardest?"),
         ({"regularizer": "CPR"}, "did you mean cpr?"),
-        ({"regularizer": "xyz"}, "regularizer: unknown name 'xyz'; known: none, cpr"),
+        ({"regularizer": "xyz"}, "regularizer: unknown name 'xyz'; known: none, cpr, sos"),
+        ({"negatives": "al"}, "negatives: unknown name 'al'; did you mean all?"),
+        ({"negatives": "all", "sampling": "random"}, "negatives=all is for sampling=hardest"),
+        ({"loss": "hybird"}, "did you mean hybrid?"),
+        ({"regularizer": "length"}, "did you mean lengths?"),
+        ({"regularizer_weight": -1.0}, "regularizer_weight must not be negative"),
         ({"loss": "l2net"}, "use sampling=all, not hardest"),
         ({"sampling": "all"}, "loss triplet takes one negative per pair"),
         ({"margin": 0.0}, "margin must be positive, got 0.0"),

@@ -13,11 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hardnet.learn.distances import distance_matrix, pair_distances  # noqa: E402
 from hardnet.learn.l2net import l2net  # noqa: E402
+from hardnet.learn.regularizers import second_order_similarity  # noqa: E402
 from hardnet.learn.sampling import (  # noqa: E402
     SAME_PATCH,
     hardest_in_batch,
     hardest_in_batch_blockwise,
     mined,
+    only_negatives,
     random_in_batch,
 )
 
@@ -166,6 +168,39 @@ def test_blockwise_gives_same_negative_and_gradient(
     torch.testing.assert_close(p1.grad, p2.grad, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("block", [1, 3, 8, 100])
+@pytest.mark.parametrize("anchor_swap", [True, False])
+@pytest.mark.parametrize("same_patch", [0.0, 1.1])
+def test_hardest_within_the_sides_too(block: int, anchor_swap: bool, same_patch: float) -> None:
+    x = [unit(60, seed).requires_grad_() for seed in (8, 9)]
+    y = [z.detach().clone().requires_grad_() for z in x]
+    full = hardest_in_batch(distance_matrix(*x), anchor_swap, same_patch)
+    sides = x if anchor_swap else x[:1]
+    for side in sides:
+        closest = only_negatives(distance_matrix(side, side), 0, same_patch).min(1).values
+        assert (closest < full).any()
+        full = torch.minimum(full, closest)
+    blocks = hardest_in_batch_blockwise(*y, anchor_swap, same_patch, block, within=True)
+    weights = torch.arange(60.0)
+    (full * weights).sum().backward()
+    (blocks * weights).sum().backward()
+    torch.testing.assert_close(full, blocks, atol=1e-12, rtol=0)
+    for a, b in zip(x, y, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-12, rtol=0)
+
+
+def test_within_by_hand() -> None:
+    a, p = at(0, 30, 200), at(100, 170, 300)
+    # Across: a0-p2 60, a2-p1 30 (pair 1 by its column, pair 2 by its row). Within: a0-a1 is 30.
+    across = hardest_in_batch_blockwise(a, p)
+    assert across.tolist() == pytest.approx([chord(60), chord(30), chord(30)], abs=1e-5)
+    within = hardest_in_batch_blockwise(a, p, within=True)
+    assert within.tolist() == pytest.approx([chord(30), chord(30), chord(30)], abs=1e-5)
+    within = hardest_in_batch_blockwise(at(0, 0.1, 90), at(180, 200, 270), within=True)
+    # a0 and a1 are copies: p0-p1 is 20 apart.
+    assert within[:2].tolist() == pytest.approx([chord(20)] * 2, abs=1e-5)
+
+
 class Largest(TorchDispatchMode):
     """Remembers the size of the largest tensor that was made."""
 
@@ -183,12 +218,13 @@ class Largest(TorchDispatchMode):
     "loss",
     [
         lambda a, p, block: hardest_in_batch_blockwise(a, p, block=block).sum(),
+        lambda a, p, block: hardest_in_batch_blockwise(a, p, block=block, within=True).sum(),
         lambda a, p, block: l2net(a, p, block=block),
         lambda a, p, block: random_in_batch(a, p, torch.Generator().manual_seed(3)).nan_to_num(
             posinf=0
         ),
     ],
-    ids=["hardest", "l2net", "random"],
+    ids=["hardest", "within", "l2net", "random"],
 )
 def test_memory_is_bounded_by_the_block(
     loss: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
@@ -198,6 +234,15 @@ def test_memory_is_bounded_by_the_block(
     with Largest() as watch:
         loss(a, p, block).sum().backward()
     assert 0 < watch.numbers <= block * n
+    assert a.grad.abs().sum() > 0
+
+
+def test_second_order_holds_no_matrix() -> None:
+    n, dim, block = 512, 4, 16
+    a, p = unit(n, 10, dim).requires_grad_(), unit(n, 11, dim).requires_grad_()
+    with Largest() as watch:
+        second_order_similarity(a, p, block=block).backward()
+    assert watch.numbers <= 3 * 8 * n * dim  # the descriptors of all neighbours
     assert a.grad.abs().sum() > 0
 
 

@@ -10,6 +10,7 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from hardnet.errors import DivergedError, HardnetError  # noqa: E402
 from hardnet.folder_lock import FolderLock  # noqa: E402
 from hardnet.learn import run_folder  # noqa: E402
 from hardnet.learn.checkpoint import CHECKPOINT, drop_mined, write_mined  # noqa: E402
+from hardnet.learn.describe import to_input  # noqa: E402
 from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
 from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
 from hardnet.nets.checkpoints import load_net  # noqa: E402
@@ -84,6 +86,35 @@ def test_resumed_run_ends_with_the_same_bits(patch_set: PatchSet, tmp_path: Path
     for a, b in zip(*rows, strict=True):
         a.pop("pairs_per_second"), b.pop("pairs_per_second")
         assert a == b
+
+
+@pytest.mark.parametrize("net", ["hardnet", "hardtfeat"])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"loss": "quadratic", "regularizer": "sos", "negatives": "all"},
+        {"loss": "hybrid", "margin": 1.2, "regularizer": "lengths", "regularizer_weight": 0.1},
+    ],
+)
+def test_successors_train_in_chunks_as_at_once(
+    patch_set: PatchSet, tmp_path: Path, axes: dict[str, object], net: str
+) -> None:
+    gradients, terms = [], []
+    for chunk in (0, 5):
+        settings = recipe(dropout=0.0, chunk=chunk, net=net, **axes)
+        trainer = Trainer(settings, patch_set, tmp_path / f"{chunk}")
+        trainer.net.double()
+        with patch("hardnet.learn.embedding.to_input", in_double):
+            terms.append(trainer.backward(trainer.batches(0)))
+        gradients.append([p.grad for p in trainer.net.parameters()])
+    assert terms[0].loss.item() == pytest.approx(terms[1].loss.item(), rel=1e-12)
+    for a, b in zip(*gradients, strict=True):
+        assert a.abs().max() > 0
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * float(a.abs().max()))
+
+
+def in_double(patches: np.ndarray, device: torch.device) -> torch.Tensor:
+    return to_input(patches, device).double()
 
 
 def test_validation_is_called_and_logged(patch_set: PatchSet, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from hardnet.learn.chunks_segment import Totals, add_to, cut
 from hardnet.learn.chunks_store import Store, kept_values
 from hardnet.learn.chunks_threads import Threads
 from hardnet.nets import Net
+from hardnet.nets.layers import Layer
 
 
 class ChunkedNet:
@@ -35,11 +36,18 @@ class ChunkedNet:
         net: any registered network.
         chunk: patches computed at a time, by all threads together.
         group: the processes that share a batch; None for this one alone.
+        layers: those to apply; by default all of the network's.
     """
 
-    def __init__(self, net: Net, chunk: int, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        net: Net,
+        chunk: int,
+        group: dist.ProcessGroup | None = None,
+        layers: tuple[Layer, ...] | None = None,
+    ) -> None:
         self.net, self._chunk, self._group = net, chunk, group
-        self.segments = cut(net.layers())
+        self.segments = cut(net.layers() if layers is None else layers)
         self.parameters = [p for p in net.parameters() if p.requires_grad]
         self.threads = Threads(torch.get_num_threads())
         self._stores: list[Store] = []
@@ -63,7 +71,7 @@ class ChunkedNet:
             total: patches in the batch of all processes; by default they are counted.
 
         Returns:
-            (n, dim) unit vectors.
+            (n, dim), what the last layer gives: unit vectors if all layers are applied.
         """
         self.net.train()
         if total is None:

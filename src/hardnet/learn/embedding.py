@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardnet.errors import HardnetError
 from hardnet.learn.chunks import ChunkedNet
 from hardnet.learn.describe import to_input
 from hardnet.learn.distributed import gather_rows
 from hardnet.nets import Net
+from hardnet.nets.layers import apply, unit_length
 
 
 class Embedding:
@@ -25,12 +27,29 @@ class Embedding:
         rows: those of this process.
         chunk: patches at a time; 0 for all at once by plain autograd (if there is one process).
         group: the processes; None for this one alone.
+        any_length: leave out the last layer, which scales descriptors to unit length.
     """
 
-    def __init__(self, net: Net, batch: int, rows: slice, chunk: int, group: Any) -> None:
+    def __init__(
+        self,
+        net: Net,
+        batch: int,
+        rows: slice,
+        chunk: int,
+        group: Any,
+        any_length: bool = False,
+    ) -> None:
         self._net, self._batch, self._rows, self._group = net, batch, rows, group
         self._plain = not chunk and group is None
-        self._chunked = ChunkedNet(net, chunk or 3 * batch, group)
+        self._layers = net.layers()
+        if any_length:
+            if self._layers[-1] is not unit_length:
+                raise HardnetError(
+                    f"regularizer lengths needs a network that ends in unit_length, and "
+                    f"{type(net).__name__} does not: use another regularizer"
+                )
+            self._layers = self._layers[:-1]
+        self._chunked = ChunkedNet(net, chunk or 3 * batch, group, self._layers)
 
     def __call__(self, streams: Sequence[NDArray[np.uint8]], seed: int) -> list[Tensor]:
         """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
@@ -49,7 +68,7 @@ class Embedding:
         self._net.train()
         if self._plain:
             torch.manual_seed(seed)
-            own: Tensor = self._net(inputs)
+            own = apply(self._layers, inputs)
         else:
             total = len(streams) * self._batch
             rows = torch.arange(total).view(len(streams), -1)[:, self._rows].flatten()

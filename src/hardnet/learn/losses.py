@@ -1,5 +1,7 @@
 """The losses of the paper: equation 1 of section 3.1, and the others of section 4.2 and table 2.
 
+Beside them stand those of two successors, SOSNet (CVPR 2019) and HyNet (NeurIPS 2020).
+
 Each is a function of two distances per pair: d(a_i, p_i) of the match and d_i of its negative. A
 pair that has no negative comes with d_i = inf, and each loss is then what its formula says.
 """
@@ -7,6 +9,7 @@ pair that has no negative comes with d_i = inf, and each loss is then what its f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -60,6 +63,44 @@ def contrastive(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tens
     return (positive + (margin - negative).clamp_min(0)).mean()
 
 
+def quadratic(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
+    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i)^2, SOSNet's first-order term.
+
+    The publication has the sum over the batch; here, as everywhere, it is the mean, so that the
+    learning rate does not depend on the batch.
+
+    Args:
+        positive: (n,) distances of the matching pairs.
+        negative: (n,) distances of their negatives.
+        margin: m; 1 in the publication.
+
+    Returns:
+        Scalar.
+    """
+    return (margin + positive - negative).clamp_min(0).square().mean()
+
+
+def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
+    """L = 1/n sum_i max(0, m + s(d(a_i, p_i)) - s(d_i)) with s(d) = d + d^2, HyNet's similarity.
+
+    d^2 = 2 (1 - a.p), so s joins the distance with HyNet's alpha = 2 times the inner product: the
+    first pulls hard on pairs that are close already, the second on those far apart. The publication
+    has the sum over the batch; here it is the mean.
+
+    Args:
+        positive: (n,) distances of the matching pairs.
+        negative: (n,) distances of their negatives.
+        margin: m; 1.2 in the publication.
+
+    Returns:
+        Scalar.
+    """
+    # The square of inf has a slope that no factor 0 undoes: a number beyond any margin instead.
+    negative = negative.masked_fill(negative.isinf(), 1e3)
+    gap = positive + positive.square() - negative - negative.square()
+    return (margin + gap).clamp_min(0).mean()
+
+
 def hardnet_loss(anchors: Tensor, positives: Tensor, margin: float = 1.0) -> Tensor:
     """Distance matrix, hardest-in-batch sampling, triplet margin: the three steps of the paper.
 
@@ -75,15 +116,19 @@ def hardnet_loss(anchors: Tensor, positives: Tensor, margin: float = 1.0) -> Ten
     return triplet_margin(distances.diagonal(), hardest_in_batch(distances), margin)
 
 
-LOSSES = ("triplet", "softmin", "contrastive")
+_WITH_MARGIN = {
+    "triplet": triplet_margin,
+    "contrastive": contrastive,
+    "quadratic": quadratic,
+    "hybrid": hybrid,
+}
+LOSSES = ("triplet", "softmin", "contrastive", "quadratic", "hybrid")
 
 
 def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of that name as a function of (positive, negative); softmin has no margin."""
-    if name == "triplet":
-        return lambda positive, negative: triplet_margin(positive, negative, margin)
     if name == "softmin":
         return softmin
-    if name == "contrastive":
-        return lambda positive, negative: contrastive(positive, negative, margin)
+    if name in _WITH_MARGIN:
+        return partial(_WITH_MARGIN[name], margin=margin)
     raise HardnetError(f"loss: {name} is not a loss of two distances; those are {LOSSES}")

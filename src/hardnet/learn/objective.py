@@ -14,12 +14,18 @@ from hardnet.errors import HardnetError
 from hardnet.learn import losses
 from hardnet.learn.distances import pair_distances
 from hardnet.learn.l2net import l2net
-from hardnet.learn.regularizers import correlation_penalty
+from hardnet.learn.regularizers import (
+    correlation_penalty,
+    length_difference,
+    second_order_similarity,
+)
 from hardnet.learn.sampling import hardest_in_batch_blockwise, mined, random_in_batch
+from hardnet.nets.layers import unit_length
 
 SAMPLINGS = ("hardest", "random", "classical", "all")
 LOSSES = (*losses.LOSSES, "l2net")
-REGULARIZERS = ("none", "cpr")
+NEGATIVES = ("cross", "all")
+REGULARIZERS = ("none", "cpr", "sos", "lengths")
 FURTHEST = 2.0  # the largest distance of two unit vectors
 
 
@@ -49,11 +55,18 @@ class Objective:
     regularizer: str
     anchor_swap: bool
     same_patch: float
+    negatives: str
+    regularizer_weight: float
 
     @property
     def streams(self) -> int:
         """Patches per pair: anchor and positive, and a mined negative for "classical"."""
         return 3 if self.sampling == "classical" else 2
+
+    @property
+    def any_length(self) -> bool:
+        """Whether it takes descriptors as they are before their scaling to unit length."""
+        return self.regularizer == "lengths"
 
     def __call__(
         self,
@@ -67,11 +80,16 @@ class Objective:
         Descriptors with a NaN make the loss NaN.
 
         Args:
-            anchors: (n, D) unit vectors, one per 3D point.
-            positives: (n, D) unit vectors of the same points in the same order.
-            negatives: (n, D) unit vectors of the mined patches if ``streams`` is 3, else None.
+            anchors: (n, D) unit vectors, one per 3D point; vectors of any length if ``any_length``.
+            positives: (n, D) likewise, of the same points in the same order.
+            negatives: (n, D) likewise, of the mined patches if ``streams`` is 3, else None.
             generator: of the random sampling; the others leave it as it is.
         """
+        difference = None
+        if self.any_length:
+            difference = length_difference(anchors, positives)
+            anchors, positives = unit_length(anchors), unit_length(positives)
+            negatives = None if negatives is None else unit_length(negatives)
         positive = pair_distances(anchors, positives)
         if self.sampling == "all":
             with torch.no_grad():  # for the log; the loss does not single one out
@@ -82,8 +100,12 @@ class Objective:
         else:
             negative = self._negative(anchors, positives, negatives, generator)
             loss = losses.pair_loss(self.loss, self.margin)(positive, negative)
-        if self.regularizer == "cpr":
-            loss = loss + correlation_penalty(anchors)
+        if difference is not None:
+            loss = loss + self.regularizer_weight * difference
+        elif self.regularizer == "cpr":
+            loss = loss + self.regularizer_weight * correlation_penalty(anchors)
+        elif self.regularizer == "sos":
+            loss = loss + self.regularizer_weight * second_order_similarity(anchors, positives)
         return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST))
 
     def _negative(
@@ -96,7 +118,8 @@ class Objective:
         """(n,) distances of the sampled negatives."""
         details = (self.anchor_swap, self.same_patch)
         if self.sampling == "hardest":
-            return hardest_in_batch_blockwise(anchors, positives, *details)
+            within = self.negatives == "all"
+            return hardest_in_batch_blockwise(anchors, positives, *details, within=within)
         if self.sampling == "random":
             return random_in_batch(anchors, positives, generator, *details)
         if negatives is None:
@@ -112,21 +135,31 @@ def build_objective(
     regularizer: str,
     anchor_swap: bool,
     same_patch: float,
+    negatives: str = "cross",
+    regularizer_weight: float = 1.0,
 ) -> Objective:
     """Check the names and that they go together; the arguments are keys of a recipe.
 
     Args:
         sampling: "hardest" or "random" in batch, "classical" (mined over the whole set), or "all"
             with the loss "l2net".
-        loss: "triplet", "softmin", "contrastive" or "l2net".
-        margin: of "triplet" and "contrastive"; the others have none.
-        regularizer: "none" or "cpr".
+        loss: "triplet", "softmin", "contrastive", "quadratic", "hybrid" or "l2net".
+        margin: of the losses but "softmin" and "l2net", which have none.
+        regularizer: "none", "cpr", "sos" or "lengths".
         anchor_swap: negatives of the positive too, not only of the anchor.
         same_patch: near-duplicate guard, a distance; 0 turns it off.
+        negatives: of the hardest sampling: "cross" (anchors with positives), or "all" for those
+            among the anchors and among the positives too.
+        regularizer_weight: of the regularizer against the loss.
     """
     _check_name("sampling", sampling, SAMPLINGS)
     _check_name("loss", loss, LOSSES)
     _check_name("regularizer", regularizer, REGULARIZERS)
+    _check_name("negatives", negatives, NEGATIVES)
+    if negatives == "all" and sampling != "hardest":
+        raise HardnetError(
+            f"negatives=all is for sampling=hardest: sampling {sampling} takes negatives=cross"
+        )
     if loss == "l2net" and sampling != "all":
         raise HardnetError(
             f"loss l2net looks at all pairs of a batch: use sampling=all, not {sampling}"
@@ -143,7 +176,18 @@ def build_objective(
             f"same_patch is a distance of unit vectors, from 0 (off) to {FURTHEST:g}, "
             f"got {same_patch}"
         )
-    return Objective(sampling, loss, margin, regularizer, anchor_swap, same_patch)
+    if not (0 <= regularizer_weight < math.inf):
+        raise HardnetError(f"regularizer_weight must not be negative, got {regularizer_weight}")
+    return Objective(
+        sampling,
+        loss,
+        margin,
+        regularizer,
+        anchor_swap,
+        same_patch,
+        negatives,
+        regularizer_weight,
+    )
 
 
 def _check_name(key: str, name: str, known: Sequence[str]) -> None:

@@ -11,7 +11,16 @@ from typing import Any
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.learn.recipe_checks import check_name, check_values
 
-AXES = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
+AXES = (
+    "sampling",
+    "negatives",
+    "loss",
+    "margin",
+    "regularizer",
+    "regularizer_weight",
+    "anchor_swap",
+    "same_patch",
+)
 """The keys that make the objective; see :func:`hardnet.learn.objective.build_objective`."""
 
 FREE = (
@@ -44,9 +53,13 @@ class Recipe:
         dropout: rate before the last layer.
         sampling: where the negative of a pair comes from: "hardest" or "random" in the batch,
             "classical" from the whole set, mined once per epoch; "all" goes with loss "l2net".
-        loss: "triplet", "softmin", "contrastive" or "l2net".
-        margin: of the triplet and contrastive losses.
-        regularizer: "none" or "cpr", the correlation penalty.
+        negatives: of sampling "hardest": "cross" for anchors against positives, "all" for anchors
+            against anchors and positives against positives too.
+        loss: "triplet", "softmin", "contrastive", "quadratic" (SOSNet), "hybrid" (HyNet), "l2net".
+        margin: of the losses but softmin and l2net.
+        regularizer: "none"; "cpr", the correlation penalty; "sos", SOSNet's second-order
+            similarity; "lengths", HyNet's difference of lengths before normalisation.
+        regularizer_weight: of the regularizer; 1 for cpr and sos, 0.1 for lengths as published.
         anchor_swap: negatives of the positive too (the column of D), not only of the anchor.
         same_patch: a "negative" closer than this is the same patch under two names and is left
             out; 0 takes every negative.
@@ -79,9 +92,11 @@ class Recipe:
     init: str = ""
     dropout: float = 0.3
     sampling: str = "hardest"
+    negatives: str = "cross"
     loss: str = "triplet"
     margin: float = 1.0
     regularizer: str = "none"
+    regularizer_weight: float = 1.0
     anchor_swap: bool = True
     same_patch: float = 0.008
     batch: int = 1024

@@ -10,6 +10,9 @@ positive p_i to every anchor. A sampling picks one of them for pair i, never its
 Every function returns (n,) distances, inf for a pair that has no negative. With ``anchor_swap`` the
 closer of two negatives is taken, one of the anchor (the row) and one of the positive (the column);
 without it only the anchor's.
+
+The hardest in batch may also be looked for within the anchors and within the positives, as SOSNet
+and HyNet do: a_i is compared with the other anchors too, and p_i with the other positives.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ def hardest_in_batch_blockwise(
     anchor_swap: bool = True,
     same_patch: float = SAME_PATCH,
     block: int = BLOCK,
+    within: bool = False,
 ) -> Tensor:
     """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
 
@@ -73,6 +77,7 @@ def hardest_in_batch_blockwise(
         anchor_swap: look at the column of D too.
         same_patch: distances below this are copies of a patch, not negatives.
         block: rows of the matrix held at a time.
+        within: look at d(a_i, a_j) too, and with ``anchor_swap`` at d(p_i, p_j).
 
     Returns:
         (n,) distances of the hardest negatives.
@@ -95,8 +100,40 @@ def hardest_in_batch_blockwise(
         by_row = row_best < column_best  # always, where no column was looked at
         left = torch.where(by_row, own, column_index)
         right = torch.where(by_row, row_index, own)
-        nothing = torch.where(by_row, row_best, column_best).isinf()
-    return pair_distances(anchors[left], positives[right]).masked_fill(nothing, torch.inf)
+        best = torch.where(by_row, row_best, column_best)
+    if within:
+        return _closest_of_all(
+            anchors, positives, best, left, right, anchor_swap, same_patch, block
+        )
+    return pair_distances(anchors[left], positives[right]).masked_fill(best.isinf(), torch.inf)
+
+
+def _closest_of_all(
+    anchors: Tensor,
+    positives: Tensor,
+    best: Tensor,
+    left: Tensor,
+    right: Tensor,
+    anchor_swap: bool,
+    same_patch: float,
+    block: int,
+) -> Tensor:
+    """The distances ``best`` of (anchor left, positive right), or closer ones within a side."""
+    n = len(anchors)
+    everyone = torch.cat([anchors, positives])
+    right = right + n
+    with torch.no_grad():
+        for first, side in ((0, anchors), (n, positives))[: 1 + anchor_swap]:
+            for start in range(0, n, block):
+                here = slice(start, start + block)
+                part = only_negatives(distance_matrix(side[here], side), start, same_patch)
+                value, index = part.min(dim=1)
+                closer = value < best[here]
+                best[here] = torch.where(closer, value, best[here])
+                own = torch.arange(start, start + len(value), device=side.device)
+                left[here] = torch.where(closer, own + first, left[here])
+                right[here] = torch.where(closer, index + first, right[here])
+    return pair_distances(everyone[left], everyone[right]).masked_fill(best.isinf(), torch.inf)
 
 
 def random_in_batch(

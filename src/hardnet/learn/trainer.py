@@ -98,7 +98,8 @@ class Trainer:
         rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
         self.batches = Batches(train_set, sampler, recipe.augment, recipe.seed, rows)
         self.net = first_net(recipe, resume, self._fabric.device)
-        self._embed = Embedding(self.net, recipe.batch, rows, recipe.chunk, self._group)
+        any_length = self._objective.any_length
+        self._embed = Embedding(self.net, recipe.batch, rows, recipe.chunk, self._group, any_length)
         self._epochs: MinedEpochs | None = None
         if self._objective.streams == 3:
             steps = -(-recipe.epoch // recipe.batch)

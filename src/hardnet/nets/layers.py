@@ -59,8 +59,13 @@ def normalise_patches(patches: Tensor) -> Tensor:
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """(N, D) -> (N, D) of length 1; the small constant keeps a zero vector finite."""
-    return vectors / torch.sqrt((vectors * vectors).sum(dim=1, keepdim=True) + 1e-10)
+    """(N, D) -> (N, D) of length 1."""
+    return vectors / lengths(vectors)[:, None]
+
+
+def lengths(vectors: Tensor) -> Tensor:
+    """(N, D) -> (N,); the small constant keeps the gradient of a zero vector finite."""
+    return torch.sqrt((vectors * vectors).sum(dim=1) + 1e-10)
 
 
 def flatten(x: Tensor) -> Tensor:
