@@ -1,15 +1,166 @@
-"""What the bytes of an image file say of its picture: whether it is whole, whether transparent.
+"""Which image files may be decoded: a few bytes must not take all memory, or minutes.
 
-OpenCV decodes half a file without an error and fills the rest with grey; this is found here, from
-the bytes alone.
+Everything that reads pictures from files gets their bytes here, checked: what the header claims of
+the size and the memory of the pixels, and whether the file is whole (OpenCV decodes half a file
+without an error and fills the rest with grey).
+
+The claims are read as OpenCV's decoders read them. Where a file could be understood in two ways the
+larger one counts, and a header that cannot be followed is no header: nobody decodes such a file.
+AVIF is missing on purpose: the size in its header need not be that of the picture inside.
 """
 
 from __future__ import annotations
 
-from hardnet.image_headers import JPEG, JPEG_END, PNG, jpeg_segments
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardnet.errors import HardnetError
+
+ENVIRONMENT = "HARDNET_MAX_IMAGE_BYTES"
+"""The environment variable that sets the limit; the option --max-image-bytes writes it."""
+
+DEFAULT_MAX_BYTES = 10**9
+"""Of decoded pixels, and of a file: a colour photo of 333 megapixels."""
+
+MAX_SCANS = 100
+"""Of a progressive JPEG file: encoders write about ten, and each costs a pass over the picture."""
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMG]?)B?", re.IGNORECASE)
+
+JPEG = b"\xff\xd8"
+JPEG_END = 0xD9
+PNG = b"\x89PNG"
+JPEG2000 = b"\xff\x4f\xff\x51"
+
+# A marker that has a segment or ends the file. Those below 0xC0 and the restart markers have none:
+# a decoder that meets them reads on at the next byte.
+_JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # these hold the size
+_JPEG_SCAN = 0xDA
 
 _PNG_END = b"IEND\xaeB`\x82"
 _PNG_WITH_ALPHA = (b"\x04", b"\x06")  # colour types: grey and alpha, RGB and alpha
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}  # by colour type
+
+_GAP = rb"\s(?:\s|#[^\r\n]*[\r\n])*"  # one blank ends a number, only then comments may follow
+_PNM = re.compile(rb"P([1-6])" + _GAP + rb"(\d{1,9})" + _GAP + rb"(\d{1,9})" + _GAP)
+_PNM_DEPTH = re.compile(rb"\d{1,9}\s")
+_PFM = re.compile(rb"P([Ff])\n(\d{1,9})\s(\d{1,9})\s")
+_HDR_SIZE = re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "2000000", "500MB" or "1.5 GB".
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not (size := int(float(found[1]) * _UNITS[found[2].upper()])):
+        raise ValueError(f"'{text}' is not a size: give a number of bytes, or 500MB, or 2GB")
+    return size
+
+
+def max_image_bytes() -> int:
+    """The limit: ``HARDNET_MAX_IMAGE_BYTES`` if set, otherwise :data:`DEFAULT_MAX_BYTES`."""
+    text = os.environ.get(ENVIRONMENT)
+    if not text:
+        return DEFAULT_MAX_BYTES
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise HardnetError(f"{ENVIRONMENT}: {error}") from None
+
+
+def require_regular_file(path: Path) -> int:
+    """Bytes of a file. Pipes block, devices never end: only regular files are opened.
+
+    Raises:
+        HardnetError: it is something else.
+        OSError: it does not exist or may not be looked at.
+    """
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise HardnetError(f"{path} is a folder: name one file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise HardnetError(f"{path} is a pipe, device or socket: save it as a file first")
+    return status.st_size
+
+
+def read_image_file(path: Path, max_bytes: int | None = None) -> bytes:
+    """The bytes of an image file that is safe to decode.
+
+    Args:
+        path: the file.
+        max_bytes: limit on the decoded pixels and on the file; None for :func:`max_image_bytes`.
+
+    Raises:
+        HardnetError: it cannot be read, is no whole image, or would take too much memory or time.
+    """
+    limit = max_image_bytes() if max_bytes is None else max_bytes
+    try:
+        size = require_regular_file(path)
+        if size <= limit:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)  # files of the kernel have no size until they are read
+            size = len(data)
+    except FileNotFoundError as error:
+        raise HardnetError(f"{path} does not exist: check the path") from error
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
+    if size > limit:
+        raise HardnetError(f"{path} is a file of {_megabytes(size)}{_over(limit)}")
+    if not data:
+        raise HardnetError(f"{path} is empty: copy or download it again")
+    _check(path, data, limit)
+    return data
+
+
+def check_frame(path: Path, width: int, height: int) -> None:
+    """Raise if a colour picture of this size, a frame of a video, is over the limit."""
+    limit = max_image_bytes()
+    if (size := width * height * 3) > limit:
+        raise _too_large(path, width, height, size, limit)
+
+
+def _check(path: Path, data: bytes, limit: int) -> None:
+    if is_truncated(data):
+        raise HardnetError(f"{path} is truncated: copy or download it again")
+    header = read_header(data)
+    if header is None:
+        raise HardnetError(
+            f"{path} is damaged or not an image that can be read safely: convert it to JPEG or PNG"
+        )
+    if header.decoded_bytes > limit:
+        raise _too_large(path, header.width, header.height, header.decoded_bytes, limit)
+    if (count := scans(data)) > MAX_SCANS:
+        raise HardnetError(
+            f"{path} is a progressive JPEG of {count} scans, more than {MAX_SCANS}, which would "
+            "take minutes: convert it to PNG"
+        )
+
+
+def _too_large(path: Path, width: int, height: int, size: int, limit: int) -> HardnetError:
+    return HardnetError(
+        f"{path} claims {width}x{height} pixels, {_megabytes(size)} decoded{_over(limit)}"
+    )
+
+
+def _over(limit: int) -> str:
+    return (
+        f": more than {_megabytes(limit)}, shrink it or raise the limit "
+        f"(--max-image-bytes, {ENVIRONMENT})"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 10**6:.{0 if size >= 10**7 else 1}f} MB"
 
 
 def is_truncated(data: bytes) -> bool:
@@ -28,3 +179,217 @@ def may_be_transparent(data: bytes) -> bool:
     if data.startswith(PNG):
         return data[25:26] in _PNG_WITH_ALPHA or b"tRNS" in data
     return not data.startswith(JPEG)
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What a header claims.
+
+    Attributes:
+        width: in pixels, as stored: EXIF rotation is not applied.
+        height: in pixels.
+        decoded_bytes: of the pixels in memory, or of the decoder's own copy where that is larger.
+    """
+
+    width: int
+    height: int
+    decoded_bytes: int
+
+
+def read_header(data: bytes) -> ImageHeader | None:
+    """The claims of an image file; None if its format is unknown or its header broken."""
+    for starts, read in _FORMATS.items():
+        if data.startswith(starts):
+            try:
+                return read(data)
+            except (struct.error, LookupError, ValueError, StopIteration):
+                return None
+    return None
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Each marker of a JPEG file and where its segment starts, in order, up to the end marker.
+
+    The segments are walked, not searched: thumbnails and trailers have markers of their own.
+    """
+    position = 2
+    while (found := _JPEG_MARKER.search(data, position)) is not None:
+        marker = data[found.start() + 1]
+        yield marker, found.end()
+        if marker == JPEG_END:
+            return
+        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+
+
+def scans(data: bytes) -> int:
+    """How often a decoder goes over the whole picture: progressive JPEG files say it by scans."""
+    if not data.startswith(JPEG):
+        return 1
+    return sum(marker == _JPEG_SCAN for marker, _ in jpeg_segments(data))
+
+
+def _header(width: int, height: int, pixel_bytes: int) -> ImageHeader:
+    return ImageHeader(width, height, width * height * pixel_bytes)
+
+
+def _jpeg(data: bytes) -> ImageHeader:
+    start = next(at for marker, at in jpeg_segments(data) if marker in _JPEG_FRAMES)
+    height, width, components = struct.unpack_from(">HHB", data, start + 3)
+    return _header(width, height, 1 if components == 1 else 3)
+
+
+def _png(data: bytes) -> ImageHeader:
+    name, width, height, bits, kind = struct.unpack_from(">4sIIBB", data, 12)
+    if name != b"IHDR":
+        raise ValueError
+    channels = 4 if b"tRNS" in data else _PNG_CHANNELS[kind]
+    return _header(width, height, channels * (2 if bits > 8 else 1))
+
+
+def _gif(data: bytes) -> ImageHeader:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return _header(width, height, 4)
+
+
+def _bmp(data: bytes) -> ImageHeader:
+    (header_size,) = struct.unpack_from("<I", data, 14)
+    if header_size == 12:
+        width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
+    else:
+        width, height, _, bits = struct.unpack_from("<iiHH", data, 18)
+    # A picture stored top row first has a negative height.
+    return _header(abs(width), abs(height), 4 if bits == 32 else 3)
+
+
+def _webp(data: bytes) -> ImageHeader:
+    kind, start = data[12:16], data[20:30]
+    if data[8:12] != b"WEBP" or len(start) < 10:
+        raise ValueError
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(start[at : at + 3], "little") + 1 for at in (4, 7))
+        return _header(width, height, 4)
+    if kind == b"VP8L":
+        bits = int.from_bytes(start[1:5], "little")
+        return _header((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4)
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", start, 6)
+        return _header(width & 0x3FFF, height & 0x3FFF, 3)
+    raise ValueError
+
+
+def _jpeg2000(data: bytes) -> ImageHeader:
+    palettes = [data[found.end() + 2] for found in re.finditer(b"pclr", data)]
+    headers = []
+    for found in re.finditer(JPEG2000, data):
+        right, bottom, left, top = struct.unpack_from(">IIII", data, found.start() + 8)
+        (components,) = struct.unpack_from(">H", data, found.start() + 40)
+        # The decoder keeps 32 bits of each component, and again of each that a palette makes of it.
+        pixel_bytes = 4 * (components + max(palettes, default=0))
+        headers.append(_header(max(right - left, 0), max(bottom - top, 0), pixel_bytes))
+    return max(headers, key=lambda header: header.decoded_bytes)
+
+
+def _pnm(data: bytes) -> ImageHeader:
+    if (found := _PNM.match(data)) is None:
+        raise ValueError
+    kind, width, height = (int(group) for group in found.groups())
+    deep = 1
+    if kind not in (1, 4):  # these have one bit and do not say so
+        if (depth := _PNM_DEPTH.match(data, found.end())) is None:
+            raise ValueError
+        deep = 2 if int(depth[0]) > 255 else 1
+    return _header(width, height, deep * (3 if kind in (3, 6) else 1))
+
+
+def _pam(data: bytes) -> ImageHeader:
+    width, height, depth, top = (
+        max(int(value) for value in re.findall(name + rb"\s+-?(\d+)", data))
+        for name in (b"WIDTH", b"HEIGHT", b"DEPTH", b"MAXVAL")
+    )
+    channels = 1 if depth == 1 else max(depth, 4)
+    return _header(width, height, channels * (2 if top > 255 else 1))
+
+
+def _pfm(data: bytes) -> ImageHeader:
+    if (found := _PFM.match(data)) is None:
+        raise ValueError
+    return _header(int(found[2]), int(found[3]), 4 if found[1] == b"f" else 12)
+
+
+def _hdr(data: bytes) -> ImageHeader:
+    sizes = [(int(width), int(height)) for height, width in _HDR_SIZE.findall(data)]
+    width, height = max(sizes, key=lambda size: size[0] * size[1])
+    return _header(width, height, 12)
+
+
+def _sun_raster(data: bytes) -> ImageHeader:
+    width, height = struct.unpack_from(">ii", data, 4)
+    return _header(abs(width), abs(height), 3)
+
+
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_COLOURS, _TIFF_SAMPLES = 256, 257, 258, 262, 277
+_TIFF_STRIP_ROWS, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 278, 322, 323
+_TIFF_READ = frozenset({256, 257, 258, 262, 277, 278, 322, 323})
+_TIFF_TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
+_TIFF_GREY = frozenset({0, 1})  # white or black is zero
+_TIFF_LOG_COLOURS = frozenset({32844, 32845})  # decoded to three floats
+_TIFF_MOST_VALUES = 1000  # of one of these tags: one per channel
+_WHOLE_PICTURE = (0, 0xFFFFFFFF)  # as the number of rows of a strip
+
+
+def _tiff(data: bytes) -> ImageHeader:
+    tags = _tiff_tags(data, "<" if data[:2] == b"II" else ">")
+    width, height = max(tags[_TIFF_WIDTH]), max(tags[_TIFF_HEIGHT])
+    colours = tags.get(_TIFF_COLOURS, {0})
+    channels = max(tags.get(_TIFF_SAMPLES, {1}))
+    if not colours <= _TIFF_GREY:
+        channels = max(channels, 3)
+    bits = max(tags.get(_TIFF_BITS, {1}))
+    depth = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
+    pixel_bytes = 12 if colours & _TIFF_LOG_COLOURS else channels * depth
+    # Strips and tiles may be larger than the picture, and the decoder holds a whole one as RGBA.
+    strips = tags.get(_TIFF_STRIP_ROWS, set()) - set(_WHOLE_PICTURE)
+    tiles = max(tags.get(_TIFF_TILE_WIDTH, {0})) * max(tags.get(_TIFF_TILE_HEIGHT, {0}))
+    parts = [tiles] + [width * rows for rows in strips if rows > height]
+    decoded = max(width * height * pixel_bytes, max(parts) * max(pixel_bytes, 4))
+    return ImageHeader(width, height, decoded)
+
+
+def _tiff_tags(data: bytes, order: str) -> dict[int, set[int]]:
+    """All values of the tags we read in the first directory; a tag may be there more than once."""
+    big = 43 in data[2:4]
+    offset, number, entry_size = ("Q", "Q", 20) if big else ("I", "H", 12)
+    (table,) = struct.unpack_from(order + offset, data, 8 if big else 4)
+    (count,) = struct.unpack_from(order + number, data, table)
+    first = table + struct.calcsize("<" + number)
+    if first + count * entry_size > len(data):
+        raise ValueError
+    tags: dict[int, set[int]] = {}
+    for start in range(first, first + count * entry_size, entry_size):
+        tag, kind, values = struct.unpack_from(order + "HH" + offset, data, start)
+        if tag not in _TIFF_READ:
+            continue
+        if values > _TIFF_MOST_VALUES:
+            raise ValueError
+        place = start + entry_size - struct.calcsize("<" + offset)
+        layout = f"{order}{values}{_TIFF_TYPES[kind]}"
+        if struct.calcsize(layout) > struct.calcsize("<" + offset):
+            (place,) = struct.unpack_from(order + offset, data, place)
+        tags.setdefault(tag, set()).update(map(abs, struct.unpack_from(layout, data, place)))
+    return tags
+
+
+_FORMATS: dict[bytes | tuple[bytes, ...], Callable[[bytes], ImageHeader]] = {
+    JPEG: _jpeg,
+    PNG: _png,
+    (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+"): _tiff,
+    b"RIFF": _webp,
+    (b"GIF87a", b"GIF89a"): _gif,
+    b"BM": _bmp,
+    tuple(b"P%d" % kind for kind in range(1, 7)): _pnm,
+    b"P7": _pam,
+    (b"PF", b"Pf"): _pfm,
+    (JPEG2000, b"\x00\x00\x00\x0cjP  \r\n\x87\n"): _jpeg2000,
+    (b"#?RGBE", b"#?RADIANCE"): _hdr,
+    b"\x59\xa6\x6a\x95": _sun_raster,
+}

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import may_be_transparent
-from hardnet.image_guard import read_image_file
+from hardnet.image_files import may_be_transparent, read_image_file
 
 Source = str | os.PathLike[str] | NDArray[Any]
 """A file, or an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hardnet.image_guard import ENVIRONMENT, parse_size
+from hardnet.image_files import ENVIRONMENT, parse_size
 
 _NAME = "max_image_bytes"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_guard import read_image_file, require_regular_file
+from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import quiet_opencv
 
 _PNG = b"\x89PNG\r\n\x1a\n"

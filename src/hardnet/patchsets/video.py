@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_guard import check_frame
+from hardnet.image_files import check_frame
 
 
 def read_frames(

@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 
 from hardnet.errors import HardnetError
-from hardnet.image_guard import read_image_file
-from hardnet.image_headers import read_header
+from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, read_image, to_grey
 from hardnet.interop.entry import state_of
 from hardnet.interop.image_names import named_images

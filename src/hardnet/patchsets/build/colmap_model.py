@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_guard import read_image_file
+from hardnet.image_files import read_image_file
 from hardnet.sfm.colmap import DATABASE, find_models, is_model, require_pycolmap
 from hardnet.stored_names import check_inside
 
