@@ -1,69 +1,89 @@
 """Documents with tables and figures of results: a report in a folder, slots in a Markdown file.
 
-A Markdown file says where a table goes:
+A Markdown file says where tables go:
 
     <!-- summary results/match_real_pairs.json -->
     <!-- end -->
 
-``summary`` asks for the first table of the results file, ``tables`` for all of them, ``table 3``
-for the third, ``details`` for all but the first, folded. What stands between the two lines is
-replaced; the path is relative to the root of the repository.
+``summary`` asks for the first table of the results file, ``tables`` for all of them, ``table 3`` or
+``tables 1,3`` for those. An overview takes single columns of several files, one per line:
+
+    <!-- overview measured | hardnet | rootsift
+    correct matches | results/match_real_pairs.json | 1 | correct
+    seconds | results/match_pair.json | 1 | seconds | dog + hardnet, opencv-sift
+    -->
+    <!-- end -->
+
+A line has its label, the file, the number of the table and the heading of the column as Markdown
+shows it; then, where these are not the headings of the overview, the lines to take. What stands
+between the comments is replaced; paths are relative to the root of the repository.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from hardnet.bench.report import figure, figures, read_results, tables
 from hardnet.bench.report.style import FORMATS
-from hardnet.bench.report.table import Results, Table
+from hardnet.bench.report.table import MISSING, Results, Table
 from hardnet.errors import HardnetError, MissingExtraError
 
 _SLOT = re.compile(
-    r"(<!-- (summary|tables|details|table (\d+)) (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
+    r"(<!-- (summary|tables?)(?: ([\d,]+))? (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
+_OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def refresh(text: str, root: Path) -> str:
     """``text`` with every table as its results file has it now."""
+    read = cache(lambda path: tables(read_results(root / path)))
 
     def fill(slot: re.Match[str]) -> str:
-        opening, what, number, path, _, closing = slot.groups()
-        found = tables(read_results(root / path))
-        if what == "details":
-            shown = _folded(found[1:])
-        else:
-            chosen = (
-                found
-                if what == "tables"
-                else [_pick(found, 1 if what == "summary" else int(number), path)]
-            )
-            shown = _joined(chosen)
-        return opening + shown + closing
+        opening, what, numbers, path, _, closing = slot.groups()
+        found = read(path)
+        if what == "summary":
+            found = found[:1]
+        elif numbers:
+            found = [_pick(found, int(number), path) for number in numbers.split(",")]
+        return opening + "".join(table.markdown() + "\n\n" for table in found) + closing
 
-    return _SLOT.sub(fill, text)
+    def overview(slot: re.Match[str]) -> str:
+        opening, head, lines, _, closing = slot.groups()
+        corner, *headings = _fields(head)
+        rows = []
+        for line in lines.splitlines():
+            label, path, number, column, *of = _fields(line)
+            names = [name.strip() for name in of[0].split(",")] if of else headings
+            table = _pick(read(path), int(number), path)
+            rows.append([label, *_cells(table, column, names, path)])
+        head, *body = Table.of_texts("", [corner, *headings], rows).markdown().splitlines()[2:]
+        return opening + "\n".join(["", head, *body, "", closing])
+
+    return _OVERVIEW.sub(overview, _SLOT.sub(fill, text))
 
 
-def _joined(found: list[Table]) -> str:
-    return "".join(table.markdown() + "\n\n" for table in found)
-
-
-def _folded(found: list[Table]) -> str:
-    """Each table under its title, to be opened by a click."""
-    parts = []
-    for table in found:
-        parts.append(f"<details><summary>{table.title}</summary>\n\n")
-        parts.append(table.markdown() + "\n\n</details>\n\n")
-    return "".join(parts)
+def _fields(line: str) -> list[str]:
+    return [field.strip() for field in line.split("|")]
 
 
 def _pick(found: list[Table], number: int, path: str) -> Table:
     if not 1 <= number <= len(found):
         raise HardnetError(f"{path} has tables 1 to {len(found)}, not {number}")
     return found[number - 1]
+
+
+def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]:
+    """The cells of a column in the lines ``names``, without intervals and bold."""
+    headings = table.full_headings(": ")
+    if heading not in headings:
+        raise HardnetError(f"{path}: {table.title!r} has no column {heading!r}: {headings}")
+    texts = table.columns[headings.index(heading)].texts
+    lines = dict(zip(table.columns[0].texts, texts, strict=True))
+    return [lines.get(name, MISSING) for name in names]
 
 
 def write_report(

@@ -49,6 +49,14 @@ class Column:
     group: str = ""
     intervals: Sequence[Ends] = ()
 
+    @property
+    def texts(self) -> list[str]:
+        """The values as text, none in bold."""
+        return [
+            MISSING if v is None else v if isinstance(v, str) else self.style.format(v)
+            for v in self.values
+        ]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -81,6 +89,10 @@ class Table:
         """One per column."""
         return [column.heading for column in self.columns]
 
+    def full_headings(self, separator: str) -> list[str]:
+        """The headings with their group in front, for formats without cells over columns."""
+        return [f"{c.group}{separator}{c.heading}" if c.group else c.heading for c in self.columns]
+
     @property
     def rows(self) -> list[list[str]]:
         """The cells as text, line by line; ``**x**`` is bold."""
@@ -88,9 +100,9 @@ class Table:
         shown = []
         for j, column in enumerate(self.columns):
             cells = []
-            for i, value in enumerate(column.values):
-                text = _text(value, column.style)
-                bold = column.best and text == best.get(self._contest(i, j)) and text != MISSING
+            for i, (value, text) in enumerate(zip(column.values, column.texts, strict=True)):
+                number = column.best and value is not None and not isinstance(value, str)
+                bold = number and text == best.get(self._contest(i, j))
                 cell = f"**{text}**" if bold else text
                 ends = column.intervals[i] if column.intervals else (None, None)
                 cells.append(cell if None in ends else f"{cell} {interval(*ends, column.style)}")
@@ -101,7 +113,8 @@ class Table:
         """The table in GitHub's Markdown, numbers to the right."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
         head, *rows = [
-            [cell.replace("|", "\\|") for cell in row] for row in (self._joined(": "), *self.rows)
+            [cell.replace("|", "\\|") for cell in row]
+            for row in (self.full_headings(": "), *self.rows)
         ]
         lines = ["| " + " | ".join(row) + " |" for row in (head, rule, *rows)]
         return "\n".join([f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])])
@@ -126,7 +139,7 @@ class Table:
         from rich.text import Text
 
         shown = RichTable(title=Text(self.title), title_justify="left", caption=self.note or None)
-        for i, heading in enumerate(self._joined("\n")):
+        for i, heading in enumerate(self.full_headings("\n")):
             shown.add_column(
                 Text(heading), justify="right" if i else "left", no_wrap=i == 0, overflow="fold"
             )
@@ -152,10 +165,6 @@ class Table:
                     text = column.style.format(value)
                     entered.setdefault(self._contest(i, j), []).append((signed, text))
         return {key: max(each)[1] for key, each in entered.items() if len(each) > 1}
-
-    def _joined(self, separator: str) -> list[str]:
-        """The headings with their group in front, for formats without cells over columns."""
-        return [f"{c.group}{separator}{c.heading}" if c.group else c.heading for c in self.columns]
 
     def _latex_groups(self) -> list[str]:
         """The headings over several columns and the short rules under them."""
@@ -202,12 +211,6 @@ def by_name(
         for descriptor, each in values.items()
     ]
     return Table(title, [Column(corner, names), *columns], best_of="line")
-
-
-def _text(value: Value, style: str) -> str:
-    if value is None:
-        return MISSING
-    return value if isinstance(value, str) else style.format(value)
 
 
 _SPECIAL = {
