@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from report.tables import write
 
 from hardnet import detectors, provenance
-from hardnet.bench.repeatability import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
+from hardnet.bench.pairs import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
 from hardnet.frames import Frames
 from hardnet.images import read_image, to_grey
 from hardnet.patchsets.sequences import find_sequences

@@ -28,15 +28,16 @@ from report.tables import write
 
 from hardnet import provenance
 from hardnet.bench.hpatches import matching, retrieval, run, verification
-from hardnet.bench.hpatches.drawing import (
+from hardnet.bench.hpatches.lists import (
     DISTRACTORS,
     PAIRS,
     QUERIES,
     RetrievalLists,
+    Tasks,
     draw_pairs,
     draw_retrieval,
+    prepare,
 )
-from hardnet.bench.hpatches.tasks import Tasks, prepare
 from hardnet.bench.store import Predictions, Store
 from hardnet.descriptors import load
 from hardnet.patchsets.fingerprint import fingerprint

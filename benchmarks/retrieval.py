@@ -27,15 +27,11 @@ from numpy.typing import NDArray
 from report.tables import write
 
 from hardnet import descriptors, provenance
-from hardnet.bench.retrieval.asmk_peer import NAME as ASMK
-from hardnet.bench.retrieval.asmk_peer import AsmkIndex
-from hardnet.bench.retrieval.collection import PhotoCollection
-from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore
+from hardnet.bench.retrieval.collections import OTHERS, PhotoCollection, read_ukbench
+from hardnet.bench.retrieval.engines import ASMK, AsmkIndex, OwnIndex, parse_mode
+from hardnet.bench.retrieval.features import Extraction, FeatureStore, for_words, trained_words
 from hardnet.bench.retrieval.judging import judge
-from hardnet.bench.retrieval.labelled import PROTOCOL, read_ukbench
-from hardnet.bench.retrieval.own_index import OwnIndex, parse_mode
 from hardnet.bench.retrieval.photos import Photo, images_of, split
-from hardnet.bench.retrieval.words import for_words, trained_words
 from hardnet.features import Features
 from hardnet.patchsets.cache import user_cache
 from hardnet.retrieval import vocabulary as vocabularies
@@ -232,7 +228,7 @@ def _row(
         "query_milliseconds": 1000 * float(np.median(times.query)),
         "query_ratio": float(np.median(np.array(peer.query) / times.query)),
         "bytes_per_feature": bytes_per_feature,
-        "map": scores["map"][PROTOCOL],
+        "map": scores["map"][OTHERS],
         "ns": scores["ns"],
     }
 

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench.hpatches import matching, retrieval, verification
-from hardnet.bench.hpatches.drawing import RetrievalLists
-from hardnet.bench.hpatches.strips import Lookup, Strips
-from hardnet.bench.hpatches.tasks import Tasks
+from hardnet.bench.hpatches.lists import Lookup, RetrievalLists, Strips, Tasks
 from hardnet.bench.metrics import average_precision_trapezoid
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 

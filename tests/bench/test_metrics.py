@@ -1,15 +1,25 @@
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
+from hardnet.bench.hpatches.verification import pooled_scores
 from hardnet.bench.metrics import (
+    PooledRanking,
+    align,
     average_precision_at_hits,
     average_precision_trapezoid,
+    cumulated,
     fdr95,
     fdr_at_recall,
     fpr95,
     fpr_at_recall,
+    interval,
+    mean_interval,
+    multiplicities,
     precision_recall,
     roc_auc,
+    rotation_angle,
 )
 
 
@@ -220,3 +230,179 @@ def test_nothing_is_changed_and_float32_is_enough():
     for metric in (fpr95, fdr95, roc_auc, average_precision_trapezoid, average_precision_at_hits):
         assert metric(distances, labels) == metric(distances.astype(np.float64), labels)
         np.testing.assert_array_equal(distances, copy)
+
+
+def test_every_resample_has_as_many_groups_as_there_are():
+    drawn = multiplicities(7, 500, seed=3)
+    assert drawn.shape == (500, 7)
+    assert (drawn.sum(1) == 7).all()
+    assert drawn.mean(0) == pytest.approx(np.ones(7), abs=0.2)
+    np.testing.assert_array_equal(drawn, multiplicities(7, 500, seed=3))
+    assert (drawn != multiplicities(7, 500, seed=4)).any()
+
+
+def test_interval_computed_by_hand():
+    low, high = interval(np.arange(101), level=0.9)
+    assert (low, high) == pytest.approx((5, 95))
+    assert interval([1.0, np.nan, 1.0]) == (1.0, 1.0)
+    assert interval([np.nan]) == (None, None)
+
+
+def test_mean_interval_equals_the_loop_over_drawn_groups():
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 5, 60)
+    values = rng.random(60)
+    expected = []
+    for drawn in multiplicities(5, 300, seed=9):
+        members = [v for g in range(5) for _ in range(drawn[g]) for v in values[groups == g]]
+        expected.append(np.mean(members))
+    low, high = mean_interval(values, groups, resamples=300, seed=9)
+    assert (low, high) == pytest.approx(tuple(np.quantile(expected, [0.025, 0.975])))
+
+
+def test_interval_covers_the_true_mean_as_often_as_it_says():
+    rng = np.random.default_rng(5)
+    covered = 0
+    for trial in range(200):
+        low, high = mean_interval(rng.normal(size=50), resamples=300, seed=trial)
+        covered += low < 0 < high
+    assert 0.89 <= covered / 200 <= 0.99
+
+
+def test_groups_widen_the_interval_when_their_items_agree():
+    values = np.repeat(np.random.default_rng(1).normal(size=20), 30)
+    groups = np.repeat(np.arange(20), 30)
+    wide, narrow = mean_interval(values, groups), mean_interval(values)
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+
+
+def test_one_group_has_no_interval():
+    assert mean_interval([0.5]) == (None, None)
+    assert mean_interval([0.5, 0.7], ["a", "a"]) == (None, None)
+    with pytest.raises(ValueError, match="nothing"):
+        multiplicities(0, 5)
+
+
+# A similarity that is known is found; angles have all their digits.
+
+
+def _turn(axis: int, degrees: float) -> np.ndarray:
+    c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    matrix = np.eye(3)
+    i, j = [k for k in range(3) if k != axis]
+    matrix[i, i] = matrix[j, j] = c
+    matrix[i, j], matrix[j, i] = -s, s
+    return matrix
+
+
+def test_a_known_similarity() -> None:
+    points = np.random.default_rng(0).normal(size=(7, 3)) * (1, 2, 5)
+    rotation = _turn(0, 20) @ _turn(2, -75)
+    target = 2.5 * points @ rotation.T + (1, -2, 30)
+    found = align(points, target)
+    assert found.scale == pytest.approx(2.5)
+    np.testing.assert_allclose(found.rotation, rotation, atol=1e-12)
+    np.testing.assert_allclose(found.translation, (1, -2, 30), atol=1e-10)
+    np.testing.assert_allclose(found(points), target, atol=1e-10)
+
+
+def test_a_flat_scene_and_a_mirrored_one_give_a_rotation() -> None:
+    flat = np.array([[0.0, 0, 0], [1, 0, 0], [0, 2, 0], [3, 1, 0]])
+    np.testing.assert_allclose(
+        align(flat, 2 * flat @ _turn(1, 30).T).rotation, _turn(1, 30), atol=1e-12
+    )
+    points = np.random.default_rng(1).normal(size=(8, 3))
+    found = align(points, points * (1, 1, -1))
+    assert np.linalg.det(found.rotation) == pytest.approx(1)
+
+
+def test_no_other_similarity_is_closer() -> None:
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(6, 3))
+    target = 1.5 * points @ _turn(1, 40).T + rng.normal(size=(6, 3)) * 0.1
+    best = align(points, target)
+    least = ((best(points) - target) ** 2).sum()
+    for axis in range(3):
+        for degrees in (-1.0, 1.0):
+            turned = best.rotation @ _turn(axis, degrees)
+            moved = best.scale * points @ turned.T
+            moved += (target - moved).mean(0)  # the best translation of this rotation
+            assert ((moved - target) ** 2).sum() > least
+    for factor in (0.99, 1.01):
+        moved = factor * best.scale * points @ best.rotation.T
+        moved += (target - moved).mean(0)
+        assert ((moved - target) ** 2).sum() > least
+
+
+def test_what_cannot_be_aligned() -> None:
+    line = np.arange(12.0).reshape(4, 3)
+    with pytest.raises(ValueError, match="one line"):
+        align(line, line)
+    with pytest.raises(ValueError, match="N >= 3"):
+        align(line[:2], line[:2])
+
+
+@pytest.mark.parametrize("degrees", [0.0, 1e-6, 0.5, 90.0, 179.0])
+def test_angles_between_rotations(degrees: float) -> None:
+    base = _turn(0, 33) @ _turn(1, 12)
+    angle = rotation_angle([base @ _turn(2, degrees)], [base])
+    np.testing.assert_allclose(angle, [degrees], rtol=1e-6, atol=1e-10)
+
+
+def metrics(true, false):
+    distances = np.concatenate([true, false])
+    labels = np.arange(len(distances)) < len(true)
+    return (
+        roc_auc(distances, labels),
+        average_precision_trapezoid(distances, labels),
+        average_precision_at_hits(distances, labels),
+    )
+
+
+@pytest.mark.parametrize("levels", [1, 4, 100_000])
+def test_whole_weights_are_repetitions(levels):
+    rng = np.random.default_rng(levels)
+    true = rng.integers(0, levels, 60).astype(np.float32)
+    false = (rng.integers(0, levels, 90) + levels // 5).astype(np.float32)
+    ranking = PooledRanking(true, false)
+    for trial in range(4):
+        often_true = rng.integers(0, 4, 60) if trial else np.ones(60, int)
+        often_false = rng.integers(0, 4, 90) if trial else np.ones(90, int)
+        weights = (
+            often_true[ranking.true_order].astype(float),
+            cumulated(often_false[ranking.false_order].astype(float)),
+        )
+        expected = metrics(np.repeat(true, often_true), np.repeat(false, often_false))
+        found = (ranking.auc(*weights), *ranking.average_precision(*weights))
+        assert found == pytest.approx(expected)
+
+
+def test_nothing_to_score_is_nan():
+    ranking = PooledRanking(np.ones(2, np.float32), np.ones(3, np.float32))
+    ones, zeros = cumulated(np.ones(3)), cumulated(np.zeros(3))
+    assert np.isnan(ranking.auc(np.zeros(2), ones))
+    assert np.isnan(ranking.auc(np.ones(2), zeros))
+    assert np.isnan(ranking.average_precision(np.zeros(2), ones)).all()
+    assert ranking.average_precision(np.ones(2), zeros) == (1, 1)
+
+
+@pytest.mark.parametrize("inter", [False, True])
+def test_a_resample_of_sequences_repeats_their_pairs(inter):
+    rng = np.random.default_rng(5)
+    true_rows, false_rows = np.zeros((50, 6), np.int32), np.zeros((70, 6), np.int32)
+    for rows in (true_rows, false_rows):
+        rows[:, 0] = rows[:, 3] = rng.integers(0, 3, len(rows))
+    if inter:
+        false_rows[:, 3] = rng.integers(0, 3, 70)
+    true, false = (rng.integers(low, 12, n).astype(np.float32) for low, n in ((0, 50), (3, 70)))
+    weights = np.array([[1, 1, 1], [2, 1, 0], [0, 0, 3]])
+    scores = pooled_scores(true, true_rows, false, false_rows, weights)
+    for weight, found in zip(weights, scores, strict=True):
+        often_false = weight[false_rows[:, 0]]
+        if inter:
+            often_false = often_false * weight[false_rows[:, 3]]
+        often_true = weight[true_rows[:, 0]]
+        repeated = np.repeat(false, often_false)
+        auc, _, _ = metrics(np.repeat(true, often_true), repeated)
+        _, trapezoid, hits = metrics(np.repeat(true[:10], often_true[:10]), repeated)
+        assert found == pytest.approx([auc, trapezoid, hits])

@@ -10,11 +10,13 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.bench.alignment import align  # noqa: E402
-from hardnet.bench.sfm import COLMAP, compare, pose_errors  # noqa: E402
-from hardnet.bench.sfm_truth import (  # noqa: E402
+from hardnet.bench.metrics import align  # noqa: E402
+from hardnet.bench.sfm import (  # noqa: E402  # noqa: E402
+    COLMAP,
     Pose,
+    compare,
     pinhole,
+    pose_errors,
     read_camera,
     read_poses,
     read_scene,

@@ -297,7 +297,7 @@ def test_names_in_hdf5_stay_inside(command: Hardnet, place: Path) -> None:
 @pytest.mark.parametrize("name", ["../photos/coins.png", "a/../../x.png", "/etc/x.png"])
 def test_colmap(command: Hardnet, place: Path, name: str) -> None:
     pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
-    from hardnet.bench.sfm_truth import read_poses
+    from hardnet.bench.sfm import read_poses
     from hardnet.sfm.mapping import MapperSettings, build_models
 
     model = place / "model"

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.repeatability import repeatability
+from hardnet.bench.pairs import repeatability
 from hardnet.detectors import mser
 from hardnet.frames import centres
 

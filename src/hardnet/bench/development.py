@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet import detectors
-from hardnet.bench.bootstrap import MEAN_RESAMPLES, Interval, interval, multiplicities
+from hardnet.bench.metrics import MEAN_RESAMPLES, Interval, interval, multiplicities
 from hardnet.bench.store import Store
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 

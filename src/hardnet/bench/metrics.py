@@ -4,12 +4,16 @@ A descriptor orders candidate pairs by distance. Everything here takes the dista
 the pairs are true, and no result depends on the order in which the pairs are listed: pairs of equal
 distance are accepted together. Published code sorts instead and lets the sort decide such ties,
 which lets a descriptor that maps everything to one point score anything between 0 and 1.
+
+Then what several benchmarks share: intervals of the bootstrap, rankings that are scored under many
+weights with one sort, and how far cameras are from the true ones.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -175,3 +179,202 @@ def _check(
     if not np.isfinite(distance).all():
         raise ValueError("distances contain NaN or infinity")
     return distance, label
+
+
+LEVEL = 0.95
+"""Share of the resamples inside an interval."""
+MEAN_RESAMPLES = 1000
+"""For means, which cost nothing."""
+POOLED_RESAMPLES = 200
+"""For scores of a pooled ranking, each a pass over all pairs."""
+
+Interval = tuple[float | None, float | None]
+"""(low, high); (None, None) where fewer than two groups leave nothing to draw."""
+
+
+def multiplicities(groups: int, resamples: int, seed: int = 0) -> NDArray[np.int64]:
+    """How often each group is in each resample: (resamples, groups), every row sums to groups.
+
+    Patches of one sequence resemble each other, so the sequence is what is drawn again, with
+    replacement, and not the patch: an interval over patches would be far too narrow.
+    """
+    if groups < 1:
+        raise ValueError("there is nothing to draw from")
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(groups, np.full(groups, 1 / groups), size=resamples)
+
+
+def interval(scores: ArrayLike, level: float = LEVEL) -> Interval:
+    """The middle ``level`` of the scores of the resamples, (R,).
+
+    Resamples in which nothing could be scored are NaN and do not count.
+    """
+    values = np.asarray(scores, np.float64)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return None, None
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def mean_interval(
+    values: ArrayLike,
+    groups: ArrayLike | None = None,
+    resamples: int = MEAN_RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Interval of the mean of ``values`` when whole groups are drawn again.
+
+    Args:
+        values: (N,) one score per item.
+        groups: (N,) the group of each item, any labels; default: every item is a group.
+        resamples: how many.
+        seed: the same seed gives the same interval.
+    """
+    value = np.asarray(values, np.float64)
+    labels = np.arange(len(value)) if groups is None else np.asarray(groups)
+    _, member = np.unique(labels, return_inverse=True)
+    sums, counts = np.bincount(member, value), np.bincount(member)
+    if len(sums) < 2:
+        return None, None
+    drawn = multiplicities(len(sums), resamples, seed)
+    return interval((drawn @ sums) / (drawn @ counts))
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """x -> scale * rotation @ x + translation.
+
+    Attributes:
+        scale: positive.
+        rotation: (3, 3), determinant 1.
+        translation: (3,).
+    """
+
+    scale: float
+    rotation: Floats
+    translation: Floats
+
+    def __call__(self, points: ArrayLike) -> Floats:
+        """(N, 3) -> (N, 3)."""
+        moved: Floats = self.scale * np.asarray(points, np.float64) @ self.rotation.T
+        return moved + self.translation
+
+
+def align(source: ArrayLike, target: ArrayLike) -> Similarity:
+    """The similarity that brings source points closest to target points (Umeyama 1991).
+
+    All points count, none is taken for an outlier: a camera that is far off shall show.
+
+    Args:
+        source: (N, 3), N >= 3, not all on one line.
+        target: (N, 3), the same points.
+    """
+    x, y = np.asarray(source, np.float64), np.asarray(target, np.float64)
+    if x.shape != y.shape or x.ndim != 2 or x.shape[1] != 3 or len(x) < 3:
+        raise ValueError(f"need (N, 3) and (N, 3) points, N >= 3; got {x.shape} and {y.shape}")
+    x_mean, y_mean = x.mean(0), y.mean(0)
+    covariance = (y - y_mean).T @ (x - x_mean) / len(x)
+    u, singular, vt = np.linalg.svd(covariance)
+    sign = np.array([1.0, 1.0, np.sign(np.linalg.det(u) * np.linalg.det(vt))])  # no mirror image
+    rotation = u @ np.diag(sign) @ vt
+    variance = ((x - x_mean) ** 2).sum() / len(x)
+    if singular[1] <= 1e-12 * singular[0] or variance == 0:
+        raise ValueError("points on one line do not determine a rotation")
+    scale = float(singular @ sign / variance)
+    return Similarity(scale, rotation, y_mean - scale * rotation @ x_mean)
+
+
+def rotation_angle(a: ArrayLike, b: ArrayLike) -> Floats:
+    """(N,) degrees between rotations (N, 3, 3) and (N, 3, 3)."""
+    relative = np.asarray(a, np.float64) @ np.swapaxes(np.asarray(b, np.float64), -1, -2)
+    # From the chord, not the trace: the cosine of a small angle has no digits left.
+    chord = np.linalg.norm(relative - np.eye(3), axis=(-2, -1))
+    angle: Floats = np.rad2deg(2 * np.arcsin(np.clip(chord / np.sqrt(8), 0, 1)))
+    return angle
+
+
+Weights = NDArray[np.float64]
+
+
+def precisions(
+    right_before: NDArray[Any],
+    right_within: NDArray[Any],
+    wrong_before: NDArray[Any],
+    wrong_within: NDArray[Any],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Contribution of each right answer to the average precision, trapezoid and at hits.
+
+    From what is strictly nearer than it ("before") and at most as far ("within"): in this form many
+    resamples need only one sort, and a retrieval needs none.
+
+    Args:
+        right_before: (...) right answers strictly nearer than this one, a whole number as are all.
+        right_within: (...) right answers at most as far, itself included.
+        wrong_before: (...) wrong answers strictly nearer.
+        wrong_within: (...) wrong answers at most as far.
+
+    Returns:
+        trapezoid (...), hits (...): their means over all right answers are the two conventions.
+    """
+    after: NDArray[np.float64] = right_within / np.maximum(right_within + wrong_within, 1)
+    accepted = right_before + wrong_before
+    before = right_before / np.maximum(accepted, 1)
+    before[accepted == 0] = 1  # the curve starts at precision 1
+    return (before + after) / 2, after
+
+
+class PooledRanking:
+    """True and false pairs in one ranking, sorted once, scored under any whole weights.
+
+    Weights are given in the order of the sort, those of the false pairs as their sums:
+    ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
+    """
+
+    def __init__(self, true: NDArray[np.float32], false: NDArray[np.float32]) -> None:
+        """Distances (P,) of true and (N,) of false pairs."""
+        self.true_order, self.false_order = np.argsort(true), np.argsort(false)
+        true, false = true[self.true_order], false[self.false_order]
+        self._before = np.searchsorted(false, true, "left")
+        self._within = np.searchsorted(false, true, "right")
+        self._ends = np.flatnonzero(np.append(true[1:] != true[:-1], True))
+        self._tie_sizes = np.diff(self._ends, prepend=-1)
+
+    def auc(self, true_weights: Weights, false_sums: Weights) -> float:
+        """ROC AUC; NaN if the pairs of a kind weigh nothing."""
+        total = 2 * true_weights.sum() * false_sums[-1]
+        if not total:
+            return np.nan
+        lost = _dot(true_weights, np.take(false_sums, self._before))
+        lost += _dot(true_weights, np.take(false_sums, self._within))
+        return 1 - lost / float(total)
+
+    def average_precision(self, true_weights: Weights, false_sums: Weights) -> tuple[float, float]:
+        """Average precision by trapezoids and at hits; NaN if the true pairs weigh nothing."""
+        right = cumulated(true_weights)
+        if not right[-1]:
+            return np.nan, np.nan
+        within = right[self._ends + 1]
+        trapezoid, hits = precisions(
+            np.repeat(np.append(0.0, within[:-1]), self._tie_sizes),
+            np.repeat(within, self._tie_sizes),
+            np.take(false_sums, self._before),
+            np.take(false_sums, self._within),
+        )
+        total = float(right[-1])
+        return _dot(true_weights, trapezoid) / total, _dot(true_weights, hits) / total
+
+
+def cumulated(weights: Weights) -> Weights:
+    """(N,) -> (N + 1,): the sum of the first k."""
+    out = np.zeros(len(weights) + 1)
+    np.cumsum(weights, out=out[1:])
+    return out
+
+
+def _dot(a: Weights, b: Weights) -> float:
+    # Not a @ b: the threads of BLAS would fight with those that score resamples side by side.
+    return float(np.einsum("i,i", a, b))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.bench.alignment import rotation_angle
 from hardnet.bench.development import Floats, Photos, Scores, Setup, role, totals
-from hardnet.bench.sfm_truth import CAMERAS, read_scene
-from hardnet.bench.sfm_truth import MODEL as GROUND_TRUTH
+from hardnet.bench.metrics import rotation_angle
+from hardnet.bench.sfm import CAMERAS, read_scene
+from hardnet.bench.sfm import MODEL as GROUND_TRUTH
 from hardnet.errors import HardnetError
 from hardnet.images import read_image
 from hardnet.matching.geometry import Geometry, Pose, estimate, relative_pose, sampson_error

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hardnet.bench.development import SAME_PLACE, Floats, Photos, Scores, Setup, role, totals
 from hardnet.bench.metrics import average_precision_at_hits
-from hardnet.bench.repeatability import MAX_OVERLAP_ERROR, overlap_errors
+from hardnet.bench.pairs import MAX_OVERLAP_ERROR, overlap_errors
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images
 from hardnet.matching.distances import distance_matrix

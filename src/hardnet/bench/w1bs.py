@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.bench.bootstrap import MEAN_RESAMPLES, Interval, interval, multiplicities
-from hardnet.bench.metrics import average_precision_at_hits, average_precision_trapezoid
+from hardnet.bench.metrics import (
+    MEAN_RESAMPLES,
+    Interval,
+    average_precision_at_hits,
+    average_precision_trapezoid,
+    interval,
+    multiplicities,
+)
 from hardnet.errors import HardnetError
 from hardnet.matching.distances import two_nearest
 

@@ -67,9 +67,8 @@ def hpatches(
     The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
     """
     from hardnet.bench.hpatches import run
-    from hardnet.bench.hpatches.score_cache import stored_scores
-    from hardnet.bench.hpatches.source import describe_all, open_source, write_all
-    from hardnet.bench.hpatches.tasks import prepare
+    from hardnet.bench.hpatches.lists import prepare
+    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
     from hardnet.bench.store import Store
     from hardnet.descriptors import parse_specs
     from hardnet.patchsets.catalogue import require

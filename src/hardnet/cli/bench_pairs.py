@@ -32,9 +32,9 @@ def pairs(
 ) -> None:
     """Correct matches and verified image pairs, in the pipeline of `hardnet match`.
 
-    Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
+    Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_benchmark.json
     """
-    from hardnet.bench import real_pairs
+    from hardnet.bench import pairs as benchmark
     from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.sequences import find_sequences
 
@@ -44,7 +44,7 @@ def pairs(
     contestants = {spec.label: load(spec.spec) for spec in specs}
     total = sum(len(s.targets) for s in chosen) * len(contestants)
     with Stage() as stage:
-        rows = real_pairs.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
+        rows = benchmark.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
     settings = {
         "descriptors": labels(specs),
         "sequences": [s.name for s in chosen],
@@ -53,8 +53,8 @@ def pairs(
     }
     body = {
         "kind": "pairs",
-        "rules": real_pairs.RULES,
-        "total": real_pairs.summarise(rows, "sequence"),
+        "rules": benchmark.RULES,
+        "total": benchmark.summarise(rows, "sequence"),
         "rows": rows,
     }
     finish(body, settings, data, output, json_)

@@ -24,7 +24,7 @@ from hardnet.cli.stage import Stage
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.retrieval.collection import PhotoCollection
+    from hardnet.bench.retrieval.collections import PhotoCollection
 
 LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
 
@@ -95,7 +95,7 @@ def retrieval(
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
     from hardnet.bench.retrieval import run
-    from hardnet.bench.retrieval.feature_store import Extraction
+    from hardnet.bench.retrieval.features import Extraction
     from hardnet.bench.retrieval.photos import (
         CROP_RULE,
         SPLIT_RULE,
@@ -163,7 +163,12 @@ def retrieval(
 def _read(
     data: Path, layout: str, labels_file: Path | None, objects: str | None
 ) -> PhotoCollection:
-    from hardnet.bench.retrieval import labelled, oxford, revisited
+    from hardnet.bench.retrieval.collections import (
+        read_labels,
+        read_oxford,
+        read_revisited,
+        read_ukbench,
+    )
 
     if layout not in LAYOUTS:
         raise HardnetError(f"no --layout {layout!r}: choose {', '.join(LAYOUTS)}")
@@ -172,12 +177,12 @@ def _read(
     if labels_file is not None and layout != "labels":
         raise HardnetError("--labels is for --layout labels: leave it out")
     if layout == "oxford":
-        return oxford.read(data)
+        return read_oxford(data)
     if layout == "revisited":
-        return revisited.read(data)
+        return read_revisited(data)
     if layout == "labels":
-        return labelled.read_labels(data, labels_file)
-    return labelled.read_ukbench(data, None if objects is None else _range(objects))
+        return read_labels(data, labels_file)
+    return read_ukbench(data, None if objects is None else _range(objects))
 
 
 def _range(text: str) -> range:

@@ -53,7 +53,7 @@ def sfm(
     Example: hardnet bench sfm data/sfm/lund-door data/sfm/fountain-P11 -o results/sfm.json
     """
     from hardnet.bench import sfm as benchmark
-    from hardnet.bench.sfm_truth import read_scene
+    from hardnet.bench.sfm import read_scene
     from hardnet.descriptors import parse_specs
     from hardnet.detectors import load as load_detector
     from hardnet.sfm.colmap import require_pycolmap

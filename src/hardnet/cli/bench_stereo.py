@@ -77,11 +77,9 @@ def stereo(
 
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
-    from hardnet.bench.stereo import protocol as protocols
-    from hardnet.bench.stereo import rules
-    from hardnet.bench.stereo.run import compare, label_of
+    from hardnet.bench.stereo.rules import rule_by_name, summarise
+    from hardnet.bench.stereo.run import Protocol, compare, label_of, strategy_by_name
     from hardnet.bench.stereo.sets import conventions, open_sets
-    from hardnet.bench.stereo.summary import summarise
     from hardnet.descriptors import load, parse_specs
 
     if not sets:
@@ -94,12 +92,12 @@ def stereo(
         _check(opened)
         return
     check_output(output)
-    chosen = rules.by_name(rule)
-    setup = protocols.Protocol(
+    chosen = rule_by_name(rule)
+    setup = Protocol(
         keypoints=keypoints,
         upright=upright,
         model=model,  # type: ignore[arg-type]  # Protocol says which there are
-        strategy=protocols.strategy_by_name(strategy, ratio),
+        strategy=strategy_by_name(strategy, ratio),
     )
     found_by = detector_names(detectors)
     specs = parse_specs(descriptors)

@@ -9,7 +9,8 @@ import pytest
 
 from hardnet.bench import brown
 from hardnet.bench.experiments.held_out import open_held_out
-from hardnet.bench.hpatches import matching, tasks
+from hardnet.bench.hpatches import matching
+from hardnet.bench.hpatches.lists import prepare
 from hardnet.descriptors.base import resize_patches, unit_rows
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
@@ -38,7 +39,7 @@ def test_brown_scores_are_those_of_the_benchmark(sets: Path) -> None:
 def test_matching_scores_are_those_of_the_benchmark(sets: Path) -> None:
     hpatches = read_hpatches(sets / "sequences")
     counts = {name: sequence.count for name, sequence in hpatches.sequences.items()}
-    lists = tasks.prepare("full", tuple(counts), counts, chosen=("matching",))
+    lists = prepare("full", tuple(counts), counts, chosen=("matching",))
 
     def lookup(name: str, tag: str) -> np.ndarray:
         return blocks(resize_patches(hpatches.sequences[name].patches(tag), 32))

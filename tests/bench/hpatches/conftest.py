@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.tasks import Tasks
+from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
 from hardnet.patchsets.hpatches import TAGS
 
 COUNTS = {"v_wall": 23, "i_night": 14, "i_dawn": 31, "v_graf": 9}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench.hpatches import matching, retrieval, verification
-from hardnet.bench.hpatches.drawing import RetrievalLists
+from hardnet.bench.hpatches.lists import RetrievalLists
 from hardnet.errors import HardnetError
 
 LEVELS = {"easy": "e", "hard": "h", "tough": "t"}

@@ -1,10 +1,17 @@
+from __future__ import annotations
+
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hardnet.bench.bootstrap import mean_interval
-from hardnet.bench.hpatches.run import Settings, combine, evaluate
+from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
+from hardnet.bench.hpatches.run import FOLDER, Settings, combine, evaluate, stored_scores
+from hardnet.bench.metrics import mean_interval
+from hardnet.errors import HardnetError
 
 SETTINGS = Settings(mean_resamples=50, pooled_resamples=20)
 
@@ -102,3 +109,63 @@ def test_several_descriptors_in_one_file(perfect, blind, tasks):
         combine([a, b | {"lists": {}}])
     with pytest.raises(ValueError, match="unknown task"):
         evaluate("mine", perfect, tasks, Settings(("stereo",)))
+
+
+# Scores are used again only for the same descriptors, lists and settings.
+
+
+@pytest.fixture
+def small() -> Tasks:
+    counts = (12, 9)
+    lists = draw_pairs(counts, 20), draw_retrieval(counts)
+    return Tasks("full", ("v_a", "v_b"), counts, *lists, {"pairs": "drawn", "retrieval": "drawn"})
+
+
+class Counter:
+    """Gives other scores at every call, so that a stored answer is recognised."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, Any]:
+        self.calls += 1
+        return {"score": self.calls / 3}
+
+
+def test_the_same_question_is_answered_once(tmp_path: Path, small: Tasks) -> None:
+    compute = Counter()
+    for _ in range(3):
+        assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 1 / 3}
+    assert compute.calls == 1
+
+
+def test_other_descriptors_lists_or_settings_are_another_question(
+    tmp_path: Path, small: Tasks
+) -> None:
+    compute = Counter()
+    other = small.pairs.inter.copy()
+    other[3, 5] += np.int32(1 if other[3, 5] == 0 else -1)
+    for identity, lists, settings in [
+        ("net", small, Settings()),
+        ("other net", small, Settings()),
+        ("net", small, Settings(tasks=["matching"])),
+        ("net", replace(small, pairs=replace(small.pairs, inter=other)), Settings()),
+        ("net", replace(small, names=("v_b", "v_a")), Settings()),
+    ]:
+        stored_scores(tmp_path, identity, lists, settings, compute)
+    assert compute.calls == 5
+
+
+def test_a_broken_file_is_computed_again(tmp_path: Path, small: Tasks) -> None:
+    compute = Counter()
+    stored_scores(tmp_path, "net", small, Settings(), compute)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    path.write_text('{"score": 0.')
+    assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
+    assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
+
+
+def test_a_store_that_cannot_be_written_is_named(tmp_path: Path, small: Tasks) -> None:
+    (tmp_path / FOLDER).write_text("a file in the way")
+    with pytest.raises(HardnetError, match="--store"):
+        stored_scores(tmp_path, "net", small, Settings(), Counter())

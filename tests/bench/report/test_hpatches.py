@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench.hpatches import run
-from hardnet.bench.hpatches.drawing import draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.tasks import Tasks
+from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
 from hardnet.bench.report import tables
 from hardnet.bench.report.hpatches import TASKS, headline
 

@@ -1,7 +1,17 @@
-import pytest
+import math
 
-from hardnet.bench.retrieval.collection import Judgement, Question
-from hardnet.bench.retrieval.judging import judge
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from hardnet.bench.retrieval.collections import Judgement, Question
+from hardnet.bench.retrieval.judging import (
+    average_precision,
+    judge,
+    mean_ap,
+    ns_score,
+    trapezoid_ap,
+)
 
 
 def question(name, group, positives, same=""):
@@ -34,3 +44,80 @@ def test_queries_without_positives_do_not_count_and_ns_needs_its_own_truth():
     assert scores["ap"] == {"others": [1.0, None]}
     assert scores["ns"] is None
     assert judge(questions[1:], ["a"])["map"] == {"others": None}
+
+
+# Against explicit loops, and against numbers computed by hand.
+
+
+def oxford_program(ranking, positives, junk):
+    """The steps of the program that comes with Oxford buildings, one image at a time."""
+    old_recall, old_precision, area = 0.0, 1.0, 0.0
+    hits, seen = 0, 0
+    for image in ranking:
+        if image in junk:
+            continue
+        if image in positives:
+            hits += 1
+        recall = hits / len(positives)
+        precision = hits / (seen + 1)
+        area += (recall - old_recall) * (old_precision + precision) / 2
+        old_recall, old_precision = recall, precision
+        seen += 1
+    return area
+
+
+@pytest.mark.parametrize(
+    ("ranking", "positives", "junk", "expected"),
+    [
+        ("ab", "ab", "", 1.0),
+        ("xa", "a", "", (0 + 1 / 2) / 2),
+        ("axb", "ab", "", (1 + (1 / 2 + 2 / 3) / 2) / 2),
+        ("axxb", "ab", "", (1 + (1 / 3 + 2 / 4) / 2) / 2),
+        ("jjajxb", "ab", "j", (1 + (1 / 2 + 2 / 3) / 2) / 2),  # as if j were not there
+        ("ax", "ab", "", 1 / 2),  # b is never found
+        ("xyz", "ab", "", 0.0),
+        ("", "ab", "", 0.0),
+    ],
+)
+def test_values_computed_by_hand(ranking, positives, junk, expected):
+    assert average_precision(ranking, positives, junk) == pytest.approx(expected)
+    assert oxford_program(ranking, positives, junk) == pytest.approx(expected)
+
+
+def test_any_ranking_equals_the_explicit_loop():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        ranking = rng.permutation(30)[: rng.integers(1, 31)].tolist()
+        kinds = rng.permutation(30)
+        positives = set(kinds[: rng.integers(1, 12)].tolist())
+        junk = set(kinds[12 : 12 + rng.integers(0, 12)].tolist())
+        expected = oxford_program(ranking, positives, junk)
+        assert average_precision(ranking, positives, junk) == pytest.approx(expected)
+
+
+def test_it_is_not_the_average_precision_of_scikit_learn():
+    theirs = average_precision_score([0, 1, 0, 1], [4, 3, 2, 1])
+    ours = average_precision("xayb", "ab")
+    assert theirs == pytest.approx((1 / 2 + 2 / 4) / 2)
+    assert ours == pytest.approx(((0 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2)
+    assert ours < theirs
+
+
+def test_a_query_without_positives_has_no_precision_and_is_left_out_of_the_mean():
+    assert math.isnan(average_precision("abc", "", "a"))
+    assert math.isnan(trapezoid_ap([], 0))
+    assert mean_ap([0.5, float("nan"), 1.0]) == pytest.approx(0.75)
+    assert mean_ap([float("nan")]) is None
+    assert mean_ap([]) is None
+
+
+def test_an_image_that_is_positive_and_junk_is_junk_in_the_ranking_but_still_to_be_found():
+    # The program reads the lists like this; the collections have no such image.
+    assert average_precision("ab", "ab", "a") == pytest.approx(oxford_program("ab", "ab", "a"))
+
+
+def test_ns_counts_the_object_among_the_first_four():
+    assert ns_score("abcd", "abcd") == 4
+    assert ns_score("axbycd", "abcd") == 2
+    assert ns_score("xyzwabcd", "abcd") == 0
+    assert ns_score("ab", "abcd") == 2

@@ -11,10 +11,9 @@ pytest.importorskip("faiss")
 
 from hardnet import descriptors
 from hardnet.bench.retrieval import run
-from hardnet.bench.retrieval.collection import Judgement, PhotoCollection, Question
-from hardnet.bench.retrieval.feature_store import Extraction
-from hardnet.bench.retrieval.labelled import read_ukbench
-from hardnet.bench.retrieval.own_index import parse_mode
+from hardnet.bench.retrieval.collections import Judgement, PhotoCollection, Question, read_ukbench
+from hardnet.bench.retrieval.engines import parse_mode
+from hardnet.bench.retrieval.features import Extraction
 from hardnet.bench.retrieval.photos import Photo, crops
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, to_grey, write_image

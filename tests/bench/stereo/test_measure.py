@@ -1,11 +1,20 @@
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hardnet.bench.stereo.measure import measure
-from hardnet.patchsets.image_pairs import ImagePair
+from hardnet.bench.stereo.measure import (
+    auc_lines,
+    auc_steps,
+    corner_error,
+    eight_point,
+    measure,
+    share_within,
+    symmetric_distance,
+)
+from hardnet.patchsets.image_pairs import ImagePair, find_pairs
 
 TRUTH = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
 SIDEWAYS = np.array([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])
@@ -98,3 +107,144 @@ def test_no_matches_at_all():
         matches = made_up([], [], None, None)
         found = measure(matches, ImagePair("p", *IMAGES, **truth))
         assert (found.tentative, found.inliers) == (0, 0)
+
+
+RNG = np.random.default_rng(5)
+SIZE = (101, 51)
+
+
+def test_shares_by_hand():
+    found = share_within([0.5, 1, 2.5, np.inf, np.nan], (1, 2, 3))
+    np.testing.assert_allclose(found, [0.4, 0.4, 0.6])
+    np.testing.assert_array_equal(share_within([], (1, 2)), [0, 0])
+
+
+def test_shares_as_a_loop():
+    errors = RNG.exponential(4, 57)
+    found = share_within(errors)
+    for t in range(1, 11):
+        assert found[t - 1] == pytest.approx(sum(e <= t for e in errors) / 57)
+
+
+def test_steps_by_hand():
+    # Errors 1 and 2 of limit 4 leave 3/4 and 2/4 of the thresholds; a failed pair leaves none.
+    assert auc_steps([1, 2, np.inf, 7], 4) == pytest.approx((0.75 + 0.5) / 4)
+    assert auc_steps([0, 0], 3) == 1
+    assert auc_steps([np.inf], 3) == 0
+
+
+def test_lines_by_hand():
+    # (0, 0) - (1, .5) - (2, 1) - (4, 1): areas .25 + .75 + 2, over 4.
+    assert auc_lines([1, 2], 4) == pytest.approx(3 / 4)
+    assert auc_lines([np.inf, np.inf], 4) == 0
+
+
+@pytest.mark.parametrize("limit", [3, 5, 10])
+def test_both_areas_as_loops_over_pieces(limit):
+    errors = np.append(RNG.exponential(5, 23), [np.inf, np.inf])
+    # Steps: between two neighbouring errors the share is constant.
+    ends = sorted([0.0, *(e for e in errors if e < limit), limit])
+    total = 0.0
+    for left, right in pairwise(ends):
+        total += (right - left) * sum(e <= left for e in errors) / len(errors)
+    assert auc_steps(errors, limit) == pytest.approx(total / limit)
+    # Lines: between two neighbouring errors the share rises by 1 / N.
+    total = 0.0
+    for left, right in pairwise(ends):
+        low = sum(e <= left for e in errors) / len(errors)
+        high = low if right == limit else low + 1 / len(errors)
+        total += (right - left) * (low + high) / 2
+    assert auc_lines(errors, limit) == pytest.approx(total / limit)
+    assert 0 <= auc_lines(errors, limit) - auc_steps(errors, limit) <= 1 / len(errors)
+
+
+def test_a_finely_sampled_area_is_the_exact_one():
+    errors = RNG.exponential(3, 40)
+    thresholds = (np.arange(100_000) + 0.5) / 100_000 * 5
+    sampled = np.mean([(errors <= t).mean() for t in thresholds[::50]])
+    assert auc_steps(errors, 5) == pytest.approx(sampled, abs=1e-3)
+
+
+def test_corner_error_by_hand():
+    shift = np.array([[1.0, 0, 3], [0, 1, 4], [0, 0, 1]])
+    assert corner_error(shift, np.eye(3), SIZE) == pytest.approx(5)
+    assert corner_error(shift * -7, np.eye(3), SIZE) == pytest.approx(5)  # scale and sign are free
+    # Twice as wide: the two right corners, at x = 100, move by 100.
+    wide = np.diag([2.0, 1, 1])
+    assert corner_error(wide, np.eye(3), SIZE) == pytest.approx(50)
+
+
+def test_behind_the_camera():
+    behind = np.array([[1.0, 0, 0], [0, 1, 0], [-0.02, 0, 1]])  # x = 100 has depth -1
+    assert corner_error(behind, np.eye(3), SIZE) == np.inf
+    assert corner_error(np.eye(3), behind, SIZE) is None
+
+
+EPIPOLAR_RNG = np.random.default_rng(3)
+
+
+def two_views(count=30, noise=0.0):
+    """Points of a scene with depth in two cameras: (K, 2) each, and the true F."""
+    points = EPIPOLAR_RNG.uniform([-2, -2, 6], [2, 2, 10], (count, 3))
+    intrinsics = np.array([[700.0, 0, 400], [0, 700, 300], [0, 0, 1]])
+    angle = 0.2
+    turn = np.array(
+        [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
+    )
+    shift = np.array([-1.5, 0.2, 0.3])
+    a = points @ intrinsics.T
+    b = (points @ turn.T + shift) @ intrinsics.T
+    cross = np.array([[0, -shift[2], shift[1]], [shift[2], 0, -shift[0]], [-shift[1], shift[0], 0]])
+    inverse = np.linalg.inv(intrinsics)
+    truth = inverse.T @ cross @ turn @ inverse
+    a, b = a[:, :2] / a[:, 2:], b[:, :2] / b[:, 2:]
+    return a, b + EPIPOLAR_RNG.normal(size=b.shape) * noise, truth
+
+
+def test_exact_points_give_the_true_matrix():
+    a, b, truth = two_views()
+    found = eight_point(a, b)
+    truth = truth / np.linalg.norm(truth)
+    assert np.abs(found - truth * np.sign((found * truth).sum())).max() < 1e-8
+    assert np.linalg.svd(found)[1][2] < 1e-12
+
+
+def test_noisy_points_give_a_matrix_near_them():
+    a, b, _ = two_views(60, noise=0.5)
+    found = eight_point(a, b)
+    assert np.linalg.svd(found)[1][2] < 1e-12
+    assert np.median(symmetric_distance(found, a, b)) < 1.0
+    clean_a, clean_b, _ = two_views(200)
+    assert np.median(symmetric_distance(found, clean_a, clean_b)) < 1.0
+
+
+def test_the_distance_by_hand():
+    # A camera that moves along x: epipolar lines are the rows, b_y = a_y.
+    sideways = np.array([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])
+    a = np.array([[10.0, 20], [5, 5]])
+    b = np.array([[70.0, 23], [9, 5]])
+    # 3 px from the line in b and 3 px in a: sqrt(9 + 9).
+    np.testing.assert_allclose(symmetric_distance(sideways, a, b), [np.sqrt(18), 0], atol=1e-12)
+
+
+def test_the_distance_as_a_loop_over_lines():
+    a, b, truth = two_views(10, noise=3.0)
+    for scale in (1.0, -250.0):
+        found = symmetric_distance(truth * scale, a, b)
+        for k in range(10):
+            x, y = np.array([*a[k], 1]), np.array([*b[k], 1])
+            in_b, in_a = truth @ x, truth.T @ y
+            first = abs(in_b @ y) / np.hypot(in_b[0], in_b[1])
+            second = abs(in_a @ x) / np.hypot(in_a[0], in_a[1])
+            assert found[k] == pytest.approx(np.hypot(first, second))
+
+
+def test_held_out_errors_are_those_that_wxbs_publishes(data):
+    """A matrix of all points but one, and its symmetric distance to that one."""
+    for pair in find_pairs(data / "wxbs")[1][:6]:
+        published = np.loadtxt(pair.first.parent / "crossval_errors.txt")
+        a, b = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+        for k, expected in enumerate(published):
+            rest = np.arange(len(a)) != k
+            found = symmetric_distance(eight_point(a[rest], b[rest]), a[[k]], b[[k]])
+            assert found[0] == pytest.approx(expected, rel=2e-3, abs=2e-3), (pair.name, k)

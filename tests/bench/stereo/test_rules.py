@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from hardnet.bench.stereo.rules import RULES, by_name
+from hardnet.bench.stereo.rules import RULES, rule_by_name, summarise
 from hardnet.errors import HardnetError
 
 GOOD = {
@@ -50,6 +51,80 @@ def test_what_is_counted_for_the_mean():
 
 def test_the_assumption_is_flagged_and_mistakes_are_named():
     assert "assumption" in RULES["gt-15"].about
-    assert by_name("mods").needed == 15
+    assert rule_by_name("mods").needed == 15
     with pytest.raises(HardnetError, match="gt-15, mods, mods-deep, geometry"):
-        by_name("gt")
+        rule_by_name("gt")
+
+
+def row(pair, descriptor, inliers, error=None, name="EVD", has_corners=True, **fields):
+    return {
+        "set": name,
+        "pair": pair,
+        "truth": "homography",
+        "detector": "dog",
+        "descriptor": descriptor,
+        "tentative": 100,
+        "inliers": inliers + 3,
+        "geometry": "homography",
+        "correct": inliers,
+        "correct_inliers": inliers,
+        "grid_error": 1.0,
+        "corner_error": error,
+        "has_corners": has_corners,
+        "accuracy": [inliers / 100] * 10,
+        "agreement": None,
+    } | fields
+
+
+ROWS = [
+    row("p1", "net", 100, 1.0),
+    row("p2", "net", 20, 2.0),
+    row("p3", "net", 5),
+    row("p1", "sift", 60, 4.0),
+    row("p2", "sift", 14, 40.0),
+    row("p3", "sift", 2),
+]
+
+
+def test_matched_pairs_and_both_means_by_hand():
+    net, sift = summarise(ROWS, RULES["gt-15"])
+    assert (net["matched"], sift["matched"], net["pairs"]) == (2, 1, 3)
+    assert (net["mean_inliers"], sift["mean_inliers"]) == (60, 60)  # the hard pair hides the lead
+    assert (net["common"], net["mean_common"], sift["mean_common"]) == (1, 100, 60)
+    net, sift = summarise(ROWS, RULES["mods"])
+    assert (net["matched"], sift["matched"]) == (2, 2)
+    assert (net["mean_inliers"], sift["mean_inliers"]) == (63, 40)
+
+
+def test_areas_and_accuracy_are_means_over_all_pairs():
+    net, sift = summarise(ROWS, RULES["gt-15"])
+    assert net["auc"]["5"] == pytest.approx((0.8 + 0.6) / 3)
+    assert sift["auc"]["3"] == 0
+    assert net["auc_lines"]["5"] > net["auc"]["5"]
+    np.testing.assert_allclose(net["accuracy"], [1.25 / 3] * 10, atol=1e-6)
+    assert net["agreement"] is None
+    assert (net["mean_tentative"], net["mean_correct"]) == (100, pytest.approx(125 / 3))
+
+
+def test_pairs_of_a_sequence_are_drawn_together():
+    pairs = [f"{name}-1-{k}" for name in ("graf", "wall") for k in (2, 3, 4)]
+    inliers = dict(zip(pairs, (100, 110, 120, 20, 30, 40), strict=True))
+    (net,) = summarise([row(p, "net", n, 1.0) for p, n in inliers.items()], RULES["gt-15"])
+    assert net["mean_common"] == 70
+    assert net["common_interval"] == (30, 110)  # a scene alone, never one of its pairs alone
+    assert net["auc_interval"]["5"] == pytest.approx((0.8, 0.8))
+
+
+def test_a_pair_without_defined_corners_is_not_in_the_area():
+    rows = [*ROWS[:2], row("p3", "net", 5, has_corners=False)]
+    (net,) = summarise(rows, RULES["gt-15"])
+    assert net["auc"]["5"] == pytest.approx((0.8 + 0.6) / 2)
+
+
+def test_sets_and_detectors_are_apart_and_nothing_matched_has_no_mean():
+    rows = [*ROWS, row("p1", "net", 3, name="WxBS", agreement=[0.5] * 10, accuracy=None)]
+    rows[-1] |= {"has_corners": False}
+    by_set = {entry["set"]: entry for entry in summarise(rows, RULES["gt-15"])}
+    wxbs = by_set["WxBS"]
+    assert (wxbs["matched"], wxbs["mean_inliers"], wxbs["common"]) == (0, None, 0)
+    assert (wxbs["auc"], wxbs["accuracy"], wxbs["agreement"]) == (None, None, [0.5] * 10)

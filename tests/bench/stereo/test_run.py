@@ -5,11 +5,9 @@ import pytest
 
 import hardnet
 from hardnet.bench.stereo import run
-from hardnet.bench.stereo.kept_rows import KeptRows, pair_digest
-from hardnet.bench.stereo.protocol import Protocol, strategy_by_name
-from hardnet.bench.stereo.rules import RULES
+from hardnet.bench.stereo.rules import RULES, summarise
+from hardnet.bench.stereo.run import KeptRows, Protocol, pair_digest, strategy_by_name
 from hardnet.bench.stereo.sets import open_set
-from hardnet.bench.stereo.summary import summarise
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 

@@ -11,8 +11,8 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.bench.alignment import align, rotation_angle  # noqa: E402
-from hardnet.bench.sfm_truth import read_poses  # noqa: E402
+from hardnet.bench.metrics import align, rotation_angle  # noqa: E402
+from hardnet.bench.sfm import read_poses  # noqa: E402
 from hardnet.errors import HardnetError  # noqa: E402
 from hardnet.interop.colmap import CameraSettings, write_database  # noqa: E402
 from hardnet.interop.colmap.report import database_report  # noqa: E402

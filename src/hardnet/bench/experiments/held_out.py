@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench import brown
-from hardnet.bench.bootstrap import mean_interval
-from hardnet.bench.hpatches import matching, run, tasks
+from hardnet.bench.hpatches import matching, run
+from hardnet.bench.hpatches.lists import Tasks, prepare
+from hardnet.bench.metrics import mean_interval
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.cache import Progress
@@ -51,10 +52,10 @@ class Strips:
         taken = min(self.limit or count, count)
         return first + np.arange(taken, dtype=np.int64) * count // taken
 
-    def tasks(self) -> tasks.Tasks:
+    def tasks(self) -> Tasks:
         """The sequences as the matching benchmark wants them."""
         counts = {name: len(self.rows(name, "ref")) for name in self.counts}
-        return tasks.prepare("full", tuple(counts), counts, chosen=("matching",))
+        return prepare("full", tuple(counts), counts, chosen=("matching",))
 
 
 @dataclass(frozen=True)

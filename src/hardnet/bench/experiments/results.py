@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hardnet.bench.bootstrap import mean_interval
 from hardnet.bench.experiments.grids import Claim, Grid
+from hardnet.bench.metrics import mean_interval
 
 MEASURES = ("matching", "fpr95")
 

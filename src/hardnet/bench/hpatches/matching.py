@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.bootstrap import MEAN_RESAMPLES, mean_interval
-from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
-from hardnet.bench.hpatches.tasks import Tasks
-from hardnet.bench.metrics import average_precision_at_hits, average_precision_trapezoid
+from hardnet.bench.hpatches.lists import Lookup, Progress, Strips, Tasks
+from hardnet.bench.metrics import (
+    MEAN_RESAMPLES,
+    average_precision_at_hits,
+    average_precision_trapezoid,
+    mean_interval,
+)
 from hardnet.matching.distances import two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
 

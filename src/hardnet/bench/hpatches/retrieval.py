@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.bootstrap import MEAN_RESAMPLES, mean_interval
-from hardnet.bench.hpatches.ranking import precisions
-from hardnet.bench.hpatches.strips import Lookup, Progress, Strips
-from hardnet.bench.hpatches.tasks import Tasks, each_and_all
+from hardnet.bench.hpatches.lists import Lookup, Progress, Strips, Tasks, each_and_all
+from hardnet.bench.metrics import MEAN_RESAMPLES, mean_interval, precisions
 from hardnet.errors import HardnetError
 from hardnet.matching.distances import distance_matrix, pair_distances
 from hardnet.patchsets.hpatches import LEVELS, TARGETS

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from hardnet.bench import bootstrap
+import numpy as np
+
+import hardnet
+from hardnet import descriptors
+from hardnet.bench import metrics
+from hardnet.bench.csv_folder import CsvFolder, write_csv
 from hardnet.bench.hpatches import matching, retrieval, verification
-from hardnet.bench.hpatches.strips import Lookup, Progress
-from hardnet.bench.hpatches.tasks import Tasks
+from hardnet.bench.hpatches.lists import Lookup, Progress, Tasks
+from hardnet.bench.store import Store
+from hardnet.errors import HardnetError
+from hardnet.patchsets.cache import replacing
+from hardnet.patchsets.fingerprint import fingerprint
+from hardnet.patchsets.hpatches import TAGS, HPatches
 
 TASKS = ("verification", "matching", "retrieval")
 PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
@@ -25,8 +37,8 @@ class Settings:
     """What can be chosen beside the lists."""
 
     tasks: Sequence[str] = TASKS
-    mean_resamples: int = bootstrap.MEAN_RESAMPLES
-    pooled_resamples: int = bootstrap.POOLED_RESAMPLES
+    mean_resamples: int = metrics.MEAN_RESAMPLES
+    pooled_resamples: int = metrics.POOLED_RESAMPLES
     seed: int = 0
     """Of the resamples."""
 
@@ -91,3 +103,101 @@ def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for rows in (*TASKS, "means"):
             out[rows] = [*out[rows], *result[rows]]
     return out
+
+
+FOLDER = "scores"
+
+
+def stored_scores(
+    folder: Path,
+    identity: str,
+    tasks: Tasks,
+    settings: Settings,
+    compute: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """The results of one descriptor, computed if they are not stored yet.
+
+    Args:
+        folder: of the store.
+        identity: of the descriptors: what made them, of which patches, under which label.
+        tasks: the lists.
+        settings: of the tasks.
+        compute: makes the results.
+    """
+    path = folder / FOLDER / f"{_key(identity, tasks, settings)}.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        pass  # absent, or cut short by a crash of the machine: compute
+    results = compute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_text(json.dumps(results))
+    except OSError as error:
+        raise HardnetError(
+            f"{path.parent} cannot be written ({error.strerror}): choose another with --store"
+        ) from error
+    return results
+
+
+def _key(identity: str, tasks: Tasks, settings: Settings) -> str:
+    digest = hashlib.sha256(
+        json.dumps([hardnet.__version__, identity, asdict(settings), tasks.facts()]).encode()
+    )
+    digest.update(json.dumps([tasks.names, tasks.counts]).encode())
+    for rows in (*vars(tasks.pairs).values(), *vars(tasks.retrieval).values()):
+        digest.update(np.ascontiguousarray(rows).data)
+    return digest.hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Descriptors of a set by strip, and what tells them from all others."""
+
+    lookup: Lookup
+    identity: str
+
+
+def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
+    """The descriptors that ``spec`` names on a set.
+
+    Args:
+        spec: what ``hardnet.descriptors.load`` takes, or a folder of CSV files. A name wins over a
+            folder of that name; ``./name`` is the folder.
+        hpatches: the set.
+        store: of predictions.
+    """
+    data, sequences = fingerprint(hpatches.folder), hpatches.sequences
+    folder = Path(spec)
+    if spec not in descriptors.names() and folder.is_dir():
+        files = CsvFolder(folder)
+        return Source(
+            lambda name, tag: files.get(name, tag, sequences[name].count),
+            f"csv {fingerprint(folder)} of {data}",
+        )
+    if spec.endswith("/"):
+        raise HardnetError(f"there is no folder {spec} of descriptors, SEQUENCE/ref.csv ...")
+    predictions = store.open(descriptors.load(spec), data)
+    return Source(
+        lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
+        f"{predictions.folder.parent.name} of {data}",
+    )
+
+
+def describe_all(
+    source: Source, names: Sequence[str], progress: Callable[[int, int], None]
+) -> None:
+    """Ask for every strip of the sequences ``names`` once: what is missing is described."""
+    strips = [(name, tag) for name in names for tag in TAGS]
+    for done, strip in enumerate(strips, 1):
+        source.lookup(*strip)
+        progress(done, len(strips))
+
+
+def write_all(source: Source, names: Sequence[str], folder: Path) -> None:
+    """Write the descriptors of the sequences ``names`` as CSV files."""
+    for name in names:
+        for tag in TAGS:
+            write_csv(folder, name, tag, source.lookup(name, tag))

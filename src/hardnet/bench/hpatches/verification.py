@@ -14,11 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.bootstrap import POOLED_RESAMPLES, interval, multiplicities
-from hardnet.bench.hpatches.drawing import Rows
-from hardnet.bench.hpatches.ranking import PooledRanking, cumulated
-from hardnet.bench.hpatches.strips import KEPT, Lookup, Progress, Strips
-from hardnet.bench.hpatches.tasks import Tasks, each_and_all
+from hardnet.bench.hpatches.lists import (
+    KEPT,
+    Lookup,
+    Progress,
+    Rows,
+    Strips,
+    Tasks,
+    each_and_all,
+)
+from hardnet.bench.metrics import (
+    POOLED_RESAMPLES,
+    PooledRanking,
+    cumulated,
+    interval,
+    multiplicities,
+)
 from hardnet.matching.distances import pair_distances
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 

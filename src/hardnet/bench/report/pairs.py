@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from hardnet.bench import real_pairs
+from hardnet.bench.pairs import summarise
 from hardnet.bench.report.style import Figures, canvas
 from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, ratio
 
@@ -19,7 +19,7 @@ _COUNTS = {
 
 def tables(results: Results) -> list[Table]:
     """Totals, then correct matches and verified pairs per sequence."""
-    totals = real_pairs.summarise(results["rows"], "sequence")
+    totals = summarise(results["rows"], "sequence")
     counts = [groups["all"] for groups in totals.values()]
     baseline = totals.get(BASELINE, {}).get("all", {}).get("correct")
     columns = [
@@ -46,7 +46,7 @@ def figures(results: Results) -> Figures:
 
 def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
     """Descriptor -> sequence -> one of the counts."""
-    totals = real_pairs.summarise(results["rows"], "sequence")
+    totals = summarise(results["rows"], "sequence")
     return {
         label: {name: float(counts[field]) for name, counts in groups.items() if name != "all"}
         for label, groups in totals.items()

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hardnet.bench.report.style import Figures, canvas, line_style
 from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, interval
 from hardnet.bench.stereo import rules
-from hardnet.bench.stereo.curves import AUC_PIXELS, THRESHOLDS
-from hardnet.bench.stereo.measure import CORRECT_PIXELS
-from hardnet.bench.stereo.summary import summarise
+from hardnet.bench.stereo.measure import AUC_PIXELS, CORRECT_PIXELS, THRESHOLDS
+from hardnet.bench.stereo.rules import summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +60,7 @@ def figures(results: Results) -> Figures:
 
 
 def _rule(results: Results) -> rules.Rule:
-    return rules.by_name(results["rule"]["name"])
+    return rules.rule_by_name(results["rule"]["name"])
 
 
 def _entries(results: Results, rule: rules.Rule | None = None) -> Entries:

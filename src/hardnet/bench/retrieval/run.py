@@ -11,14 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from hardnet.bench.retrieval import asmk_peer
-from hardnet.bench.retrieval.asmk_peer import AsmkIndex
-from hardnet.bench.retrieval.collection import Box, PhotoCollection, Question
-from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore, Progress
+from hardnet.bench.retrieval.collections import Box, PhotoCollection, Question
+from hardnet.bench.retrieval.engines import (
+    ASMK,
+    AsmkIndex,
+    OwnIndex,
+    Photos,
+    parse_mode,
+    require_asmk,
+)
+from hardnet.bench.retrieval.features import (
+    Extraction,
+    FeatureStore,
+    Progress,
+    for_words,
+    trained_words,
+)
 from hardnet.bench.retrieval.judging import judge
-from hardnet.bench.retrieval.own_index import OwnIndex, Photos, parse_mode
 from hardnet.bench.retrieval.photos import Photo, check_names
-from hardnet.bench.retrieval.words import for_words, trained_words
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -41,10 +51,10 @@ class Settings:
 
     Attributes:
         extraction: how keypoints are found; more of them in the photos of the vocabulary, see
-            :func:`~hardnet.bench.retrieval.words.for_words`.
+            :func:`~hardnet.bench.retrieval.features.for_words`.
         longer_side: every photo of the collection is brought to this size; None: as it is.
         words: of the vocabulary.
-        modes: of our search, see :func:`~hardnet.bench.retrieval.own_index.parse_mode`.
+        modes: of our search, see :func:`~hardnet.bench.retrieval.engines.parse_mode`.
         asmk: whether the ``asmk`` package takes part.
         distractors: how many, for each point of the curve; 0 is always there.
         seed: of the vocabulary.
@@ -62,7 +72,7 @@ class Settings:
         for mode in self.modes:
             parse_mode(mode)  # a wrong name shows now, not after an hour
         if self.asmk:
-            asmk_peer.require_asmk()
+            require_asmk()
 
     def counts(self, available: int) -> list[int]:
         """The points of the curve, ascending, at most as many distractors as there are."""
@@ -164,7 +174,7 @@ def _engines(words: Vocabulary, settings: Settings, folder: Path) -> list[_Engin
     engines = [_Engine(settings.modes, own.add, own.rank)]
     if settings.asmk:
         peer = AsmkIndex(words)
-        engines.append(_Engine((asmk_peer.NAME,), peer.add, peer.rank))
+        engines.append(_Engine((ASMK,), peer.add, peer.rank))
     return engines
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import hardnet
-from hardnet.bench.real_pairs import homography_error
-from hardnet.bench.stereo.curves import corner_error, share_within
-from hardnet.bench.stereo.epipolar import eight_point, symmetric_distance
+from hardnet.bench.pairs import homography_error
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.patchsets.image_pairs import ImagePair
+from hardnet.patchsets.sequences import project
 
 CORRECT_PIXELS = 4.0
 """MODS's threshold: a match this near to where the truth puts it (its point, or its epipolar line
 by Sampson's distance) is correct.
 
-An epipolar line is a weak truth: of matches to a random place 3% lie this near to it. And the
-lines of few correspondences are inexact: simulated with the cameras of fountain-P11 at 768 pixels,
-clicks that are 1 px off reject 2% of the right matches if there are 12 (median; 17% in the worst
-tenth) and none if there are 30; clicks that are 2 px off 17% (40%) and 0.2% (4%)."""
+An epipolar line is a weak truth: some matches to a random place lie this near to it, and the lines
+of few correspondences are inexact, so that right matches are rejected."""
 
 
 @dataclass(frozen=True)
@@ -108,3 +106,123 @@ def _errors_of_picked(matches: hardnet.Matches, picked: NDArray[np.float64]) -> 
         return np.full(len(picked), np.inf)
     error = transfer_error if kind == "homography" else symmetric_distance
     return error(model, picked[:, :2], picked[:, 2:])
+
+
+THRESHOLDS = tuple(range(1, 11))
+"""Pixels at which matching accuracy and agreement are given."""
+AUC_PIXELS = (3, 5, 10)
+
+
+def share_within(
+    errors: ArrayLike, thresholds: Sequence[float] = THRESHOLDS
+) -> NDArray[np.float64]:
+    """(T,) share of (N,) errors of at most each threshold; 0 if there are none, NaN never counts.
+
+    The matching accuracy of a pair, when the errors are those of its tentative matches.
+    """
+    values = np.asarray(errors, np.float64)
+    if not len(values):
+        return np.zeros(len(thresholds))
+    return np.asarray((values[:, None] <= np.asarray(thresholds, np.float64)).mean(0))
+
+
+def corner_error(
+    estimate: NDArray[np.float64], truth: NDArray[np.float64], size_a: tuple[int, int]
+) -> float | None:
+    """Mean distance of the four corners of image a under two homographies, in pixels of image b.
+
+    Args:
+        estimate: (3, 3), its sign is free.
+        truth: (3, 3), of positive determinant.
+        size_a: (width, height).
+
+    Returns:
+        Pixels; infinite if the estimate puts a corner behind the camera; None if the truth does,
+        since then no estimate has a corner error.
+    """
+    right, bottom = size_a[0] - 1, size_a[1] - 1
+    corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+    target = project(truth, corners)
+    if not np.isfinite(target).all():
+        return None
+    found = project(estimate * np.sign(np.linalg.det(estimate)), corners)
+    if not np.isfinite(found).all():
+        return float("inf")
+    return float(np.linalg.norm(found - target, axis=1).mean())
+
+
+def auc_steps(errors: ArrayLike, limit: float) -> float:
+    """Mean over thresholds 0..limit of the share of errors below the threshold, exactly.
+
+    The share is a step function of the threshold, so an error e adds the part (1 - e / limit) of
+    the thresholds that lie above it: no sampling of thresholds, no interpolation.
+
+    Args:
+        errors: (N,) pixels, infinite for a pair without an estimate; N at least 1.
+        limit: pixels.
+    """
+    return float(np.clip(1 - np.asarray(errors, np.float64) / limit, 0, 1).mean())
+
+
+def auc_lines(errors: ArrayLike, limit: float) -> float:
+    """The same with straight lines from one sorted error to the next instead of steps.
+
+    So it is done in much of the literature on learned matchers. The curve starts at (0, 0), passes
+    (e_i, i / N) and is level from the last error below the limit; it lies between the steps and
+    1 / N above them.
+    """
+    values = np.sort(np.asarray(errors, np.float64))
+    below = values[values < limit]
+    x = np.array([0.0, *below, limit])
+    y = np.arange(len(below) + 1) / len(values)
+    y = np.append(y, y[-1])
+    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / limit)
+
+
+Points = NDArray[np.float64]
+
+
+def eight_point(a: Points, b: Points) -> NDArray[np.float64]:
+    """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for all points, by least squares.
+
+    Hartley's normalised algorithm: both point sets are moved to their centre and scaled to a mean
+    distance of sqrt(2), so that the least squares of the algebraic error is well conditioned.
+
+    Args:
+        a: (K, 2) points of image a, K at least 8.
+        b: (K, 2) the same points in image b.
+
+    Returns:
+        F of Frobenius norm 1.
+    """
+    to_a, to_b = _normaliser(a), _normaliser(b)
+    x, y = _homogeneous(a) @ to_a.T, _homogeneous(b) @ to_b.T
+    equations = (y[:, :, None] * x[:, None, :]).reshape(-1, 9)
+    matrix = np.linalg.svd(equations)[2][-1].reshape(3, 3)
+    u, s, vt = np.linalg.svd(matrix)
+    matrix = to_b.T @ (u * [s[0], s[1], 0.0]) @ vt @ to_a
+    return np.asarray(matrix / np.linalg.norm(matrix))
+
+
+def symmetric_distance(fundamental: NDArray[np.float64], a: Points, b: Points) -> Points:
+    """(K,) pixels: root of the sum of the squared distances to the epipolar lines in a and in b.
+
+    The measure of the WxBS set (Hartley and Zisserman, 11.10), as its published errors have it:
+    without the square.
+    """
+    lines_b = _homogeneous(a) @ fundamental.T
+    lines_a = _homogeneous(b) @ fundamental
+    algebraic = (_homogeneous(b) * lines_b).sum(1)
+    in_a, in_b = (np.maximum((line[:, :2] ** 2).sum(1), 1e-30) for line in (lines_a, lines_b))
+    distance: Points = np.abs(algebraic) * np.sqrt(1 / in_a + 1 / in_b)
+    return distance
+
+
+def _normaliser(points: Points) -> NDArray[np.float64]:
+    centre = points.mean(0)
+    scale = np.sqrt(2) / max(float(np.linalg.norm(points - centre, axis=1).mean()), 1e-12)
+    return np.array([[scale, 0, -scale * centre[0]], [0, scale, -scale * centre[1]], [0, 0, 1]])
+
+
+def _homogeneous(points: Points) -> Points:
+    return np.hstack([points, np.ones((len(points), 1))])

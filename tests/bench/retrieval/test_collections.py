@@ -11,8 +11,13 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.retrieval import oxford, revisited
-from hardnet.bench.retrieval.average_precision import average_precision
+from hardnet.bench.retrieval.collections import (
+    read_labels,
+    read_oxford,
+    read_revisited,
+    read_ukbench,
+)
+from hardnet.bench.retrieval.judging import average_precision
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, write_image
 
@@ -43,7 +48,7 @@ def oxford_folder(photos, tmp_path_factory):
 
 
 def test_queries_regions_and_lists(oxford_folder):
-    read = oxford.read(oxford_folder)
+    read = read_oxford(oxford_folder)
     assert read.name == oxford_folder.name  # Oxford5k has 55 queries
     assert len(read.images) == 8
     assert [q.name for q in read.questions] == [
@@ -74,27 +79,27 @@ def test_names_of_paris_have_no_prefix(oxford_folder, tmp_path):
     for what in ("good", "ok", "junk"):
         (tmp_path / f"defense_1_{what}.txt").write_text("paris_defense_000605\n")
     (tmp_path / "defense_1_junk.txt").write_text("")
-    read = oxford.read(tmp_path)
+    read = read_oxford(tmp_path)
     assert read.questions[0].image == "defense/paris_defense_000605.jpg"
     assert read.questions[0].box == (0, 0, 1024, 768)
 
 
 def test_a_missing_image_a_missing_list_and_a_broken_line_are_named(oxford_folder, tmp_path):
     with pytest.raises(HardnetError, match="contains no image"):
-        oxford.read(tmp_path)
+        read_oxford(tmp_path)
     (tmp_path / "x_000001.jpg").write_bytes(next(oxford_folder.rglob("*.jpg")).read_bytes())
     with pytest.raises(HardnetError, match="ground truth"):
-        oxford.read(tmp_path)
+        read_oxford(tmp_path)
     (tmp_path / "x_1_query.txt").write_text("oxc1_x_000001 1 2 3")
     with pytest.raises(HardnetError, match=r"x_1_query\.txt is not a line"):
-        oxford.read(tmp_path)
+        read_oxford(tmp_path)
     (tmp_path / "x_1_query.txt").write_text("oxc1_x_000001 1 2 3 4")
     with pytest.raises(HardnetError, match=r"x_1_good\.txt cannot be read"):
-        oxford.read(tmp_path)
+        read_oxford(tmp_path)
     for what in ("good", "ok", "junk"):
         (tmp_path / f"x_1_{what}.txt").write_text("x_000002\n")
     with pytest.raises(HardnetError, match="names x_000002"):
-        oxford.read(tmp_path)
+        read_oxford(tmp_path)
 
 
 @pytest.fixture
@@ -115,7 +120,7 @@ def revisited_folder(oxford_folder, tmp_path):
 
 
 def test_easy_medium_and_hard(revisited_folder):
-    read = revisited.read(revisited_folder)
+    read = read_revisited(revisited_folder)
     assert read.name == "roxford5k"
     assert read.protocols == ["easy", "medium", "hard"]
     assert len(read.images) == 7
@@ -158,7 +163,7 @@ def test_a_pickle_is_never_opened(revisited_folder):
 
     (revisited_folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(Trap()))
     with pytest.raises(HardnetError, match="is a pickle"):
-        revisited.read(revisited_folder)
+        read_revisited(revisited_folder)
     assert not marker.exists()
 
 
@@ -166,16 +171,16 @@ def test_the_documented_conversion_of_the_pickle(revisited_folder, tmp_path_fact
     truth = json.loads((revisited_folder / "gnd_roxford5k.json").read_text())
     for row in truth["gnd"]:
         row["easy"] = np.array(row["easy"], np.int64)  # as some versions of the file have it
-    before = revisited.read(revisited_folder)
+    before = read_revisited(revisited_folder)
     # The lines of the module's documentation, as they stand there.
-    code = revisited.__doc__.partition('python -c "')[2].partition('"')[0]
+    code = read_revisited.__doc__.partition('python -c "')[2].partition('"')[0]
     pkl, converted = revisited_folder / "x.pkl", revisited_folder / "gnd_roxford5k.json"
     pkl.write_bytes(pickle.dumps(truth))
     converted.unlink()
     lines = code.split("\n")
     code = lines[0] + "\n" + textwrap.dedent("\n".join(lines[1:]))
     subprocess.run([sys.executable, "-c", code, pkl, converted], check=True)
-    assert revisited.read(revisited_folder) == before
+    assert read_revisited(revisited_folder) == before
 
 
 @pytest.mark.parametrize(
@@ -184,10 +189,77 @@ def test_the_documented_conversion_of_the_pickle(revisited_folder, tmp_path_fact
 def test_a_damaged_ground_truth_is_named(revisited_folder, damage):
     (revisited_folder / "gnd_roxford5k.json").write_text(damage)
     with pytest.raises(HardnetError, match=r"gnd_roxford5k\.json"):
-        revisited.read(revisited_folder)
+        read_revisited(revisited_folder)
 
 
 def test_photos_are_as_written(oxford_folder):
     # The made collection is of real photographs, with structure to find.
     pixels = read_image(oxford_folder / "jpg" / "bodleian_000000.jpg")
     assert cv2.Laplacian(pixels[:, :, 0], cv2.CV_64F).std() > 5
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+
+
+def test_ukbench_has_four_photos_of_each_object(tmp_path):
+    touch(tmp_path, *(f"ukbench{number:05d}.jpg" for number in range(12)))
+    read = read_ukbench(tmp_path)
+    assert len(read.questions) == len(read.images) == 12
+    sixth = read.questions[6]
+    assert sixth.group == "1"
+    assert sixth.same == {f"ukbench{number:05d}.jpg" for number in (4, 5, 6, 7)}
+    judgement = sixth.judgements["others"]
+    assert judgement.positives == sixth.same - {"ukbench00006.jpg"}
+    assert judgement.junk == {"ukbench00006.jpg"}
+
+
+def test_some_objects_of_ukbench(tmp_path):
+    touch(tmp_path, *(f"ukbench{number:05d}.jpg" for number in range(12)))
+    read = read_ukbench(tmp_path, range(1, 3))
+    assert sorted(read.images) == [f"ukbench{number:05d}.jpg" for number in range(4, 12)]
+    with pytest.raises(HardnetError, match="no query"):
+        read_ukbench(tmp_path, range(7, 9))
+
+
+def test_an_object_with_three_photos_or_a_file_without_number_is_named(tmp_path):
+    touch(tmp_path, *(f"ukbench{number:05d}.jpg" for number in range(7)))
+    with pytest.raises(HardnetError, match="3 photos of object 1"):
+        read_ukbench(tmp_path)
+    touch(tmp_path, "cover.jpg")
+    with pytest.raises(HardnetError, match=r"cover\.jpg has no number"):
+        read_ukbench(tmp_path)
+
+
+def test_one_folder_per_label(tmp_path):
+    touch(tmp_path, "cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "loose.jpg")
+    read = read_labels(tmp_path)
+    assert len(read.images) == 4  # all are searched
+    assert [q.name for q in read.questions] == ["cat/1.jpg", "cat/2.jpg"]  # a dog has no other dog
+    assert read.questions[0].judgements["others"].positives == {"cat/2.jpg"}
+    assert not read.questions[0].same  # N-S is of UKBench alone
+
+
+def test_a_csv_file_of_labels(tmp_path):
+    touch(tmp_path, "a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    labels = tmp_path / "labels.csv"
+    labels.write_text('image,label\na.jpg,"red, dark"\nb.jpg,"red, dark"\nc.jpg,blue\n')
+    read = read_labels(tmp_path, labels)
+    assert [q.group for q in read.questions] == ["red, dark", "red, dark"]
+    assert len(read.images) == 4
+    labels.write_text("image,label\ne.jpg,red\n")
+    with pytest.raises(HardnetError, match=r"names e\.jpg"):
+        read_labels(tmp_path, labels)
+    labels.write_text("file,thing\na.jpg,red\n")
+    with pytest.raises(HardnetError, match="columns image,label"):
+        read_labels(tmp_path, labels)
+    with pytest.raises(HardnetError, match="cannot be read"):
+        read_labels(tmp_path, tmp_path / "none.csv")
+
+
+def test_a_folder_without_labels_says_what_to_do(tmp_path):
+    touch(tmp_path, "a.jpg", "b.jpg")
+    with pytest.raises(HardnetError, match="--labels"):
+        read_labels(tmp_path)

@@ -1,23 +1,157 @@
-"""Repeatability: do two images of one scene give the same frames (Mikolajczyk et al. 2005)?
+"""Real photographs with a true homography: are matches correct, do the same frames come again?
 
-Frames of both images count if their centre is visible in the other. A frame of image a, carried to
-image b by the true homography, corresponds to a frame of b if their ellipses overlap enough. Each
-frame corresponds to at most one other, the best overlaps first.
-
-Larger ellipses overlap more easily, so every pair is scaled, about its own centres, until the
-carried ellipse has the area of a circle of 30 pixels radius. The unit of the frames (their
-measurement window) therefore does not matter.
+:func:`compare` judges descriptors with the pipeline that users run. The keypoints of an image are
+detected and cut once, and every descriptor gets the same patches, so that descriptors are compared
+and nothing else. :func:`repeatability` judges detectors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import hardnet
+from hardnet import detectors
+from hardnet.features import describe, find, prepare
 from hardnet.frames import Frames, centres, transform
-from hardnet.patchsets.sequences import inside, project
+from hardnet.patchsets.sequences import Sequence, inside, project
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+
+
+CORRECT_PIXELS = 3.0
+MIN_CORRECT_INLIERS = 15
+MAX_GRID_ERROR = 5.0
+_GRID = 20  # points per side
+
+RULES = {
+    "correct": f"a match within {CORRECT_PIXELS:g} px of where the true homography puts it",
+    "verified": (
+        f"at least {MIN_CORRECT_INLIERS} correct inliers, and the estimated homography is within"
+        f" {MAX_GRID_ERROR:g} px of the true one, on average over those points of a"
+        f" {_GRID} x {_GRID} grid on image 1 that image 2 shows"
+    ),
+}
+"""How a match and a pair are judged, in words, for the results file."""
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """What one descriptor found between two images."""
+
+    tentative: int
+    correct: int
+    inliers: int
+    correct_inliers: int
+    grid_error: float | None
+    """Mean pixels between the estimated and the true homography; None without an estimate."""
+    verified: bool
+
+
+def compare(
+    sequences: Iterable[Sequence],
+    descriptors: Mapping[str, Descriptor],
+    keypoints: int,
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Score every descriptor on every pair (reference, target).
+
+    Args:
+        sequences: what to match.
+        descriptors: label -> descriptor.
+        keypoints: budget per image.
+        advance: called after each pair and descriptor.
+
+    Returns:
+        One row per pair and descriptor: sequence, target, descriptor, and the PairScore's fields.
+    """
+    rows = []
+    detect = detectors.load("dog")
+    for sequence in sequences:
+        found = [find(prepare(path), detect, keypoints) for path in sequence.files]
+        for label, descriptor in descriptors.items():
+            features = [describe(each, descriptor) for each in found]
+            for target, other in zip(sequence.targets, features[1:], strict=True):
+                matches = hardnet.match(features[0], other, model="homography")
+                score = score_pair(
+                    matches, target.homography, features[0].image_size, other.image_size
+                )
+                where = {"sequence": sequence.name, "target": target.name, "descriptor": label}
+                rows.append(where | asdict(score))
+                advance()
+    return rows
+
+
+def score_pair(
+    matches: hardnet.Matches,
+    homography: NDArray[np.float64],
+    size_a: tuple[int, int],
+    size_b: tuple[int, int],
+) -> PairScore:
+    """Judge the matches of one pair by the true homography.
+
+    Args:
+        matches: what the pipeline found.
+        homography: (3, 3), image a -> image b.
+        size_a: (width, height) of image a.
+        size_b: the same of image b.
+    """
+    error = np.linalg.norm(project(homography, matches.xy_a) - matches.xy_b, axis=1)
+    correct = error <= CORRECT_PIXELS  # NaN, behind the camera, is not
+    inliers = np.asarray(matches.inliers, bool)
+    grid_error = None
+    if matches.geometry.kind == "homography" and matches.geometry.model is not None:
+        grid_error = homography_error(matches.geometry.model, homography, size_a, size_b)
+    found = int((correct & inliers).sum())
+    return PairScore(
+        tentative=len(correct),
+        correct=int(correct.sum()),
+        inliers=int(inliers.sum()),
+        correct_inliers=found,
+        grid_error=grid_error,
+        verified=found >= MIN_CORRECT_INLIERS
+        and grid_error is not None
+        and grid_error <= MAX_GRID_ERROR,
+    )
+
+
+def homography_error(
+    estimate: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    size_a: tuple[int, int],
+    size_b: tuple[int, int],
+) -> float | None:
+    """Mean distance, in pixels of image b, between two homographies on the part both images show.
+
+    None if the images share no grid point, or the estimate puts one behind the camera.
+    """
+    ticks = [np.linspace(0, side - 1, _GRID) for side in size_a]
+    grid = np.stack(np.meshgrid(*ticks), -1).reshape(-1, 2)
+    target = project(truth, grid)
+    visible = inside(target, (size_b[1], size_b[0]))
+    sign = np.sign(np.linalg.det(estimate))
+    error = np.linalg.norm(project(estimate * sign, grid[visible]) - target[visible], axis=1)
+    return float(error.mean()) if len(error) and np.isfinite(error).all() else None
+
+
+def summarise(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, dict[str, dict[str, int]]]:
+    """Totals of the rows: descriptor -> value of ``key`` (e.g. "sequence") and "all" -> counts."""
+    fields = ("tentative", "correct", "inliers", "correct_inliers", "verified")
+    totals: dict[str, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        groups = totals.setdefault(row["descriptor"], {})
+        for group in (row[key], "all"):
+            counts = groups.setdefault(group, dict.fromkeys(("pairs", *fields), 0))
+            counts["pairs"] += 1
+            for field in fields:
+                counts[field] += int(row[field])
+    return totals
+
 
 MAX_OVERLAP_ERROR = 0.4
 """Largest part of the union of two ellipses that is not in both."""
@@ -64,7 +198,15 @@ def repeatability(
     size_a: tuple[int, int],
     size_b: tuple[int, int],
 ) -> Repeatability:
-    """Compare the frames of two images.
+    """Do two images of one scene give the same frames (Mikolajczyk et al. 2005)?
+
+    Frames of both images count if their centre is visible in the other. A frame of image a, carried
+    to image b by the true homography, corresponds to a frame of b if their ellipses overlap enough.
+    Each frame corresponds to at most one other, the best overlaps first.
+
+    Larger ellipses overlap more easily, so every pair is scaled, about its own centres, until the
+    carried ellipse has the area of a circle of ``RADIUS``. So the unit of the frames (their
+    measurement window) does not matter.
 
     Args:
         frames_a: (N, 2, 3) frames of image a; several orientations of a place are a place each.

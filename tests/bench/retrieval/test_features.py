@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hardnet import descriptors
-from hardnet.bench.retrieval.feature_store import Extraction, FeatureStore
+from hardnet.bench.retrieval.features import Extraction, FeatureStore
 from hardnet.bench.retrieval.photos import Photo
 from hardnet.features import extract
 

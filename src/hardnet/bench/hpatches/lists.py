@@ -1,0 +1,479 @@
+"""What is compared with what: the pairs and retrieval lists of a split, read or drawn.
+
+Official files (``verif_*_split-X.csv``, ``retr_*_split-X.csv``) are taken where the user has them.
+Otherwise the lists are drawn by the published rule. They were drawn with numpy's legacy generator,
+whose stream never changes, so patch counts and the order of the split's test sequences are all it
+takes: the official splits of the full set give the official lists again, other sets get lists of
+their own. The order of the draws is the protocol: do not reorder them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.cache import replacing, state, user_cache
+from hardnet.patchsets.hpatches import LEVELS, TARGETS
+
+SEED = 42
+PAIRS = 1_000_000
+"""Rows of each of the three official lists of pairs."""
+IMAGES = 5
+"""Images a pair is drawn from: the reference and four targets; the fifth target is never used."""
+QUERIES, DISTRACTORS = 10_000, 20_000
+"""Rows of the official retrieval lists."""
+QUERY_DRAWS, DISTRACTOR_DRAWS = 4, 10
+"""Candidates drawn for each row that is wanted: repeated and flat patches are dropped."""
+MIN_CONTRAST = 10.0
+"""Retrieval takes patches whose grey values have a larger standard deviation."""
+KEPT = 256
+"""Strips held open: each may be a mapped file, and a system allows only a few of them."""
+
+PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
+PATCH_COLUMNS = ("s", "idx")
+PAIR_FILES = ("verif_pos", "verif_neg_intra", "verif_neg_inter")
+RETRIEVAL_FILES = ("retr_queries", "retr_distractors")
+_PORTION = 100_000  # rows held as text
+_PATCHES_AT_ONCE = 256
+
+Rows = NDArray[np.int32]
+Contrast = Callable[[int], NDArray[np.float64]]
+"""Number of a sequence -> (N,) standard deviations of its reference patches."""
+Lookup = Callable[[str, str], NDArray[Any]]
+"""(sequence, strip) -> (N, D) descriptors."""
+Progress = Callable[[str, int, int], None]
+"""Called with (what, steps done, steps in all)."""
+
+
+@dataclass(frozen=True)
+class PairLists:
+    """The three lists of verification pairs, each (P, 6): s1, t1, idx1, s2, t2, idx2.
+
+    s is the number of the sequence in the split's test list, t the image (0 is the reference, k the
+    target k at the noise level that is evaluated) and idx the patch.
+    """
+
+    positive: Rows
+    intra: Rows
+    """Negatives from one sequence."""
+    inter: Rows
+    """Negatives whose second patch is from any sequence; as published, at times the same one."""
+
+
+@dataclass(frozen=True)
+class RetrievalLists:
+    """Reference patches, each (N, 2): s, idx."""
+
+    queries: Rows
+    distractors: Rows
+    """Their order matters: pools are cut from the front."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """All that the three tasks need to know of a split, the same for every descriptor."""
+
+    split: str
+    names: tuple[str, ...]
+    """Test sequences; the lists refer to them by number."""
+    counts: tuple[int, ...]
+    pairs: PairLists
+    retrieval: RetrievalLists
+    origin: Mapping[str, str]
+    """Where "pairs" and "retrieval" come from, in words."""
+
+    def facts(self) -> dict[str, Any]:
+        """Sizes and origin of the lists, for the results file."""
+        return {
+            "pairs": len(self.pairs.positive),
+            "queries": len(self.retrieval.queries),
+            "distractors": len(self.retrieval.distractors),
+            "origin": dict(self.origin),
+        }
+
+
+def prepare(
+    split: str,
+    names: Sequence[str],
+    counts: Mapping[str, int],
+    folder: Path | None = None,
+    patches: Callable[[str], NDArray[np.uint8]] | None = None,
+    pairs: int = PAIRS,
+    progress: Callable[[int, int], None] | None = None,
+    data: str | None = None,
+    chosen: Collection[str] = ("verification", "retrieval"),
+) -> Tasks:
+    """The lists of a split; what took long is in the user's cache the next time.
+
+    Args:
+        split: its name, as in the names of the official files.
+        names: its test sequences, in the order of the split's file.
+        counts: patches of each sequence.
+        folder: with official csv files; those that are absent are drawn.
+        patches: sequence -> its (N, S, S) reference patches, for the contrast of retrieval
+            patches; None takes flat patches, too.
+        pairs: rows of each list of pairs.
+        progress: called with (rows done, rows in all) while pairs are drawn.
+        data: digest of the set: contrasts need not be computed again while it is the same.
+        chosen: the tasks that will be run; the lists of the others stay empty.
+    """
+    if not names:
+        raise HardnetError(f"split {split} has no test sequences")
+    if pairs < 5:
+        raise HardnetError(f"at least 5 pairs are needed, got {pairs}")
+    if folder is not None and not folder.is_dir():
+        raise HardnetError(f"{folder} is not a folder with task files")
+    sizes = [counts[name] for name in names]
+    about: list[object] = [list(names), sizes]
+    pair_paths = find_files(folder, split, PAIR_FILES)
+    if "verification" not in chosen:
+        pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
+    elif pair_paths:
+        pair_lists = remembered(
+            PairLists,
+            [*about, pairs, state(pair_paths)],
+            lambda: read_pairs(pair_paths, names, sizes, pairs),
+        )
+    else:
+        pair_lists = remembered(
+            PairLists, [*about, pairs, SEED], lambda: draw_pairs(sizes, pairs, SEED, progress)
+        )
+    retrieval_paths = find_files(folder, split, RETRIEVAL_FILES)
+    if "retrieval" not in chosen:
+        retrieval = RetrievalLists(*[np.zeros((0, 2), np.int32)] * 2)
+    elif retrieval_paths:
+        retrieval = read_retrieval(retrieval_paths, names, sizes)
+    elif patches is None:
+        retrieval = draw_retrieval(sizes)
+    else:
+
+        def draw() -> RetrievalLists:
+            return draw_retrieval(sizes, lambda k: contrasts(patches(names[k])))
+
+        retrieval = draw() if data is None else remembered(RetrievalLists, [*about, data], draw)
+    origin = {
+        "pairs": "task files" if pair_paths else f"drawn with seed {SEED}",
+        "retrieval": "task files" if retrieval_paths else f"drawn with seed {SEED}",
+    }
+    return Tasks(split, tuple(names), tuple(sizes), pair_lists, retrieval, origin)
+
+
+def draw_pairs(
+    counts: Sequence[int],
+    pairs: int = PAIRS,
+    seed: int = SEED,
+    progress: Callable[[int, int], None] | None = None,
+) -> PairLists:
+    """The three lists of pairs.
+
+    Args:
+        counts: patches of each test sequence, in the order of the split.
+        pairs: rows of each list.
+        seed: 42 gives the official lists.
+        progress: called with (rows done, rows in all).
+    """
+    if not counts or min(counts) < 2:
+        raise HardnetError("verification needs sequences of at least 2 patches each")
+    rng = np.random.RandomState(seed)
+    sequence = rng.randint(0, len(counts), pairs)
+    size = np.asarray(counts)
+    patch, image = np.empty((pairs, 2), np.int32), np.empty((pairs, 2), np.int32)
+    # Two different numbers below n are the head of a whole permutation of n in this generator.
+    for row, n in enumerate(size[sequence].tolist()):
+        patch[row] = rng.permutation(n)[:2]
+        if progress and row % 10_000 == 0:
+            progress(row, pairs)
+    for row in range(pairs):
+        image[row] = rng.permutation(IMAGES)[:2]
+    other = rng.randint(0, len(counts), pairs)
+    other_patch = rng.randint(0, size[other])
+    if progress:
+        progress(pairs, pairs)
+
+    def rows(second: NDArray[np.int64], second_patch: NDArray[np.signedinteger]) -> Rows:
+        columns = (sequence, image[:, 0], patch[:, 0], second, image[:, 1], second_patch)
+        return np.stack(columns, 1).astype(np.int32)
+
+    return PairLists(
+        positive=rows(sequence, patch[:, 0]),
+        intra=rows(sequence, patch[:, 1]),
+        inter=rows(other, other_patch),
+    )
+
+
+def draw_retrieval(
+    counts: Sequence[int], contrast: Contrast | None = None, seed: int = SEED
+) -> RetrievalLists:
+    """Queries and distractors by the rule of the official lists, as many as the set has.
+
+    Wanted are 10 000 queries and 20 000 distractors; of a set with fewer than 30 000 reference
+    patches a third become queries and at most two thirds distractors. Candidates are drawn with
+    replacement, first a sequence, then a patch of it; flat and repeated ones are dropped, and a
+    distractor is never a query. A few less than wanted may remain.
+
+    Args:
+        counts: patches of each test sequence, in the order of the split.
+        contrast: gives the contrast of patches; None takes flat patches, too.
+        seed: 42 as for the official lists.
+    """
+    total = sum(counts)
+    wanted = min(QUERIES, total // 3)
+    if not wanted:
+        raise HardnetError(f"retrieval needs at least 3 reference patches, the set has {total}")
+    limit = min(DISTRACTORS, 2 * wanted)
+    rng = np.random.RandomState(seed)
+    first = _draw_patches(rng, counts, QUERY_DRAWS * wanted)
+    drawn = np.concatenate([first, _draw_patches(rng, counts, DISTRACTOR_DRAWS * limit)])
+    flat = np.zeros(len(drawn), bool) if contrast is None else _flat(drawn, counts, contrast)
+    queries = _unique(first[~flat[: len(first)]])[:wanted]
+    others = _unique(drawn[len(first) :][~flat[len(first) :]])
+    others = others[~np.isin(_code(others), _code(queries))]
+    lists = RetrievalLists(queries, others[:limit])
+    if not len(lists.queries) or not len(lists.distractors):
+        raise HardnetError(
+            f"retrieval needs patches with a contrast above {MIN_CONTRAST:g} grey levels, "
+            f"found {len(lists.queries)} queries and {len(lists.distractors)} distractors"
+        )
+    return lists
+
+
+def contrasts(patches: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """(N, S, S) -> (N,) standard deviations of the grey values."""
+    out = np.empty(len(patches))
+    for start in range(0, len(patches), _PATCHES_AT_ONCE):
+        part = slice(start, start + _PATCHES_AT_ONCE)
+        out[part] = patches[part].reshape(len(patches[part]), -1).std(1)
+    return out
+
+
+def _draw_patches(rng: np.random.RandomState, counts: Sequence[int], number: int) -> Rows:
+    sequence = rng.randint(0, len(counts), number)
+    patch = rng.randint(0, np.asarray(counts)[sequence])
+    return np.stack([sequence, patch], 1).astype(np.int32)
+
+
+def _flat(rows: Rows, counts: Sequence[int], contrast: Contrast) -> NDArray[np.bool_]:
+    flat = np.zeros(len(rows), bool)
+    for sequence, count in enumerate(counts):
+        here = np.flatnonzero(rows[:, 0] == sequence)
+        if len(here):
+            values = contrast(sequence)
+            if len(values) != count:
+                raise ValueError(f"sequence {sequence}: {len(values)} contrasts, {count} patches")
+            flat[here] = values[rows[here, 1]] <= MIN_CONTRAST
+    return flat
+
+
+def _unique(rows: Rows) -> Rows:
+    """Without repetitions, in the order of the first ones."""
+    _, first = np.unique(_code(rows), return_index=True)
+    unique: Rows = rows[np.sort(first)]
+    return unique
+
+
+def _code(rows: Rows) -> NDArray[np.int64]:
+    """One number per (s, idx)."""
+    return rows[:, 0].astype(np.int64) << 32 | rows[:, 1]
+
+
+def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Path]:
+    """The files of a split, of ``PAIR_FILES`` or ``RETRIEVAL_FILES``; empty if there are none.
+
+    Raises:
+        HardnetError: some are there and some are not.
+    """
+    if folder is None:
+        return []
+    paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
+    missing = [path for path in paths if not path.is_file()]
+    if len(missing) == len(paths):
+        return []
+    if missing:
+        there = next(path for path in paths if path not in missing)
+        raise HardnetError(f"{missing[0]} is missing, {there.name} is there: add it or remove both")
+    return paths
+
+
+def read_pairs(
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
+) -> PairLists:
+    """The three lists of a split, their first ``pairs`` rows.
+
+    Args:
+        paths: of positives, negatives of one sequence, negatives of two.
+        names: the test sequences: column s becomes the number in here.
+        counts: patches of each.
+        pairs: most rows to take.
+    """
+    positive, intra, inter = (_read(p, PAIR_COLUMNS, names, counts, pairs) for p in paths)
+    return PairLists(positive, intra, inter)
+
+
+def read_retrieval(
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
+) -> RetrievalLists:
+    """The queries and distractors of a split; arguments as for :func:`read_pairs`."""
+    queries, distractors = (_read(p, PATCH_COLUMNS, names, counts, None) for p in paths)
+    return RetrievalLists(queries, distractors)
+
+
+def _read(
+    path: Path,
+    columns: Sequence[str],
+    names: Sequence[str],
+    counts: Sequence[int],
+    limit: int | None,
+) -> Rows:
+    """(N, columns) numbers, checked."""
+    number = {name: k for k, name in enumerate(names)}
+    portions: list[Rows] = []
+    with path.open(newline="") as stream:
+        reader = csv.reader(stream)
+        if tuple(next(reader, ())) != tuple(columns):
+            raise HardnetError(f"{path} does not begin with the line {','.join(columns)}")
+        rows = islice(reader, limit)
+        while portion := list(islice(rows, _PORTION)):
+            done = sum(map(len, portions))
+            portions.append(_numbers(path, done + 2, portion, columns, number))
+            _check(path, done + 2, portions[-1], names, counts)
+    if not portions:
+        raise HardnetError(f"{path} has no rows")
+    return np.concatenate(portions)
+
+
+def _numbers(
+    path: Path, line: int, rows: list[list[str]], columns: Sequence[str], number: Mapping[str, int]
+) -> Rows:
+    out = np.empty((len(rows), len(columns)), np.int32)
+    try:
+        for k, (name, values) in enumerate(zip(columns, zip(*rows, strict=True), strict=True)):
+            out[:, k] = [number[v] for v in values] if name[0] == "s" else [int(v) for v in values]
+    except (KeyError, ValueError, OverflowError):
+        raise HardnetError(f"{path}, {_mistake(line, rows, columns, number)}") from None
+    return out
+
+
+def _mistake(
+    line: int, rows: list[list[str]], columns: Sequence[str], number: Mapping[str, int]
+) -> str:
+    """What is wrong with the first bad row."""
+    for k, row in enumerate(rows):
+        if len(row) != len(columns):
+            return f"line {line + k}: expected {len(columns)} columns, got {len(row)}"
+        for name, value in zip(columns, row, strict=True):
+            if name[0] == "s" and value not in number:
+                return f"line {line + k}: {value} is not a test sequence of the split"
+            if name[0] != "s" and not (value.strip().isdecimal() and int(value) < 2**31):
+                return f"line {line + k}: {name} is not a number of a patch or image: {value}"
+    return f"line {line}: not a list of numbers"
+
+
+def _check(path: Path, line: int, rows: Rows, names: Sequence[str], counts: Sequence[int]) -> None:
+    """HardnetError for a patch past the end of its sequence, or an image that does not exist."""
+    size = np.asarray(counts)
+    step = 3 if rows.shape[1] == len(PAIR_COLUMNS) else 2
+    for first in range(0, rows.shape[1], step):
+        sequence, patch = rows[:, first], rows[:, first + step - 1]
+        for k in np.flatnonzero((patch < 0) | (patch >= size[sequence]))[:1]:
+            raise HardnetError(
+                f"{path}, line {line + k}: patch {patch[k]} of {names[sequence[k]]}, "
+                f"which has {size[sequence[k]]} patches: is this the list of another set?"
+            )
+        if step == 3:
+            image = rows[:, first + 1]
+            for k in np.flatnonzero((image < 0) | (image > TARGETS))[:1]:
+                raise HardnetError(f"{path}, line {line + k}: image {image[k]} is not 0 to 5")
+
+
+class Strips:
+    """The strips of the test sequences at one noise level, by number; those last used are kept."""
+
+    def __init__(self, lookup: Lookup, tasks: Tasks, noise: str) -> None:
+        self._lookup, self._tasks, self._noise = lookup, tasks, noise
+        self._kept: OrderedDict[tuple[int, int], NDArray[Any]] = OrderedDict()
+
+    def get(self, sequence: int, image: int) -> NDArray[Any]:
+        """(N, D) descriptors of an image (0 is the reference) of a sequence."""
+        if (sequence, image) not in self._kept:
+            name, strip = self._tasks.names[sequence], tag(image, self._noise)
+            found = self._lookup(name, strip)
+            count = self._tasks.counts[sequence]
+            if found.ndim != 2 or len(found) != count:
+                raise HardnetError(
+                    f"{name}/{strip}: expected descriptors of {count} patches, "
+                    f"got an array of shape {found.shape}"
+                )
+            self._kept[sequence, image] = found
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end((sequence, image))
+        return self._kept[sequence, image]
+
+    def gather(self, patches: Rows) -> NDArray[Any]:
+        """Descriptors of patches anywhere in the split: (P, 3) s, t, idx -> (P, D)."""
+        strip = patches[:, 0] * (TARGETS + 1) + patches[:, 1]
+        order = np.argsort(strip, kind="stable")
+        first = np.flatnonzero(np.diff(strip[order], prepend=-1))
+        example = self.get(int(patches[0, 0]), int(patches[0, 1]))
+        out = np.empty((len(patches), example.shape[1]), example.dtype)
+        for members in np.split(order, first[1:]):
+            sequence, image, _ = patches[members[0]].tolist()
+            descriptors = self.get(sequence, image)
+            if descriptors.shape[1] != out.shape[1] or descriptors.dtype != out.dtype:
+                raise HardnetError(
+                    f"{self._tasks.names[sequence]}/{tag(image, self._noise)} has descriptors of "
+                    f"{descriptors.shape[1]} {descriptors.dtype}, others of {out.shape[1]} "
+                    f"{out.dtype}: they cannot be compared"
+                )
+            out[members] = descriptors[patches[members, 2]]
+        return out
+
+
+def tag(image: int, noise: str) -> str:
+    """The strip of an image at a noise level: 0 is ``ref`` at all of them."""
+    return f"{LEVELS[noise]}{image}" if image else "ref"
+
+
+def each_and_all(labels: Iterable[str]) -> list[tuple[int | slice, str]]:
+    """Where each label is on an axis, and then "all", which is the whole axis."""
+    return [*enumerate(labels), (slice(None), "all")]
+
+
+Lists = TypeVar("Lists", PairLists, RetrievalLists)
+
+
+def remembered(kind: type[Lists], key: list[object], make: Callable[[], Lists]) -> Lists:
+    """What ``make`` gives, from the cache if it was made before.
+
+    Args:
+        kind: type of the lists.
+        key: everything they depend on, as JSON values.
+        make: called if they are not stored.
+    """
+    digest = hashlib.sha256(json.dumps([kind.__name__, *key]).encode()).hexdigest()
+    path = user_cache() / "hpatches-lists" / f"{digest[:16]}.npz"
+    try:
+        with np.load(path) as stored:
+            return kind(**{field.name: stored[field.name] for field in fields(kind)})
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        pass  # absent or broken: made again
+    lists = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part, part.open("wb") as stream:
+            np.savez(stream, **asdict(lists))
+    except OSError:
+        pass  # a cache that cannot be written costs time, not the result
+    return lists
