@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from hardnet.bench.report.style import canvas, line_style
-from hardnet.bench.report.table import Column, Results, Table, Value
+from hardnet.bench.report.table import Column, Results, Table, Value, column, distinct
 
 GROWTH_STAGES = {
     "he": "Hamming embedding",
@@ -52,10 +52,6 @@ def renew(
             draw_growth(results, figure)
 
 
-def _column(heading: str, rows: list[Any], key: str, style: str) -> Column:
-    return Column(heading, [row[key] for row in rows], style)
-
-
 def assign_words(results: Results) -> list[Table]:
     """One line per size of vocabulary and way to search it."""
     settings = results["provenance"]["settings"]
@@ -66,11 +62,11 @@ def assign_words(results: Results) -> list[Table]:
     columns = [
         Column("words", [size for size, _ in lines]),
         Column("search", [name for _, name in lines]),
-        _column("descriptors/s", rows, "per_second", "{:.0f}"),
-        _column("times faiss flat", rows, "times_faiss_flat", "{:.1f}x"),
-        _column("recall", rows, "recall", "{:.4f}"),
-        _column(f"recall of {count}", rows, "recall_of_several", "{:.4f}"),
-        _column(query, rows, "query_ms", "{:.1f}"),
+        column("descriptors/s", rows, "per_second", "{:.0f}"),
+        column("times faiss flat", rows, "times_faiss_flat", "{:.1f}x"),
+        column("recall", rows, "recall", "{:.4f}"),
+        column(f"recall of {count}", rows, "recall_of_several", "{:.4f}"),
+        column(query, rows, "query_ms", "{:.1f}"),
     ]
     return [Table(f"Nearest words of descriptors, {settings['threads']} threads", columns)]
 
@@ -105,7 +101,7 @@ def detect(results: Results) -> list[Table]:
         f"Repeatability, at most {settings['keypoints']} frames",
         [
             Column("detector", list(means)),
-            *(of_sequence(sequence) for sequence in dict.fromkeys(row["sequence"] for row in rows)),
+            *(of_sequence(sequence) for sequence in distinct(rows, "sequence")),
             Column("mean", [row["overlap"] for row in means.values()], best="largest"),
             Column("mean by distance", [row["distance"] for row in means.values()]),
         ],
@@ -128,9 +124,9 @@ def detect(results: Results) -> list[Table]:
         f"A mosaic of {settings['megapixels']:g} Mpixel",
         [
             Column("detector", list(results["large_image"])),
-            _column("seconds", large, "seconds", "{:.1f}"),
-            _column("MB besides the image", large, "extra_mb", "{:.0f}"),
-            _column("frames", large, "frames", "{}"),
+            column("seconds", large, "seconds", "{:.1f}"),
+            column("MB besides the image", large, "extra_mb", "{:.0f}"),
+            column("frames", large, "frames", "{}"),
         ],
     )
     return [repeat, speed, mosaic]
@@ -149,14 +145,14 @@ def extract_folder(results: Results) -> list[Table]:
         f"{r['memory_mb']['sequential']:.0f} / {r['memory_mb']['overlapped']:.0f}" for r in rows
     ]
     columns = [
-        _column("descriptor", rows, "descriptor", ""),
+        column("descriptor", rows, "descriptor", ""),
         *(
             Column(name, [row["seconds"][stage] / settings["images"] for row in rows], "{:.2f}")
             for stage, name in stages.items()
         ),
-        _column("speed-up", rows, "speedup", "{:.2f}x"),
-        _column("to slowest stage", rows, "ratio_to_slowest_stage", "{:.2f}"),
-        _column("to all cores busy", rows, "ratio_to_all_cores_busy", "{:.2f}"),
+        column("speed-up", rows, "speedup", "{:.2f}x"),
+        column("to slowest stage", rows, "ratio_to_slowest_stage", "{:.2f}"),
+        column("to all cores busy", rows, "ratio_to_all_cores_busy", "{:.2f}"),
         Column("MB, one by one / overlapped", memory),
     ]
     note = (
@@ -179,12 +175,12 @@ def hpatches_scale(results: Results) -> list[Table]:
     order = list(lists)
     rows = sorted(results["rows"], key=lambda row: (order.index(row["task"]), row["size"]))
     columns = [
-        _column("task", rows, "task", ""),
+        column("task", rows, "task", ""),
         Column("size", [lists[row["task"]].format(**row) for row in rows]),
-        _column("time", rows, "seconds", "{:.1f} s"),
-        _column("memory above descriptors", rows, "memory_mb", "{:.0f} MB"),
-        _column("descriptors", rows, "descriptors_mb", "{:.0f} MB"),
-        _column("plain / ours", rows, "ratio", "{:.1f}x"),
+        column("time", rows, "seconds", "{:.1f} s"),
+        column("memory above descriptors", rows, "memory_mb", "{:.0f} MB"),
+        column("descriptors", rows, "descriptors_mb", "{:.0f} MB"),
+        column("plain / ours", rows, "ratio", "{:.1f}x"),
     ]
     patches = results["from_patches"]
     note = (
@@ -205,14 +201,14 @@ def match_descriptors(results: Results) -> list[Table]:
         faster = row["times_faster_than_opencv"]
         texts = [f"{row['seconds'][name]:.3f} s ({faster[name]:.1f}x)" for name in names]
         times.append(Column(f"{size} x {size}", texts))
-        extra.append(_column(f"{size} x {size}", list(memory.values()), size, "{:.0f}"))
+        extra.append(column(f"{size} x {size}", list(memory.values()), size, "{:.0f}"))
     threads = results["provenance"]["settings"]["threads"]
     found = list(results["recall"].values())
     recall = [
         Column("search", list(results["recall"])),
-        _column("all", found, "all", "{:.3f}"),
-        _column("matches", found, "matches", "{:.3f}"),
-        _column("seconds", found, "seconds", "{:.2f}"),
+        column("all", found, "all", "{:.3f}"),
+        column("matches", found, "matches", "{:.3f}"),
+        column("seconds", found, "seconds", "{:.2f}"),
     ]
     title = f"Two nearest neighbours and ratio test, {threads} threads (times faster than OpenCV)"
     return [
@@ -229,11 +225,11 @@ def match_pair(results: Results) -> list[Table]:
     judged = any("correct" in row for row in found)
     columns = [
         Column("", list(seconds)),
-        _column("seconds", list(seconds.values()), "total", "{:.2f}"),
+        column("seconds", list(seconds.values()), "total", "{:.2f}"),
         Column("speed of kornia", [results["speed_of_kornia"][n] for n in seconds], "{:.1f}x"),
         Column("speed of SIFT", [results["speed_of_sift"][n] for n in seconds], "{:.2f}x"),
-        _column("inliers", found, "inliers", "{}"),
-        *([_column("correct", found, "correct", "{}")] if judged else []),
+        column("inliers", found, "inliers", "{}"),
+        *([column("correct", found, "correct", "{}")] if judged else []),
     ]
     note = (
         f"{' and '.join(settings['images'])}, {settings['keypoints']} keypoints, "
@@ -257,15 +253,15 @@ def retrieval_growth(results: Results) -> list[Table]:
     settings, rows = results["provenance"]["settings"], results["rows"]
     shape = settings["shape"]
     sizes = [
-        _column("images", rows, "images", "{:,}"),
+        column("images", rows, "images", "{:,}"),
         Column("features", [row["features"] / 1e6 for row in rows], "{:.1f} M"),
-        _column("write all", rows, "build_seconds", "{:.1f} s"),
-        _column("add one image", rows, "add_one_seconds", "{:.2f} s"),
+        column("write all", rows, "build_seconds", "{:.1f} s"),
+        column("add one image", rows, "add_one_seconds", "{:.2f} s"),
         Column("on disk", [row["bytes"] / 1e6 for row in rows], "{:,.0f} MB"),
         Column("bytes per feature", [row["bytes"] / row["features"] for row in rows], "{:.1f}"),
-        _column("open", rows, "open_ms", "{:.1f} ms"),
-        _column("own memory", rows, "own_memory_mb", "{:.0f} MB"),
-        _column("mapped memory", rows, "mapped_memory_mb", "{:,.0f} MB"),
+        column("open", rows, "open_ms", "{:.1f} ms"),
+        column("own memory", rows, "own_memory_mb", "{:.0f} MB"),
+        column("mapped memory", rows, "mapped_memory_mb", "{:,.0f} MB"),
     ]
     size_note = (
         f"Images drawn like those of an index of {shape['images']} photos: {settings['features']} "
@@ -275,9 +271,9 @@ def retrieval_growth(results: Results) -> list[Table]:
         "the files that was read, which the system takes back when it needs it."
     )
     queries = [
-        _column("images", rows, "images", "{:,}"),
+        column("images", rows, "images", "{:,}"),
         Column("postings read", [row["postings_per_query"] / 1e6 for row in rows], "{:.2f} M"),
-        _column("first query", rows, "first_query_ms", "{:.1f}"),
+        column("first query", rows, "first_query_ms", "{:.1f}"),
         *(
             Column(name, [row["query_ms"][stage] for row in rows], "{:.2f}")
             for stage, name in GROWTH_STAGES.items()
@@ -334,13 +330,13 @@ def retrieval_speed(results: Results) -> list[Table]:
     settings, rows = results["provenance"]["settings"], list(results["rows"].values())
     columns = [
         Column("method", list(results["rows"])),
-        _column("build (s)", rows, "build_seconds", "{:.2f}"),
-        _column("times faster", rows, "build_ratio", "{:.1f}x"),
-        _column("query (ms)", rows, "query_milliseconds", "{:.2f}"),
-        _column("times faster", rows, "query_ratio", "{:.1f}x"),
-        _column("bytes per feature", rows, "bytes_per_feature", "{:.1f}"),
+        column("build (s)", rows, "build_seconds", "{:.2f}"),
+        column("times faster", rows, "build_ratio", "{:.1f}x"),
+        column("query (ms)", rows, "query_milliseconds", "{:.2f}"),
+        column("times faster", rows, "query_ratio", "{:.1f}x"),
+        column("bytes per feature", rows, "bytes_per_feature", "{:.1f}"),
         Column("mAP (%)", [100 * row["map"] for row in rows], "{:.2f}"),
-        _column("N-S", rows, "ns", "{:.3f}"),
+        column("N-S", rows, "ns", "{:.3f}"),
     ]
     note = (
         f"{settings['photos']} photos of {settings['longer_side']} pixels, "

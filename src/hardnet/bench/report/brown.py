@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardnet.bench.report.style import Figures, canvas, line_style, log_ticks, name_rows
-from hardnet.bench.report.table import SAME, Column, Results, Table, Value, interval
+from hardnet.bench.report.table import (
+    SAME,
+    Column,
+    Results,
+    Table,
+    Value,
+    column,
+    distinct,
+    interval,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +69,7 @@ def _full_name(row: Row) -> str:
 
 def _by_descriptor(rows: Sequence[Row]) -> Table:
     """Descriptors down, test sets across."""
-    sets = list(dict.fromkeys(row["set"] for row in rows))
+    sets = distinct(rows, "set")
     names = {_full_name(row): (row["descriptor"], row["trained"]) for row in rows}
     valid = [row for row in rows if not seen_in_training(row)]
     rates = {(_full_name(row), row["set"]): 100 * row["fpr95"] for row in valid}
@@ -78,8 +87,8 @@ def _by_descriptor(rows: Sequence[Row]) -> Table:
 
 def _as_in_the_paper(rows: Sequence[Row]) -> Table:
     """Test sets across, under each the training sets; one number where nothing was trained."""
-    sets = list(dict.fromkeys(row["set"] for row in rows))
-    training = list(dict.fromkeys(row["trained"] for row in rows if row["trained"]))
+    sets = distinct(rows, "set")
+    training = [name for name in distinct(rows, "trained") if name]
     valid = [row for row in rows if not seen_in_training(row)]
     # A family and whether it was trained: "net" without a training set is a line of its own.
     lines = list(dict.fromkeys((family(row), bool(row["trained"])) for row in rows))
@@ -115,22 +124,19 @@ def _means(of_line: Sequence[Sequence[Row]], heading: str, group: str = "") -> l
 
 def _details(rows: Sequence[Row]) -> Table:
     """Every descriptor on every set with all measures."""
-
-    def percent(heading: str, field: str) -> Column:
-        return Column(heading, [100 * row.get(field, row["fpr95"]) for row in rows], PERCENT)
-
+    ties = [100 * row.get("fpr95_before", row["fpr95"]) for row in rows]
     ends = [interval(100 * row["low"], 100 * row["high"], PERCENT) for row in rows]
     return Table(
         "Brown sets: all measures",
         [
             Column("descriptor", [_full_name(row) for row in rows]),
-            Column("set", [row["set"] for row in rows]),
-            Column("pairs", [row["pairs"] for row in rows], "{}"),
-            percent("FPR95", "fpr95"),
+            column("set", rows, "set"),
+            column("pairs", rows, "pairs", "{}"),
+            column("FPR95", rows, "fpr95", PERCENT, factor=100),
             Column("95 % interval", ends),
-            percent("ties rejected", "fpr95_before"),
-            percent("FDR95", "fdr95"),
-            Column("ROC AUC", [row["auc"] for row in rows], "{:.4f}"),
+            Column("ties rejected", ties, PERCENT),
+            column("FDR95", rows, "fdr95", PERCENT, factor=100),
+            column("ROC AUC", rows, "auc", "{:.4f}"),
         ],
         "The interval resamples pairs. Ties rejected: FPR95 when false pairs exactly on the "
         "threshold do not count. FDR95 is what some papers print as FPR95.",
@@ -140,7 +146,7 @@ def _details(rows: Sequence[Row]) -> Table:
 def _draw(results: Results, path: Path) -> None:
     """One panel per test set; a dot with its interval and number for each descriptor."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
-    sets = list(dict.fromkeys(row["set"] for row in rows))
+    sets = distinct(rows, "set")
     rates: dict[str, list[float]] = {}
     for row in rows:
         rates.setdefault(_full_name(row), []).append(row["fpr95"])

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.bench.light import PRECISION
-from hardnet.bench.report.style import Figures, canvas, line_style
-from hardnet.bench.report.table import BASELINE, Best, Column, Results, Table, ratio
+from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
+from hardnet.bench.report.table import (
+    BASELINE,
+    Best,
+    Column,
+    Results,
+    Table,
+    column,
+    distinct,
+    ratio,
+)
 
 Entry = Mapping[str, Any]
 
@@ -93,14 +102,14 @@ def _table(results: Results, title: str, columns: list[Column], note: str = "") 
     """A line per setup and descriptor; the best of each setup in bold."""
     lines = _lines(results)
     setups = [entry["setup"] for entry in lines]
-    names = Column("descriptor", [entry["descriptor"] for entry in lines])
-    return Table(title, [Column("keypoints", setups), names, *columns], note, blocks=setups)
+    names = [Column("keypoints", setups), column("descriptor", lines, "descriptor")]
+    return Table(title, [*names, *columns], note, blocks=setups)
 
 
 def _summary(results: Results, show: Show) -> Table:
     lines = _lines(results)
 
-    def column(role: str) -> Column:
+    def score(role: str) -> Column:
         return Column(
             f"{show.score}, scenes that {role}",
             [entry[role][show.field] for entry in lines],
@@ -118,7 +127,7 @@ def _summary(results: Results, show: Show) -> Table:
     return _table(
         results,
         show.title,
-        [column("report"), Column(f"/ {BASELINE}", ratios, "{:.2f}x"), column("choose")],
+        [score("report"), Column(f"/ {BASELINE}", ratios, "{:.2f}x"), score("choose")],
         f"Report: {report}; choose: {choose}. 95% intervals over photos.",
     )
 
@@ -157,27 +166,17 @@ def _draw_pose(results: Results, path: Path) -> None:
 def _draw_bars(results: Results, show: Show, path: Path) -> None:
     """Setups along the axis, a bar per descriptor: the score over the scenes that report."""
     setups = _setups(results)
-    names = list(dict.fromkeys(entry["descriptor"] for entry in results["entries"]))
-    width = 0.8 / len(names)
+    found = {(e["setup"], e["descriptor"]): e["report"] for e in results["entries"]}
+    names = distinct(results["entries"], "descriptor")
+    values = {n: [found.get((s, n), {}).get(show.field) for s in setups] for n in names}
     with canvas(path, 1.5 + 1.6 * len(setups), 3.0) as figure:
         axes = figure.subplots()
-        for index, name in enumerate(names):
-            for place, entries in enumerate(setups.values()):
-                entry = next((e for e in entries if e["descriptor"] == name), None)
-                score = None if entry is None else entry["report"][show.field]
-                if entry is None or score is None:
-                    continue
-                low, high = entry["report"]["interval"]
-                reach = None if low is None else [[score - low], [high - score]]
-                axes.bar(
-                    place + (index - (len(names) - 1) / 2) * width,
-                    score,
-                    width,
-                    yerr=reach,
-                    color=line_style(index)["color"],
-                    label=name if place == 0 else None,
-                    error_kw={"linewidth": 0.8, "capsize": 2},
-                )
+        for name, bars in zip(names, grouped_bars(axes, values), strict=True):
+            for setup, bar in zip(setups, bars, strict=True):
+                low, high = found.get((setup, name), {}).get("interval", (None, None))
+                if low is not None:
+                    place = bar.get_x() + bar.get_width() / 2
+                    axes.plot([place, place], [low, high], color="black", lw=0.8, marker="_", ms=4)
         axes.set_xticks(range(len(setups)), list(setups))
         axes.set_ylabel(show.score)
         axes.legend(fontsize=7)

@@ -12,7 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench.report.style import Figures, canvas, line_style, name_rows
-from hardnet.bench.report.table import Best, Column, Ends, Results, Table, Value, interval
+from hardnet.bench.report.table import (
+    Best,
+    Column,
+    Ends,
+    Results,
+    Table,
+    Value,
+    column,
+    distinct,
+    interval,
+)
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -80,7 +90,7 @@ def _best(measure: str) -> Best:
 def _matrix(results: Results, measure: str) -> Table:
     """Rows and columns as in the paper; its numbers to the right if they are of this measure."""
     cells = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
-    rows, across = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    rows, across = (distinct(results["cells"], field) for field in ("row", "column"))
     what, style = MEASURES[measure], _STYLES[measure]
     columns = [Column(results["corner"], rows)]
     for name in across:
@@ -130,11 +140,11 @@ def _claims(results: Results) -> Table:
     return Table(
         f"{results['title']}: does the paper's ordering hold here?",
         [
-            Column("claim", [claim["claim"] for claim in claims]),
+            column("claim", claims, "claim"),
             Column("by", [MEASURES[claim["measure"]] for claim in claims]),
-            Column("holds", [claim["answer"] for claim in claims]),
+            column("holds", claims, "answer"),
             Column("pairs that hold", [f"{c['hold']} of {c['pairs']}" for c in claims]),
-            Column("clearly", [claim["clear"] for claim in claims], "{}"),
+            column("clearly", claims, "clear", "{}"),
             Column("pairs that contradict", ["; ".join(c["against"]) or None for c in claims]),
         ],
         "Clearly: the interval of the difference leaves out zero (matching: sequences drawn "
@@ -147,18 +157,16 @@ def _claims(results: Results) -> Table:
 def _runs(results: Results, measures: Sequence[str]) -> Table:
     runs = [(cell["cell"], run) for cell in results["cells"] for run in cell["runs"]]
 
-    def column(heading: str, key: str, style: str = "{}") -> Column:
-        return Column(heading, [run[key] for _, run in runs], style)
-
+    only = [run for _, run in runs]
     return Table(
         f"{results['title']}: all runs",
         [
             Column("cell", [name for name, _ in runs]),
-            *(column(key, key) for key in ("seed", "batch", "steps", "pairs")),
-            column("seconds", "seconds", "{:.0f}"),
-            column("pairs/s", "pairs_per_second", "{:.0f}"),
-            column("final loss", "loss", "{:.3f}"),
-            *(Column(MEASURES[m], [_of_run(run, m) for _, run in runs]) for m in measures),
+            *(column(key, only, key, "{}") for key in ("seed", "batch", "steps", "pairs")),
+            column("seconds", only, "seconds", "{:.0f}"),
+            column("pairs/s", only, "pairs_per_second", "{:.0f}"),
+            column("final loss", only, "loss"),
+            *(Column(MEASURES[m], [_of_run(run, m) for run in only]) for m in measures),
         ],
     )
 
@@ -179,8 +187,7 @@ def _of_run(run: Mapping[str, Any], measure: str) -> str:
 def _draw_dots(results: Results, path: Path) -> None:
     """One line per row of the table, a mark per column: our measures, then the paper's."""
     cells: Sequence[Cell] = results["cells"]
-    rows = list(dict.fromkeys(cell["row"] for cell in cells))
-    columns = list(dict.fromkeys(cell["column"] for cell in cells))
+    rows, columns = distinct(cells, "row"), distinct(cells, "column")
     panels = [(measure, False) for measure in _taken(results)] + [(results["measure"], True)]
     height = 1.5 + (0.16 + 0.13 * len(columns)) * len(rows)
     with canvas(path, 1.9 + 2.7 * len(panels), height) as figure:

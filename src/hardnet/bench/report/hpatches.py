@@ -20,7 +20,7 @@ from hardnet.bench.report.style import (
     name_rows,
     round_ticks,
 )
-from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, ratio
+from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, distinct, ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,7 @@ def _stored(results: Results, task: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _descriptors(results: Results) -> list[str]:
-    return list(dict.fromkeys(row["descriptor"] for task in TASKS for row in results.get(task, ())))
+    return distinct((row for task in TASKS for row in results.get(task, ())), "descriptor")
 
 
 def _distractors(results: Results) -> list[int]:
@@ -94,7 +94,7 @@ def _distractors(results: Results) -> list[int]:
 
 def _groups(results: Results) -> list[str]:
     """The kinds of sequences: viewpoint, illumination, other."""
-    found = dict.fromkeys(row["group"] for row in results.get("matching", ()))
+    found = distinct(results.get("matching", ()), "group")
     order = ("viewpoint", "illumination")
     return [*(g for g in order if g in found), *(g for g in found if g not in order)]
 
@@ -193,7 +193,7 @@ def _per_sequence(results: Results) -> Table:
     """Sequences down, each with its mean and its levels of noise; descriptors across."""
     values: dict[str, dict[str, float]] = {name: {} for name in _descriptors(results)}
     field = f"ap_{PAPER_CONVENTION['matching']}"
-    for sequence in dict.fromkeys(row["sequence"] for row in results["matching"]):
+    for sequence in distinct(results["matching"], "sequence"):
         for noise in (None, *NOISE):
             only = {"sequence": sequence} | ({"noise": noise} if noise else {})
             for name, value in mean(results, "matching", field, **only).items():

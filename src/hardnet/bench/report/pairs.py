@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from hardnet.bench.pairs import summarise
-from hardnet.bench.report.style import Figures, canvas
-from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, ratio
+from hardnet.bench.report.style import Figures, canvas, grouped_bars
+from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, column, ratio
 
 _COUNTS = {
     "tentative": "matches",
@@ -25,7 +25,7 @@ def tables(results: Results) -> list[Table]:
     columns = [
         Column("descriptor", list(totals)),
         Column("verified pairs", [f"{each['verified']} / {each['pairs']}" for each in counts]),
-        *(Column(name, [each[key] for each in counts], "{}") for key, name in _COUNTS.items()),
+        *(column(name, counts, key, "{}") for key, name in _COUNTS.items()),
         Column(
             f"correct / {BASELINE}",
             [ratio(each["correct"], baseline) for each in counts],
@@ -57,12 +57,9 @@ def _draw(results: Results, path: Path) -> None:
     """One group per sequence, one bar per descriptor."""
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
-    width = 0.8 / len(values)
     with canvas(path, 1.5 + 0.9 * len(names), 3.6) as figure:
         axes = figure.subplots()
-        for i, (descriptor, by_sequence) in enumerate(values.items()):
-            places = [k + (i - (len(values) - 1) / 2) * width for k in range(len(names))]
-            axes.bar(places, [by_sequence[n] for n in names], width, label=descriptor)
+        grouped_bars(axes, {who: [each[n] for n in names] for who, each in values.items()})
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
         axes.set_ylabel("correct matches")
         axes.legend(frameon=False, ncols=len(values), loc="lower left", bbox_to_anchor=(0, 1))

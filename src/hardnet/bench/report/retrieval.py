@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, line_style
-from hardnet.bench.report.table import Column, Results, Table, Value, interval
+from hardnet.bench.report.table import Column, Results, Table, Value, distinct, interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,10 +108,6 @@ def _counts(results: Results) -> list[int]:
     return sorted({row["distractors"] for row in results["rows"]})
 
 
-def _distinct(rows: Sequence[Row], field: str) -> list[str]:
-    return list(dict.fromkeys(row[field] for row in rows))
-
-
 def _find(rows: Sequence[Row], measure: Measure, **where: Any) -> Value:
     """The measure of the row with these values, or None."""
     for row in rows:
@@ -136,7 +132,7 @@ def _by_mode(
     title: str, rows: Sequence[Row], measure: Measure, style: str = "", note: str = ""
 ) -> Table:
     """Descriptors down, modes across."""
-    names = _distinct(rows, "descriptor")
+    names = distinct(rows, "descriptor")
     columns = [
         Column(
             mode,
@@ -144,7 +140,7 @@ def _by_mode(
             style,
             "largest",
         )
-        for mode in _distinct(rows, "mode")
+        for mode in distinct(rows, "mode")
     ]
     return Table(title, [Column("descriptor", names), *columns], note)
 
@@ -152,7 +148,7 @@ def _by_mode(
 def _by_distractors(title: str, results: Results, measure: Measure, style: str) -> Table:
     rows = results["rows"]
     pairs = dict.fromkeys((row["mode"], row["descriptor"]) for row in rows)
-    order = _distinct(rows, "mode")
+    order = distinct(rows, "mode")
     lines = sorted(pairs, key=lambda line: order.index(line[0]))
     columns = [
         Column(
@@ -206,7 +202,7 @@ def _beside_the_paper(
 
 
 def _paper_bow(results: Results) -> Table:
-    labels = _distinct(results["rows"], "descriptor")
+    labels = distinct(results["rows"], "descriptor")
     ours = [_ours(results, label, ("bow", "bow+sv", "bow+qe")) for label in labels]
     names = [*(f"{name} (paper)" for name in BOW), *(f"{label} (ours)" for label in labels)]
     return _beside_the_paper(
@@ -220,7 +216,7 @@ def _paper_bow(results: Results) -> Table:
 
 
 def _paper_hqe(results: Results) -> Table:
-    labels = _distinct(results["rows"], "descriptor")
+    labels = distinct(results["rows"], "descriptor")
     ours = [_ours(results, label, ("hqe+sv:sa", "hqe+sv")) for label in labels]
     names = [*(f"{name} (paper)" for name in HQE), *(f"{label}-HQE (ours)" for label in labels)]
     words = [row[0] for row in HQE.values()]
@@ -238,7 +234,7 @@ def _paper_hqe(results: Results) -> Table:
 def _draw(results: Results, path: Path) -> None:
     """A panel per mode, a line per descriptor, all panels on one scale."""
     rows = results["rows"]
-    modes, names = _distinct(rows, "mode"), _distinct(rows, "descriptor")
+    modes, names = distinct(rows, "mode"), distinct(rows, "descriptor")
     down, across = math.ceil(len(modes) / ACROSS), min(len(modes), ACROSS)
     with canvas(path, 2.3 * across, 2.2 * down + 0.4) as figure:
         grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, line_style, name_rows
-from hardnet.bench.report.table import Column, Results, Table
+from hardnet.bench.report.table import Column, Results, Table, column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,41 +39,37 @@ def _scenes(results: Results) -> dict[str, list[Row]]:
 
 
 def _size(scene: str, rows: list[Row]) -> Table:
-    def column(heading: str, field: str, style: str = "{:.0f}") -> Column:
-        return Column(heading, [row.get(field) for row in rows], style, "largest")
-
-    errors = [row.get("reprojection_error") for row in rows]
     return Table(
         f"Reconstruction of {scene}, {rows[0]['photos']} photos",
         [
-            Column("method", [row["method"] for row in rows]),
-            column("registered", "registered"),
-            column("points", "points"),
-            column("observations", "observations"),
-            column("track length", "track_length", "{:.2f}"),
-            Column("reprojection (px)", errors, "{:.3f}", "smallest"),
-            Column("keypoints per photo", [row["keypoints"] for row in rows], "{}"),
-            Column("seconds", [row["seconds"] for row in rows], "{:.0f}"),
+            column("method", rows, "method"),
+            *(column(f, rows, f, "{:.0f}", "largest") for f in ("registered", "points")),
+            column("observations", rows, "observations", "{:.0f}", "largest"),
+            column("track length", rows, "track_length", "{:.2f}", "largest"),
+            column("reprojection (px)", rows, "reprojection_error", "{:.3f}", "smallest"),
+            column("keypoints per photo", rows, "keypoints", "{}"),
+            column("seconds", rows, "seconds", "{:.0f}"),
         ],
     )
 
 
 def _errors(scene: str, rows: list[Row]) -> Table:
-    def column(heading: str, field: str, style: str, factor: float = 1.0) -> Column:
-        values = [row["errors"] and factor * row["errors"][field] for row in rows]
-        return Column(heading, values, style, "smallest")
+    errors = [row["errors"] or {} for row in rows]
+
+    def error(heading: str, field: str, style: str, factor: float = 1) -> Column:
+        return column(heading, errors, field, style, "smallest", factor)
 
     columns = [
-        Column("method", [row["method"] for row in rows]),
-        column("mean", "centre_mean", "{:.5f}"),
-        column("median", "centre_median", "{:.5f}"),
-        column("largest", "centre_max", "{:.5f}"),
-        column("mean / extent (%)", "centre_relative", "{:.4f}", 100),
-        column("rotation mean (deg)", "rotation_mean", "{:.4f}"),
+        column("method", rows, "method"),
+        error("mean", "centre_mean", "{:.5f}"),
+        error("median", "centre_median", "{:.5f}"),
+        error("largest", "centre_max", "{:.5f}"),
+        error("mean / extent (%)", "centre_relative", "{:.4f}", 100),
+        error("rotation mean (deg)", "rotation_mean", "{:.4f}"),
     ]
     calibrated = rows[0]["calibrated"]
     if not calibrated:
-        columns.append(column("focal length (%)", "focal", "{:.3f}", 100))
+        columns.append(error("focal length (%)", "focal", "{:.3f}", 100))
     return Table(
         f"Errors of the cameras of {scene}",
         columns,

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.style import Figures, canvas, line_style
-from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, interval
+from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
+from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, distinct, interval
 from hardnet.bench.stereo import rules
 from hardnet.bench.stereo.measure import AUC_PIXELS, CORRECT_PIXELS, THRESHOLDS
 from hardnet.bench.stereo.rules import summarise
@@ -45,8 +45,8 @@ def tables(results: Results) -> list[Table]:
             shown.append(table(results, entries, names))
     pairs = [
         _per_pair(results, name, detector)
-        for name in _distinct(results, "set")
-        for detector in _distinct(results, "detector")
+        for name in distinct(results["rows"], "set")
+        for detector in distinct(results["rows"], "detector")
     ]
     return [*shown, *pairs]
 
@@ -68,15 +68,10 @@ def _entries(results: Results, rule: rules.Rule | None = None) -> Entries:
     return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
 
 
-def _distinct(results: Results, field: str) -> list[str]:
-    """The values of a field ("set", "detector", "descriptor") in their order."""
-    return list(dict.fromkeys(row[field] for row in results["rows"]))
-
-
 def _sets_with(results: Results, entries: Entries, field: str) -> list[str]:
     """The sets whose ground truth gives ``field`` of the summary."""
     found = {key[0] for key, entry in entries.items() if entry[field] is not None}
-    return [name for name in _distinct(results, "set") if name in found]
+    return [name for name in distinct(results["rows"], "set") if name in found]
 
 
 def _set_title(results: Results, name: str) -> str:
@@ -108,8 +103,8 @@ def _table(
     """
     lines = [
         (detector, descriptor)
-        for detector in _distinct(results, "detector")
-        for descriptor in _distinct(results, "descriptor")
+        for detector in distinct(results["rows"], "detector")
+        for descriptor in distinct(results["rows"], "descriptor")
     ]
     added = paper or {}
     columns = [
@@ -132,7 +127,7 @@ def _table(
 
 
 def _table_3(results: Results, entries: Entries) -> Table:
-    names = _distinct(results, "set")
+    names = distinct(results["rows"], "set")
     parts: list[tuple[Entries, Part]] = [
         (entries, ("matched", lambda e: e["matched"], "{:.0f}")),
         (entries, ("inl.", lambda e: e["mean_inliers"], "{:.0f}")),
@@ -158,7 +153,7 @@ def _common(results: Results, entries: Entries) -> Table:
         (entries, ("95%", _common_interval, "")),
     ]
     title = "Mean inliers over the pairs that all descriptors matched with a detector"
-    return _table(results, title, _distinct(results, "set"), parts, _INTERVAL)
+    return _table(results, title, distinct(results["rows"], "set"), parts, _INTERVAL)
 
 
 def _common_interval(entry: Entry) -> str:
@@ -173,7 +168,7 @@ def _by_rule(results: Results) -> Table:
     ]
     note = " ".join(f"{name}: {rule.about}." for name, rule in rules.RULES.items())
     title = "Image pairs matched by each rule"
-    return _table(results, title, _distinct(results, "set"), parts, note)
+    return _table(results, title, distinct(results["rows"], "set"), parts, note)
 
 
 def _areas(results: Results, entries: Entries, names: Sequence[str]) -> Table:
@@ -225,7 +220,7 @@ def _agreement(results: Results, entries: Entries, names: Sequence[str]) -> Tabl
 
 
 def _per_pair(results: Results, name: str, detector: str) -> Table:
-    rule, labels = _rule(results), _distinct(results, "descriptor")
+    rule, labels = _rule(results), distinct(results["rows"], "descriptor")
     cells: dict[str, dict[str, str]] = {}
     for row in results["rows"]:
         if row["set"] == name and row["detector"] == detector:
@@ -242,8 +237,8 @@ _BARS = (("matched", "pairs matched"), ("mean_common", "inliers per pair that al
 
 def _draw_pairs(results: Results, path: Path) -> None:
     """Above: pairs matched; below: mean inliers where all match. One column per set."""
-    names, detectors = _distinct(results, "set"), _distinct(results, "detector")
-    labels, found = _distinct(results, "descriptor"), _entries(results)
+    names, detectors = distinct(results["rows"], "set"), distinct(results["rows"], "detector")
+    labels, found = distinct(results["rows"], "descriptor"), _entries(results)
     panel = 0.9 + 0.34 * len(labels) * len(detectors)
     with canvas(path, panel * len(names), 5.4) as figure:
         grid = figure.subplots(len(_BARS), len(names), squeeze=False)
@@ -264,13 +259,9 @@ def _draw_pairs(results: Results, path: Path) -> None:
 def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: list[str]) -> None:
     """Groups of bars, one per descriptor, each with its number."""
     detectors = list(dict.fromkeys(detector for detector, _ in found))
-    width = 0.84 / len(labels)
-    for i, label in enumerate(labels):
-        places = [k + (i - (len(labels) - 1) / 2) * width for k in range(len(detectors))]
-        values = [found[detector, label][field] for detector in detectors]
-        heights = [0 if value is None else value for value in values]
-        texts = [MISSING if value is None else f"{value:.0f}" for value in values]
-        bars = axes.bar(places, heights, width, label=label, color=line_style(i)["color"])
+    values = {label: [found[d, label][field] for d in detectors] for label in labels}
+    for bars, each in zip(grouped_bars(axes, values), values.values(), strict=True):
+        texts = [MISSING if value is None else f"{value:.0f}" for value in each]
         axes.bar_label(bars, texts, fontsize=7)
     axes.locator_params(axis="y", integer=True)
     if not any(entry[field] for entry in found.values()):
@@ -280,8 +271,8 @@ def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: l
 
 def _draw_accuracy(results: Results, path: Path) -> None:
     """Mean matching accuracy over 1 to 10 px: a column per set, a line of panels per detector."""
-    labels, found = _distinct(results, "descriptor"), _entries(results)
-    names, detectors = _sets_with(results, found, "accuracy"), _distinct(results, "detector")
+    labels, found = distinct(results["rows"], "descriptor"), _entries(results)
+    names, detectors = _sets_with(results, found, "accuracy"), distinct(results["rows"], "detector")
     with canvas(path, 3.2 * len(names), 0.4 + 2.6 * len(detectors)) as figure:
         grid = figure.subplots(len(detectors), len(names), squeeze=False, sharex=True, sharey="col")
         for line, detector in zip(grid, detectors, strict=True):

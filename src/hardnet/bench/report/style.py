@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,17 @@ def line_style(index: int) -> dict[str, Any]:
         "linestyle": _DASHES[other % len(_DASHES)],
         "marker": _MARKERS[other % len(_MARKERS)],
     }
+
+
+def grouped_bars(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> list[Any]:
+    """A group of bars around each whole number, in it a bar per name; the bars of each name."""
+    width = 0.84 / len(values)
+    drawn = []
+    for i, (name, heights) in enumerate(values.items()):
+        places = [k + (i - (len(values) - 1) / 2) * width for k in range(len(heights))]
+        style = {"label": name, "color": line_style(i)["color"]}
+        drawn.append(axes.bar(places, [height or 0 for height in heights], width, **style))
+    return drawn
 
 
 def name_rows(axes: Axes, names: list[str]) -> None:

@@ -6,7 +6,7 @@ Hand-written because no table library marks the best numbers, merges cells and w
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -180,6 +180,26 @@ class Table:
                 cells += [""] * width
             place += width
         return [" & ".join(cells) + r" \\", " ".join(rules)]
+
+
+def column(
+    heading: str,
+    rows: Sequence[Mapping[str, Any]],
+    field: str,
+    style: str = "{:.3f}",
+    best: Best | None = None,
+    factor: float | None = None,
+) -> Column:
+    """A field of every row, times ``factor``; None where a row lacks it."""
+    values = [row.get(field) for row in rows]
+    if factor is not None:
+        values = [None if value is None else factor * value for value in values]
+    return Column(heading, values, style, best)
+
+
+def distinct(rows: Iterable[Mapping[str, Any]], field: str) -> list[str]:
+    """The values of a field in their order, each once."""
+    return list(dict.fromkeys(row[field] for row in rows))
 
 
 def interval(low: float | None, high: float | None, style: str = "{:.3f}") -> str:

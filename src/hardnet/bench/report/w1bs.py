@@ -16,6 +16,7 @@ from hardnet.bench.report.table import (
     Results,
     Table,
     by_name,
+    distinct,
     interval,
     ratio,
 )
@@ -65,7 +66,7 @@ def figures(results: Results) -> Figures:
 
 def _subsets(results: Results) -> list[str]:
     """In their order, the total last."""
-    names = dict.fromkeys(row["subset"] for row in results["means"])
+    names = distinct(results["means"], "subset")
     return [*(name for name in names if name != TOTAL), TOTAL]
 
 
@@ -125,7 +126,7 @@ def _draw(results: Results, path: Path) -> None:
     means = {
         (row["score"], row["subset"], row["descriptor"]): row["value"] for row in results["means"]
     }
-    names = list(dict.fromkeys(row["descriptor"] for row in curves))
+    names = distinct(curves, "descriptor")
     lines = math.ceil(len(panels) / 3)
     across = math.ceil(len(panels) / lines)
     heights = (2.4, 0.4 + 0.17 * len(names))  # of the curves, of the legend under them
