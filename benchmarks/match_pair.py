@@ -27,7 +27,7 @@ from report.tables import write
 from hardnet import detectors, provenance
 from hardnet.descriptors import WEIGHTS, load
 from hardnet.errors import HardnetError
-from hardnet.image_pair import extract_pair
+from hardnet.features import extract_pair
 from hardnet.matching.geometry import transfer_error, verify
 from hardnet.matching.matches import match
 

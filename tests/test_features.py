@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -11,9 +13,9 @@ import pytest
 import hardnet
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError
-from hardnet.features import describe, extract, find, prepare
+from hardnet.features import describe, extract, extract_pair, find, prepare
 from hardnet.frames import from_opencv, from_similarity
-from hardnet.images import write_image
+from hardnet.images import read_image, write_image
 from hardnet.matching.matches import match
 
 
@@ -118,7 +120,7 @@ def test_import_is_light() -> None:
 def test_public_names() -> None:
     assert hardnet.extract is extract
     assert hardnet.__version__.count(".") == 2
-    assert set(dir(hardnet)) >= {"Features", "Matches", "extract", "load", "match"}
+    assert set(dir(hardnet)) >= {"Features", "Matches", "extract", "extract_many", "load", "match"}
     with pytest.raises(AttributeError, match="nothing"):
         _ = hardnet.nothing
 
@@ -205,3 +207,83 @@ def test_upright_frames_are_not_turned(camera: np.ndarray) -> None:
     np.testing.assert_array_equal(found.frames[:, 1, 0], 0)
     np.testing.assert_array_equal(found.frames[:, 0, 1], 0)
     assert (found.frames[:, 0, 0] > 0).all()
+
+
+def test_a_pair_is_two_images(photos: Path, camera: np.ndarray) -> None:
+    images = photos / "motorcycle_left.png", camera
+    options = {"descriptor": "rootsift", "keypoints": 300, "max_size": 400, "upright": True}
+    for one, image in zip(extract_pair(*images, **options), images, strict=True):
+        alone = extract(image, **options)
+        for name in ("frames", "scores", "descriptors"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(alone, name))
+        assert one.path == alone.path
+        assert list(one.seconds) == list(alone.seconds)
+
+
+def test_a_pair_with_a_bad_image(camera: np.ndarray) -> None:
+    with pytest.raises(HardnetError, match=r"none\.jpg"):
+        extract_pair(camera, "none.jpg", descriptor="rootsift")
+
+
+def test_matching_two_images_is_matching_their_features(photos: Path) -> None:
+    names = "motorcycle_left.png", "motorcycle_right.png"
+    images = [read_image(photos / name)[100:260, 200:420] for name in names]
+    at_once = match(*images)
+    one_by_one = match(*map(extract, images))
+    assert at_once.inliers.sum() > 20
+    np.testing.assert_array_equal(at_once.indices, one_by_one.indices)
+    np.testing.assert_array_equal(at_once.inliers, one_by_one.inliers)
+    np.testing.assert_array_equal(at_once.geometry.model, one_by_one.geometry.model)
+
+
+def test_match_describes_images_as_it_is_told(photos: Path) -> None:
+    paths = [photos / "motorcycle_left.png", photos / "motorcycle_right.png"]
+    options = {"detector": "hessian", "descriptor": "rootsift", "keypoints": 500, "max_size": 500}
+    expected = match(*(extract(path, **options) for path in paths))
+    for a, b in (paths, (paths[0], extract(paths[1], **options))):
+        result = hardnet.match(a, b, **options)
+        assert result.a.descriptor == "rootsift"
+        np.testing.assert_array_equal(result.indices, expected.indices)
+        np.testing.assert_array_equal(result.inliers, expected.inliers)
+    with pytest.raises(hardnet.InputError, match="features are described already"):
+        match(expected.a, expected.b, keypoints=100)
+
+
+def test_one_line_says_what_it_is(photos: Path, camera: np.ndarray) -> None:
+    a = extract(photos / "camera.png", descriptor="rootsift", keypoints=200)
+    b = extract(camera, descriptor="rootsift", keypoints=200)
+    assert str(a) == "Features: 200 keypoints of camera.png (512 x 512), rootsift 128-D"
+    result = match(a, b)
+    count = int(result.inliers.sum())
+    assert str(result) == (
+        f"Matches: {count} of {len(result)} matches verified (homography), camera.png and an array"
+    )
+    bits = replace(b, descriptors=np.zeros((200, 64), np.uint8), descriptor="beblid")
+    assert str(bits).endswith("of an array (512 x 512), beblid 512 bits")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: extract(np.zeros((50, 50), np.uint8), keypoints=0),
+        lambda: extract(np.zeros((50, 50), np.uint8), detector="surf"),
+        lambda: extract(np.zeros((50, 50), np.uint8), frames=np.zeros((3, 6))),
+        lambda: hardnet.load("harndet"),
+        lambda: hardnet.load("pixels")(np.zeros((4, 32, 30), np.uint8)),
+        lambda: hardnet.Strategy(ratio=2.0),
+        lambda: next(hardnet.extract_many([], workers=0)),
+    ],
+)
+def test_wrong_arguments_are_value_errors_and_ours(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r".+") as caught:
+        wrong()
+    assert isinstance(caught.value, hardnet.InputError)
+    assert isinstance(caught.value, hardnet.HardnetError)
+
+
+def test_many_images_by_their_names(photos: Path) -> None:
+    names = [str(photos / "camera.png"), "none.jpg"]
+    (path, found), (_, error) = hardnet.extract_many(names, descriptor="pixels", keypoints=9)
+    assert str(path) == names[0]
+    assert len(found) == 9
+    assert isinstance(error, hardnet.HardnetError)

@@ -1,8 +1,9 @@
 """Learned local image descriptors: load a descriptor, extract features, match and find photos.
 
 >>> import hardnet
->>> a, b = hardnet.extract("a.jpg"), hardnet.extract("b.jpg")  # doctest: +SKIP
->>> hardnet.match(a, b).draw("matches.png")  # doctest: +SKIP
+>>> result = hardnet.match("a.jpg", "b.jpg", keypoints=4096)  # doctest: +SKIP
+>>> result.draw("matches.png")  # doctest: +SKIP
+>>> hardnet.extract("a.jpg").save("a.features.npz")  # doctest: +SKIP
 >>> index = hardnet.Index.build("photos.index", "photos")  # doctest: +SKIP
 >>> index.search("a.jpg").draw("hits.png")  # doctest: +SKIP
 """
@@ -14,20 +15,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hardnet.descriptors import load
+    from hardnet.errors import HardnetError, InputError
     from hardnet.features import Features, extract
-    from hardnet.matching.matches import Matches, match
+    from hardnet.matching.matches import Matches, Strategy, match
+    from hardnet.pipeline import extract_many
     from hardnet.retrieval.index import Index
 
 __version__: str
-__all__ = ["Features", "Index", "Matches", "__version__", "extract", "load", "match"]
+__all__ = [
+    "Features",
+    "HardnetError",
+    "Index",
+    "InputError",
+    "Matches",
+    "Strategy",
+    "__version__",
+    "extract",
+    "extract_many",
+    "load",
+    "match",
+]
 
 # Each name is imported when it is first used: `import hardnet` costs nothing.
 _HOMES = {
+    "HardnetError": "hardnet.errors",
+    "InputError": "hardnet.errors",
     "load": "hardnet.descriptors",
     "Features": "hardnet.features",
     "extract": "hardnet.features",
     "Matches": "hardnet.matching.matches",
+    "Strategy": "hardnet.matching.matches",
     "match": "hardnet.matching.matches",
+    "extract_many": "hardnet.pipeline",
     "Index": "hardnet.retrieval.index",
 }
 

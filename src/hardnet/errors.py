@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read."""
+"""The exceptions a user is meant to read: all of them are a HardnetError."""
 
 
 class HardnetError(Exception):
@@ -6,6 +6,10 @@ class HardnetError(Exception):
 
     The command line prints it as one line and exits with code 1; Python callers may catch it.
     """
+
+
+class InputError(HardnetError, ValueError):
+    """An argument that makes no sense: a number out of range, an array of the wrong shape."""
 
 
 class DivergedError(HardnetError):

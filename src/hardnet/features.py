@@ -8,23 +8,37 @@ their patches, :func:`describe` makes the features.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
-from hardnet.errors import HardnetError
-from hardnet.frames import Frames, centres, rescale
+from hardnet.errors import HardnetError, InputError
+from hardnet.frames import (
+    Frames,
+    centres,
+    check_frames,
+    empty_frames,
+    from_opencv,
+    read_oxford,
+    rescale,
+)
 from hardnet.images import Pixels, Source, read_image, shrink, to_grey
-from hardnet.own_frames import OwnFrames, own_frames
 from hardnet.patches import cut_patches
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
+
+GivenFrames = NDArray[Any] | Sequence[cv2.KeyPoint] | str | os.PathLike[str]
+"""(N, 2, 3) frames, OpenCV's keypoints, or the path of an Oxford ellipse file."""
 
 KEYPOINTS = 2048
 """How many keypoints are kept by default."""
@@ -33,7 +47,7 @@ MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Features:
     """The described keypoints of one image, strongest first, in pixels of the upright original.
 
@@ -57,11 +71,26 @@ class Features:
     descriptor: str
     scale: float = 1.0
     path: str | None = None
-    pixels: Pixels | None = field(default=None, repr=False)
+    pixels: Pixels | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    def __repr__(self) -> str:
+        width, height = self.image_size
+        dim = self.descriptors.shape[1]
+        bits = self.descriptors.dtype == np.uint8
+        size = f"{8 * dim} bits" if bits else f"{dim}-D"
+        return (
+            f"Features: {len(self)} keypoints of {self.image_name} ({width} x {height}), "
+            f"{self.descriptor} {size}"
+        )
+
+    @property
+    def image_name(self) -> str:
+        """The name of the image file, or "an array"."""
+        return "an array" if self.path is None else Path(self.path).name
 
     @property
     def xy(self) -> NDArray[np.float32]:
@@ -125,7 +154,7 @@ def extract(
     max_size: int | None = MAX_SIZE,
     *,
     upright: bool = False,
-    frames: OwnFrames | None = None,
+    frames: GivenFrames | None = None,
 ) -> Features:
     """Detect and describe the keypoints of an image, or describe the frames you have.
 
@@ -133,7 +162,7 @@ def extract(
         image: path, or array (grey or RGB).
         detector: name of a detector, or a Detector.
         descriptor: name of a descriptor, a weights file, or a Descriptor.
-        keypoints: at most so many are kept, the strongest.
+        keypoints: how many are kept at most, the strongest.
         max_size: shrink the image to a longer side of at most this before detection (the results
             are in pixels of the original all the same); None for never.
         upright: the photo is the right way up: no frame is turned.
@@ -144,17 +173,46 @@ def extract(
     Returns:
         Features; none at all (N = 0) for an image without structure.
     """
-    check_keypoints(keypoints)
-    check_max_size(max_size)
-    detect, network, seconds = load_both(detector, descriptor)
+    check_settings(keypoints, max_size)
+    detect, network, seconds = _load_both(detector, descriptor)
     found = find(prepare(image, max_size), detect, keypoints, upright, frames)
     features = describe(found, network)
     return replace(features, seconds=seconds | features.seconds)
 
 
+def extract_pair(
+    a: Source,
+    b: Source,
+    detector: str | Detector = "dog",
+    descriptor: str | Descriptor = "hardnet",
+    keypoints: int = KEYPOINTS,
+    max_size: int | None = MAX_SIZE,
+    *,
+    upright: bool = False,
+) -> tuple[Features, Features]:
+    """The features of two images, the same as two calls of ``extract`` but sooner.
+
+    Both are read and detected at the same time; describing keeps all cores busy by itself. Their
+    ``seconds`` overlap: those of ``b`` leave out the loading, which is done once.
+    """
+    check_settings(keypoints, max_size)
+    detect, network, seconds = _load_both(detector, descriptor)
+
+    def found(image: Source) -> Found:
+        return find(prepare(image, max_size), detect, keypoints, upright)
+
+    with ThreadPoolExecutor(2) as pool:  # OpenCV releases the GIL
+        both = list(pool.map(found, (a, b)))
+    first, second = (describe(one, network) for one in both)
+    return (
+        replace(first, seconds=seconds | first.seconds),
+        replace(second, seconds={"load": 0.0} | second.seconds),
+    )
+
+
 def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
     """Read an image, make it grey and shrink it; see :func:`extract`."""
-    check_max_size(max_size)
+    check_settings(max_size=max_size)
     start = perf_counter()
     pixels = read_image(image)
     grey, factors = shrink(to_grey(pixels), max_size)
@@ -174,10 +232,10 @@ def find(
     detector: Detector,
     keypoints: int = KEYPOINTS,
     upright: bool = False,
-    frames: OwnFrames | None = None,
+    frames: GivenFrames | None = None,
 ) -> Found:
     """Detect frames, or take those that are given, and cut their patches; see :func:`extract`."""
-    check_keypoints(keypoints)
+    check_settings(keypoints)
     start = perf_counter()
     fx, fy = prepared.factors
     if frames is None:
@@ -187,8 +245,8 @@ def find(
         original = rescale(shrunk, (1 / fx, 1 / fy))
     else:
         if upright:
-            raise HardnetError("frames are described as they are: leave upright out, or frames")
-        original, scores = own_frames(frames)
+            raise InputError("frames are described as they are: leave upright out, or frames")
+        original, scores = _given_frames(frames)
         shrunk = rescale(original, (fx, fy))
     detected = perf_counter()
     patches = cut_patches(prepared.grey, shrunk)
@@ -217,7 +275,15 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
     )
 
 
-def load_both(
+def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
+    """Raise an InputError if an image cannot be described like this."""
+    if keypoints < 1:
+        raise InputError(f"keypoints is {keypoints}: ask for at least 1")
+    if max_size is not None and max_size < 1:
+        raise InputError(f"max_size is {max_size}: give a size in pixels, or None")
+
+
+def _load_both(
     detector: str | Detector, descriptor: str | Descriptor
 ) -> tuple[Detector, Descriptor, dict[str, float]]:
     """Detector and descriptor, by name or as they are, and the time that took."""
@@ -227,13 +293,15 @@ def load_both(
     return detect, network, {"load": perf_counter() - start}
 
 
-def check_keypoints(keypoints: int) -> None:
-    """Raise if so many keypoints cannot be asked for."""
-    if keypoints < 1:
-        raise HardnetError(f"keypoints is {keypoints}: ask for at least 1")
-
-
-def check_max_size(max_size: int | None) -> None:
-    """Raise if this is no size to shrink an image to."""
-    if max_size is not None and max_size < 1:
-        raise HardnetError(f"max_size is {max_size}: give a size in pixels, or None")
+def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
+    """All (N, 2, 3) frames in their order, and (N,) the response of keypoints, 0 for all else."""
+    if isinstance(frames, str | os.PathLike):
+        checked = read_oxford(frames)
+    elif not len(frames):
+        checked = empty_frames()
+    elif isinstance(frames[0], cv2.KeyPoint):
+        response = np.array([keypoint.response for keypoint in frames], np.float32)
+        return check_frames(from_opencv(frames)), response  # type: ignore[arg-type]
+    else:
+        checked = check_frames(frames)  # type: ignore[arg-type]
+    return checked, np.zeros(len(checked), np.float32)

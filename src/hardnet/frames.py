@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, InputError
 
 if TYPE_CHECKING:
     import cv2
@@ -37,12 +37,15 @@ def empty_frames() -> Frames:
 
 
 def check_frames(frames: ArrayLike) -> Frames:
-    """Return ``frames`` as a finite float32 array of shape (N, 2, 3), or raise ValueError."""
-    array = np.asarray(frames, np.float32)
+    """Return ``frames`` as a finite float32 array of shape (N, 2, 3), or raise an InputError."""
+    try:
+        array = np.asarray(frames, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"frames must be (N, 2, 3) numbers: {error}") from error
     if array.ndim != 3 or array.shape[1:] != (2, 3):
-        raise ValueError(f"frames must have shape (N, 2, 3), got {array.shape}")
+        raise InputError(f"frames must have shape (N, 2, 3), got {array.shape}")
     if not np.isfinite(array).all():
-        raise ValueError("frames contain NaN or infinity")
+        raise InputError("frames contain NaN or infinity")
     return array
 
 
@@ -126,7 +129,7 @@ def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     """
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):
-        raise ValueError(f"COLMAP keypoints have 4 or 6 columns here, got shape {table.shape}")
+        raise InputError(f"COLMAP keypoints have 4 or 6 columns here, got shape {table.shape}")
     if table.shape[1] == 4:
         return from_similarity(table[:, :2] - 0.5, table[:, 2], table[:, 3], window)
     shape = table[:, 2:].reshape(-1, 2, 2) * (window / 2)
@@ -150,12 +153,12 @@ def from_oxford(ellipses: ArrayLike) -> Frames:
     """
     table = np.asarray(ellipses, np.float64)
     if table.ndim != 2 or table.shape[1] < 5:
-        raise ValueError(f"Oxford ellipses have 5 columns, got shape {table.shape}")
+        raise InputError(f"Oxford ellipses have 5 columns, got shape {table.shape}")
     u, v, a, b, c = table[:, :5].T
     det = a * c - b * b
     if not ((det > 0) & (a > 0)).all():
         row = int(np.argmin((det > 0) & (a > 0)))
-        raise ValueError(f"row {row + 1} is not an ellipse: a c - b^2 and a must be positive")
+        raise InputError(f"row {row + 1} is not an ellipse: a c - b^2 and a must be positive")
     # The lower triangular L with L L^T = [[a, b], [b, c]]^-1.
     width, height, zero = np.sqrt(c / det), 1 / np.sqrt(c), np.zeros_like(a)
     rows = [width, zero, u, -b / det / width, height, v]

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import InputError
 from hardnet.frames import Frames, check_frames
 
 PATCH_SIZE = 32
@@ -53,7 +53,7 @@ def cut_patches(
         (N, S, S) uint8; what lies outside the image repeats the border pixel.
     """
     if image.ndim != 2 or image.dtype != np.uint8:
-        raise ValueError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
+        raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     frames = check_frames(frames)
     if not len(frames):
         return np.empty((0, size, size), np.uint8)
@@ -83,7 +83,7 @@ def cut_from_pyramid(
     """
     patches = np.empty((len(frames), size, size), np.uint8)
     if max(images[0].shape) > _MAX_SIDE:
-        raise HardnetError(
+        raise InputError(
             f"the image has {max(images[0].shape)} pixels a side: shrink it (max_size)"
         )
     level = np.minimum(_levels(half, size), len(images) - 1)

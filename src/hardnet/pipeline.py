@@ -12,6 +12,7 @@ on, and to hold them back gains nothing.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,7 @@ import cv2
 from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, InputError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
 from hardnet.images import quiet_opencv
 from hardnet.threads import usable_cores
@@ -43,11 +44,11 @@ ROOM = 8_000_000
 A detector's pyramid takes some 200 bytes per pixel, so this bounds memory on many cores."""
 
 AHEAD = 2
-"""So many images may wait between two stages, besides those that are worked on."""
+"""Images that may wait between two stages, besides those that are worked on."""
 
 
 def extract_many(
-    images: Sequence[Path],
+    images: Sequence[str | os.PathLike[str]],
     *,
     detector: str | Detector = "dog",
     descriptor: str | Descriptor = "hardnet",
@@ -76,10 +77,9 @@ def extract_many(
     Raises:
         HardnetError: the settings are wrong; raised before any image is read.
     """
-    features.check_keypoints(keypoints)
-    features.check_max_size(max_size)
+    features.check_settings(keypoints, max_size)
     if workers is not None and workers < 1:
-        raise HardnetError(f"workers is {workers}: give at least 1, or None for one per core")
+        raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
     detect = detectors.load(detector) if isinstance(detector, str) else detector
     describe = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
     room = _Room(ROOM)
@@ -89,7 +89,12 @@ def extract_many(
         with room.of(prepared.grey.size):
             return features.find(prepared, detect, keypoints, upright)
 
-    return _run(images, find, lambda found: features.describe(found, describe), workers)
+    return _run(
+        [Path(image) for image in images],
+        find,
+        lambda found: features.describe(found, describe),
+        workers,
+    )
 
 
 def _run(

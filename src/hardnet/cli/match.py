@@ -173,7 +173,7 @@ def _match(
     ] = None,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.image_pair import extract_pair
+    from hardnet.features import extract_pair
     from hardnet.matching.matches import MODS, Strategy, match
 
     given: dict[str, Any] = {

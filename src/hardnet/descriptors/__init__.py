@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardnet.descriptors.base import Descriptor, Descriptors, PixelsDescriptor
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, InputError
 from hardnet.stored_names import check_registered
 
 __all__ = [
@@ -82,7 +82,7 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         return FunctionDescriptor(text)
     near = difflib.get_close_matches(text, names(), n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise HardnetError(
+    raise InputError(
         f"unknown descriptor {text!r}{hint}; known: {', '.join(names())}, "
         f"a weights file ending in .onnx, {', '.join(_TORCH_SUFFIXES)}, or module:function"
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import InputError
 
 Descriptors = NDArray[np.float32]
 """(N, D) float32, one unit vector per patch."""
@@ -70,28 +70,28 @@ def check_patches(patches: ArrayLike) -> Patches:
     try:
         array: NDArray[Any] = np.asarray(patches)
     except ValueError as error:  # a list of patches of different sizes
-        raise HardnetError(f"patches must all have one size: {error}") from error
+        raise InputError(f"patches must all have one size: {error}") from error
     if array.ndim == 1 and not len(array):
         return np.zeros((0, 1, 1), np.uint8)
     if array.ndim == 4 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 3:
-        raise HardnetError(
+        raise InputError(
             f"patches must have shape (N, S, S) or (N, 1, S, S), got {array.shape}"
             + ("; one patch is patch[None]" if array.ndim == 2 else "")
         )
     if array.shape[1] != array.shape[2]:
-        raise HardnetError(f"patches must be square, got {array.shape[1]} x {array.shape[2]}")
+        raise InputError(f"patches must be square, got {array.shape[1]} x {array.shape[2]}")
     if len(array) and not array.shape[1]:
-        raise HardnetError("patches have no pixels")
+        raise InputError("patches have no pixels")
     if array.dtype == np.uint8:
         return array
     if not np.issubdtype(array.dtype, np.floating) and not np.issubdtype(array.dtype, np.integer):
-        raise HardnetError(f"patches must be numbers, got {array.dtype}")
+        raise InputError(f"patches must be numbers, got {array.dtype}")
     array = array.astype(np.float32)
     bad = ~np.isfinite(array).all(axis=(1, 2))
     if bad.any():
-        raise HardnetError(
+        raise InputError(
             f"{bad.sum()} of {len(array)} patches contain NaN or infinity, "
             f"the first is number {int(np.argmax(bad))}"
         )
@@ -129,7 +129,7 @@ def grey_bytes(patches: Patches) -> NDArray[np.uint8]:
     low, high = float(patches.min(initial=0)), float(patches.max(initial=0))
     whole = np.round(patches)
     if low < 0 or high > 255 or (high <= 1 and not np.array_equal(whole, patches)):
-        raise HardnetError(
+        raise InputError(
             f"patches have values from {low:.3g} to {high:.3g}; "
             "this descriptor reads grey values 0..255"
         )

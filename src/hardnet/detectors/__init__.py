@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors import affine, dog, hessian, mser
-from hardnet.errors import HardnetError
+from hardnet.errors import InputError
 from hardnet.frames import Frames
 from hardnet.stored_names import check_registered
 
@@ -62,4 +62,4 @@ def load(name: str) -> Detector:
         return _DETECTORS[name]
     except KeyError:
         known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
-        raise HardnetError(f"no detector '{name}': choose one of {known}") from None
+        raise InputError(f"no detector '{name}': choose one of {known}") from None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors.orientation import orient
+from hardnet.errors import InputError
 from hardnet.frames import Frames, from_similarity
 from hardnet.threads import map_threads
 
@@ -93,7 +94,7 @@ def detect(
 def find_places(image: NDArray[np.uint8], threshold: float = THRESHOLD) -> Places:
     """All keypoints of an image whose score is at least ``threshold``."""
     if image.ndim != 2 or image.dtype != np.uint8:
-        raise ValueError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
+        raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     table = search_octaves(image, threshold**2)
     # Equal responses are ordered by place, so that the order is always the same.
     x, y, sigma, response = table[np.lexsort((*table[:, :3].T, -np.abs(table[:, 3])))].T

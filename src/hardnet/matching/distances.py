@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import InputError
 
 Rows = NDArray[np.float32] | NDArray[np.uint8]
 """(N, D) float32 vectors, or (N, B) uint8 packed bits."""
@@ -35,7 +35,7 @@ def pair_distances(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
     """Distances between the rows of a and the same rows of b: (N, D), (N, D) -> (N,)."""
     a, b = check_rows(a, b)
     if len(a) != len(b):
-        raise HardnetError(f"pairs need as many rows on both sides, got {len(a)} and {len(b)}")
+        raise InputError(f"pairs need as many rows on both sides, got {len(a)} and {len(b)}")
     out = np.empty(len(a), np.float32)
     for start in range(0, len(a), _PAIRS):
         part = slice(start, start + _PAIRS)
@@ -46,7 +46,7 @@ def pair_distances(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
                 difference = a[part] - b[part]
             out[part] = np.sqrt(_squares(difference))
     if not np.isfinite(out).all():
-        raise HardnetError(_NOT_FINITE)
+        raise InputError(_NOT_FINITE)
     return out
 
 
@@ -105,7 +105,7 @@ def _search(
 ) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
     a, b = check_rows(a, b)
     if not len(b):
-        raise HardnetError("there are no descriptors to find the nearest of")
+        raise InputError("there are no descriptors to find the nearest of")
     index = np.zeros((len(a), 2), np.intp)
     best = np.full((len(a), 2), np.inf, np.float32)
     back = np.zeros(len(b), np.intp)
@@ -190,12 +190,12 @@ def centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
 def check_rows(a: NDArray[Any], b: NDArray[Any]) -> tuple[Rows, Rows]:
     """Both as float32 vectors or both as packed bits, or a HardnetError."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
-        raise HardnetError(f"descriptors must be (N, D) and (M, D), got {a.shape} and {b.shape}")
+        raise InputError(f"descriptors must be (N, D) and (M, D), got {a.shape} and {b.shape}")
     if a.dtype == np.uint8 and b.dtype == np.uint8:
         return a, b
     if np.issubdtype(a.dtype, np.floating) and np.issubdtype(b.dtype, np.floating):
         return a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
-    raise HardnetError(
+    raise InputError(
         f"cannot compare descriptors of {a.dtype} with {b.dtype}: "
         "both must be float vectors, or both uint8 packed bits"
     )
@@ -239,5 +239,5 @@ def _squares(vectors: Rows) -> NDArray[np.float32]:
 def _finite_squares(vectors: Rows) -> NDArray[np.float32]:
     squares = _squares(vectors)
     if not np.isfinite(squares).all():
-        raise HardnetError(_NOT_FINITE)
+        raise InputError(_NOT_FINITE)
     return squares

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import InputError, MissingExtraError
 
 Kind = Literal["homography", "fundamental", "essential"]
 Model = Literal["auto", "homography", "fundamental", "essential"]
@@ -117,15 +117,15 @@ def check_model(
 ) -> tuple[Matrix, Matrix] | None:
     """The intrinsics that the model needs, if any; a HardnetError if it cannot be fitted."""
     if model not in get_args(Model):
-        raise HardnetError(f"no model '{model}': choose auto, homography, fundamental or essential")
+        raise InputError(f"no model '{model}': choose auto, homography, fundamental or essential")
     if model != "essential":
         if cameras is not None:  # silently ignored they would look used
-            raise HardnetError(f"cameras are for the model essential, not for {model}")
+            raise InputError(f"cameras are for the model essential, not for {model}")
         return None
     if cameras is None:
-        raise HardnetError(_NO_CAMERAS)
+        raise InputError(_NO_CAMERAS)
     if estimator == "degensac":
-        raise HardnetError(_NO_DEGENSAC)
+        raise InputError(_NO_DEGENSAC)
     return check_cameras(cameras)
 
 
@@ -260,7 +260,7 @@ def estimate(
             matrix = _degensac(a, b, kind, threshold)
         elif kind == "essential":
             if cameras is None:
-                raise HardnetError(_NO_CAMERAS)
+                raise InputError(_NO_CAMERAS)
             matrix = _essential(a, b, threshold, cameras)
         else:
             matrix = _magsac(a, b, kind, threshold)
@@ -274,13 +274,13 @@ def estimate(
 def check_cameras(cameras: Cameras) -> tuple[Matrix, Matrix]:
     """Both intrinsics as (3, 3) float64 arrays, or a HardnetError."""
     if len(cameras) != 2:
-        raise HardnetError(f"cameras are the intrinsics of two images, got {len(cameras)}")
+        raise InputError(f"cameras are the intrinsics of two images, got {len(cameras)}")
     first, second = (np.asarray(camera, np.float64) for camera in cameras)
     for camera in (first, second):
         if camera.shape != (3, 3) or not np.isfinite(camera).all():
-            raise HardnetError(f"a camera is a finite (3, 3) matrix, got shape {camera.shape}")
+            raise InputError(f"a camera is a finite (3, 3) matrix, got shape {camera.shape}")
         if camera[0, 0] <= 0 or camera[1, 1] <= 0 or np.any(camera[2] != (0, 0, 1)):
-            raise HardnetError(
+            raise InputError(
                 f"a camera is [[fx, s, cx], [0, fy, cy], [0, 0, 1]], got {camera.tolist()}"
             )
     return first, second
@@ -342,7 +342,7 @@ def _essential(
 
 def _degensac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] | None:
     if kind == "essential":
-        raise HardnetError(_NO_DEGENSAC)
+        raise InputError(_NO_DEGENSAC)
     try:
         import pydegensac
     except ImportError:
@@ -385,7 +385,7 @@ def relative_pose(
     """
     known = check_cameras(cameras) if cameras is not None else geometry.cameras
     if known is None or geometry.model is None or geometry.kind == "homography":
-        raise HardnetError(
+        raise InputError(
             f"no pose from a geometry of kind {geometry.kind}: match with model='essential'"
         )
     essential = geometry.model

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
-from hardnet.features import Features, extract
-from hardnet.image_pair import extract_pair
+from hardnet.errors import InputError
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, extract, extract_pair
 from hardnet.images import Source, write_image
 from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
@@ -31,6 +30,10 @@ from hardnet.matching.geometry import (
 )
 from hardnet.matching.guided import GUIDED_RATIO, consistent, guided_matches
 from hardnet.matching.neighbours import RATIO, FarSecond, Grid, Neighbours, match_descriptors
+
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+    from hardnet.detectors import Detector
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,18 @@ class Strategy:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
-            raise HardnetError(f"ratio is {self.ratio}: give a number above 0 and up to 1")
+            raise InputError(f"ratio is {self.ratio}: give a number above 0 and up to 1")
         for name, known in (
             ("neighbours", get_args(Neighbours)),
             ("estimator", get_args(Estimator)),
         ):
             if (value := getattr(self, name)) not in known:
                 choice = f"{', '.join(known[:-1])} or {known[-1]}"
-                raise HardnetError(f"no {name} '{value}': choose {choice}")
+                raise InputError(f"no {name} '{value}': choose {choice}")
         for name in ("fginn", "duplicates", "threshold"):
             pixels = getattr(self, name)
             if pixels is not None and not 0 < pixels < float("inf"):
-                raise HardnetError(f"{name} is {pixels}: give a number of pixels above 0")
+                raise InputError(f"{name} is {pixels}: give a number of pixels above 0")
 
 
 MODS = Strategy(
@@ -98,7 +101,7 @@ Its RANSAC is DEGENSAC: ``dataclasses.replace(MODS, estimator="degensac")`` if p
 """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Matches:
     """Matches between two images, best first.
 
@@ -115,12 +118,19 @@ class Matches:
     indices: NDArray[np.intp]
     scores: NDArray[np.float32]
     geometry: Geometry
-    a: Features = field(repr=False)
-    b: Features = field(repr=False)
+    a: Features
+    b: Features
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"Matches: {self._summary()}, {self.a.image_name} and {self.b.image_name}"
+
+    def _summary(self) -> str:
+        kind = f" ({self.geometry.kind})" if self.geometry.kind else ""
+        return f"{self.inliers.sum()} of {len(self)} matches verified{kind}"
 
     @property
     def xy_a(self) -> NDArray[np.float32]:
@@ -139,9 +149,7 @@ class Matches:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of both photos and the inliers between them (.png, .jpg, ...)."""
-        caption = f"{self.a.descriptor}: {self.inliers.sum()} of {len(self)} matches verified"
-        if self.geometry.kind:
-            caption += f" ({self.geometry.kind})"
+        caption = f"{self.a.descriptor}: {self._summary()}"
         picture = draw_matches(
             self.a.read_pixels(),
             self.b.read_pixels(),
@@ -159,17 +167,29 @@ def match(
     ratio: float | None = None,
     strategy: Strategy | None = None,
     cameras: Cameras | None = None,
+    *,
+    detector: str | Detector = "dog",
+    descriptor: str | Descriptor = "hardnet",
+    keypoints: int = KEYPOINTS,
+    max_size: int | None = MAX_SIZE,
+    upright: bool = False,
 ) -> Matches:
     """Match two images and verify the matches.
 
     Args:
-        a: features, or an image (path or array) to extract them from with default settings.
+        a: an image (path or array), or its features.
         b: the same, for the other image.
         model: "homography" (planes, panoramas), "fundamental" (scenes with depth), "auto" for the
             better of these two, or "essential" (as fundamental, for cameras that are known).
         ratio: of the ratio test: smaller is stricter, 1 switches it off; default: the strategy's.
         strategy: how matches are found and verified.
         cameras: (3, 3) intrinsics of both images, in original pixels; "essential" needs them.
+        detector: how images are described, as for :func:`hardnet.extract`, like all the following.
+            Features are described already: for two of them these must not be given.
+        descriptor: see there.
+        keypoints: see there.
+        max_size: see there.
+        upright: see there.
 
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
@@ -178,12 +198,19 @@ def match(
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
-    if not isinstance(a, Features) and not isinstance(b, Features):
-        a, b = extract_pair(a, b)
-    a = a if isinstance(a, Features) else extract(a)
-    b = b if isinstance(b, Features) else extract(b)
+    how = (detector, descriptor, keypoints, max_size)
+    if isinstance(a, Features) and isinstance(b, Features):
+        if upright or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
+            raise InputError(
+                "detector, descriptor, keypoints, max_size and upright are for images: "
+                "features are described already"
+            )
+    elif not isinstance(a, Features) and not isinstance(b, Features):
+        a, b = extract_pair(a, b, *how, upright=upright)
+    a = a if isinstance(a, Features) else extract(a, *how, upright=upright)
+    b = b if isinstance(b, Features) else extract(b, *how, upright=upright)
     if a.descriptor != b.descriptor:
-        raise HardnetError(
+        raise InputError(
             f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
         )
     start = perf_counter()

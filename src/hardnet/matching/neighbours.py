@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import InputError, MissingExtraError
 from hardnet.matching.distances import (
     CHUNK,
     Rows,
@@ -233,7 +233,7 @@ def approximate_nearest(a: Rows, b: Rows, count: int, method: Method) -> Found:
     """
     a, b = check_rows(a, b)
     if a.dtype == np.uint8:
-        raise HardnetError(
+        raise InputError(
             f"{method} does not search packed bits: match binary descriptors by exact neighbours"
         )
     check_finite(a)

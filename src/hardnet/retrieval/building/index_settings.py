@@ -48,8 +48,7 @@ class IndexSettings:
     upright: bool = False
 
     def __post_init__(self) -> None:
-        features.check_keypoints(self.keypoints)
-        features.check_max_size(self.max_size)
+        features.check_settings(self.keypoints, self.max_size)
         if self.descriptor not in descriptors.names():
             object.__setattr__(self, "descriptor", _absolute(self.descriptor))
         kind, colon, files = self.detector.partition(":")
