@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hardnet.detectors.hessian import find_places
 from hardnet.detectors.orientation import orient, turn, upright_form
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, InputError, MissingExtraError
 from hardnet.frames import Frames
 from hardnet.patches import PATCH_SIZE, cut_from_pyramid, cut_patches, patch_ticks, pyramid
 from hardnet.threads import map_threads
@@ -230,12 +230,18 @@ def _batches(frames: Frames) -> list[slice]:
     return [slice(i, i + _BATCH) for i in range(0, len(frames), _BATCH)]
 
 
-@lru_cache(maxsize=2)
 def load_affnet_detector(name: str) -> AffNetDetector:
     """The detector called ``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth``."""
     files = name.removeprefix(AFFNET).split(",")
     if len(files) > 2 or not all(files):
-        raise HardnetError(
+        raise InputError(
             f"detector '{name}': write affnet:AffNet.pth or affnet:AffNet.pth,OriNet.pth"
         )
-    return AffNetDetector(*map(Path, files))
+    paths = tuple(Path(file).resolve() for file in files)
+    return _opened(paths, tuple(path.stat().st_mtime_ns for path in paths if path.is_file()))
+
+
+@lru_cache(maxsize=2)
+def _opened(paths: tuple[Path, ...], _written: tuple[int, ...]) -> AffNetDetector:
+    """Networks are kept while their files stay the same."""
+    return AffNetDetector(*paths)
