@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.cli import bench_sfm, colmap  # noqa: E402
+from hardnet.cli import bench_images, colmap  # noqa: E402
 from hardnet.errors import HardnetError  # noqa: E402
 from hardnet.interop.colmap.pairs import PairSettings  # noqa: E402
 from hardnet.interop.colmap.report import ModelNumbers, Report  # noqa: E402
@@ -20,7 +20,7 @@ from hardnet.interop.colmap.settings import Settings  # noqa: E402
 
 app = typer.Typer()
 colmap.register(app)
-bench_sfm.register(app)
+bench_images.register(app)
 run = CliRunner()
 FAST = ["--descriptor", "rootsift", "--keypoints", "300", "--max-size", "300"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hardnet.cli.data_fetch import fetch_photos
+from hardnet.cli.data import fetch_photos
 from hardnet.errors import HardnetError
 from hardnet.patchsets import photo_sources
 from hardnet.patchsets.fetch import (

@@ -7,15 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import (
-    bench_development,
-    bench_hpatches,
-    bench_pairs,
-    bench_retrieval,
-    bench_sets,
-    bench_sfm,
-    bench_stereo,
-)
+from hardnet.cli import bench_development, bench_images, bench_patches, bench_retrieval
 from hardnet.errors import HardnetError
 
 ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` wrote.")]
@@ -24,13 +16,8 @@ ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` w
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     bench = typer.Typer(help="Compare descriptors on real patches and images.")
-    bench_sets.register(bench)
-    bench_hpatches.register(bench)
-    bench_pairs.register(bench)
-    bench_stereo.register(bench)
-    bench_sfm.register(bench)
-    bench_retrieval.register(bench)
-    bench_development.register(bench)
+    for group in (bench_patches, bench_images, bench_development, bench_retrieval):
+        group.register(bench)
     bench.command("report")(report)
     bench.command("table")(table)
     bench.command("refresh")(refresh)

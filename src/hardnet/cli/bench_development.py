@@ -18,7 +18,7 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
-from hardnet.cli.stage import Stage
+from hardnet.cli.output import Stage
 
 if TYPE_CHECKING:
     from hardnet.bench.development import Remembered, Setup

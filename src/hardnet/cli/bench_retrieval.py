@@ -18,9 +18,8 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
-from hardnet.cli.feature_options import DetectorName, Keypoints, Upright
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.stage import Stage
+from hardnet.cli.options import DetectorName, Keypoints, Upright, reads_images
+from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:

@@ -12,16 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hardnet.cli.feature_options import (
+from hardnet.cli.options import (
     DescriptorName,
     DetectorName,
     Keypoints,
     MaxSize,
     Upright,
+    reads_images,
 )
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.lines import say
-from hardnet.cli.stage import Stage
+from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:

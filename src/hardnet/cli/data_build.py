@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from hardnet.cli.build_output import say, say_points, warn
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.stage import Stage
+from hardnet.cli.options import reads_images
+from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
+    from hardnet.patchsets.build.from_colmap import ColmapReport
     from hardnet.patchsets.build.from_photos import BuildReport
+
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Rows of the test pair file.")]
@@ -309,7 +312,7 @@ def sequences(
     counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
     what = "sequences" if layout is Layout.hpatches else "pairs"
     line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
-    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
 def _photo_step(
@@ -332,7 +335,7 @@ def _say_photos(console: Console, json_: bool, output: Path, report: BuildReport
         "patches": report.patches,
     }
     line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
-    say(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
 def _subsets(texts: list[str]) -> dict[str, str]:
@@ -348,3 +351,31 @@ def _subsets(texts: list[str]) -> dict[str, str]:
 
 def _processes(workers: int) -> int:
     return workers or os.cpu_count() or 1
+
+
+def warn(console: Console, name: str, reason: str) -> None:
+    """Say that something was left out, and why."""
+    console.print(f"[yellow]skipped[/] {escape(name)}: {escape(reason)}", soft_wrap=True)
+
+
+def say_result(console: Console, as_json: bool, counts: Mapping[str, Any], line: str) -> None:
+    """The result: counts for machines on standard output, or a line for people."""
+    if as_json:
+        print(json.dumps(counts))
+    else:
+        console.print(escape(line), soft_wrap=True)
+
+
+def say_points(
+    console: Console, as_json: bool, output: Path, report: ColmapReport, failed: Mapping[str, str]
+) -> None:
+    """The result of a build from COLMAP models."""
+    counts = {
+        "set": str(output),
+        "points": report.points,
+        "patches": report.patches,
+        "models": report.models,
+        "skipped": dict(failed),
+    }
+    line = f"{report.patches} patches of {report.points} points from {len(report.models)} models"
+    say_result(console, as_json, counts, f"{output}: {line}; {len(failed)} scenes skipped")

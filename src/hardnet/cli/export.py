@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from hardnet.cli.image_option import reads_images
+from hardnet.cli.options import reads_images
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hardnet.cli.feature_options import (
+from hardnet.cli.options import (
     DescriptorName,
     DetectorName,
     Keypoints,
     MaxSize,
     Upright,
+    reads_images,
 )
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.lines import say
-from hardnet.cli.stage import Stage
+from hardnet.cli.output import Stage, say
 
 if TYPE_CHECKING:
     from hardnet.interop.extraction import Report

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hardnet.cli import index_build
-from hardnet.cli.index_build import AsJson, Folder
-from hardnet.cli.lines import say
-from hardnet.cli.stage import Stage
+from hardnet.cli.cluster import Cluster, describing_on
+from hardnet.cli.options import (
+    DescriptorName,
+    DetectorName,
+    Keypoints,
+    KnownDescriptor,
+    MaxSize,
+    Upright,
+    reads_images,
+)
+from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.building.build import BuildReport
+
 
 _REMOVE = """Remove photos, or all photos of a folder, from an index. The files stay.
 
@@ -48,7 +62,9 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
-    index_build.register(group)
+    group.command("build", help=_BUILD)(reads_images(_build))
+    group.command("add", help=_ADD)(reads_images(_add))
+    group.command("vocabulary", help=_VOCABULARY)(reads_images(_vocabulary))
     group.command("remove", help=_REMOVE)(_remove)
     group.command("compact", help=_COMPACT)(_compact)
     group.command("info", help=_INFO)(_info)
@@ -143,3 +159,183 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
+
+
+_BUILD = """Make an index of photos, to search it with `hardnet search`.
+
+It can be stopped at any moment; the same command goes on. Photos that are in the index and have not
+changed are not done again, photos that changed are replaced; photos that cannot be read are skipped
+and listed. Visual words are trained on the photos themselves unless --vocabulary has some.
+The descriptor hardnet-int8 is quicker.
+
+With --cluster, worker processes of Ray describe the photos, which must be under the same path on
+all nodes; --workers is then their number. The index is the same.
+
+Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
+
+[dim]Example:[/]  hardnet index build photos.index photos/
+"""
+_ADD = """Add photos to an index; those that changed are replaced.
+
+With --cluster, worker processes of Ray describe the photos; see `hardnet index build --help`.
+
+[dim]Example:[/]  hardnet index add photos.index new/ one.jpg
+"""
+_VOCABULARY = """Train visual words on photos, for indexes of other photos.
+
+It can be stopped at any moment; the same command goes on.
+
+[dim]Example:[/]  hardnet index vocabulary photos/ -o words.safetensors --words 65536
+"""
+
+Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
+Images = Annotated[
+    list[Path],
+    typer.Argument(metavar="IMAGES...", help="Photos, and folders; searched recursively."),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _build(
+    folder: Folder,
+    images: Images,
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Visual words of `hardnet index vocabulary`.")
+    ] = None,
+    words: Annotated[
+        int | None, typer.Option(min=1, help="Train so many; chosen by the number of features.")
+    ] = None,
+    detector: DetectorName = "dog",
+    descriptor: DescriptorName = "hardnet",
+    keypoints: Keypoints = 1024,
+    max_size: MaxSize = 1024,
+    upright: Upright = False,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
+    from hardnet.retrieval.building.build import build
+    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.vocabulary import load
+
+    start = time.perf_counter()
+    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
+    given = None if vocabulary is None else load(vocabulary)
+    with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
+        report = build(
+            folder,
+            named_photos(images, folder),
+            settings,
+            vocabulary=given,
+            words=words,
+            workers=workers,
+            describing=describing,
+            progress=stage,
+        )
+    _finish(report, folder, time.perf_counter() - start, as_json)
+
+
+def _add(
+    folder: Folder,
+    images: Images,
+    descriptor: KnownDescriptor = None,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    from hardnet.retrieval.building.build import build
+    from hardnet.retrieval.building.index_settings import stored_settings
+    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.store.snapshot import open_snapshot
+
+    start = time.perf_counter()
+    settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
+    with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
+        report = build(
+            folder,
+            named_photos(images, folder),
+            settings,
+            workers=workers,
+            describing=describing,
+            progress=stage,
+        )
+    _finish(report, folder, time.perf_counter() - start, as_json)
+
+
+def _vocabulary(
+    images: Images,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file.")],
+    words: Annotated[int, typer.Option(min=1, help="How many.")],
+    detector: DetectorName = "dog",
+    descriptor: DescriptorName = "hardnet",
+    keypoints: Keypoints = 1024,
+    max_size: MaxSize = 1024,
+    upright: Upright = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample and the training.")] = 0,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    from hardnet.retrieval.building.index_settings import IndexSettings
+    from hardnet.retrieval.building.own_vocabulary import write_vocabulary
+
+    start = time.perf_counter()
+    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
+    with _resumable() as stage:
+        made, skipped = write_vocabulary(
+            output, images, settings, words=words, seed=seed, workers=workers, progress=stage
+        )
+    seconds = time.perf_counter() - start
+    for reason in skipped.values():
+        say(f"skipped: {reason}", error=True)
+    if as_json:
+        facts = {"output": str(output), "words": len(made), "fingerprint": made.fingerprint}
+        print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
+    else:
+        say(f"{output}: {len(made)} words in {seconds:.1f} s")
+    if skipped:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _resumable() -> Iterator[Stage]:
+    """The progress bar; Ctrl-C says that nothing is lost."""
+    errors = Console(stderr=True)
+    try:
+        with Stage(errors) as stage:
+            yield stage
+    except KeyboardInterrupt:
+        say("stopped: what is done is kept; run the same command again to go on", error=True)
+        raise typer.Exit(1) from None
+
+
+def _finish(report: BuildReport, folder: Path, seconds: float, as_json: bool) -> None:
+    for reason in report.skipped.values():
+        say(f"skipped: {reason}", error=True)
+    if as_json:
+        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
+        facts = {"index": str(folder), **vars(report), "skipped": skipped}
+        print(json.dumps(facts | {"seconds": round(seconds, 3)}))
+    else:
+        say(_summary(report, folder, seconds))
+    if report.skipped:
+        raise typer.Exit(1)
+
+
+def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
+    parts = [f"{report.indexed} photos indexed in {seconds:.1f} s"]
+    if report.indexed:
+        parts.append(f"{report.features / report.indexed:.0f} features each")
+    if report.replaced:
+        parts.append(f"{report.replaced} of them replaced")
+    if report.without_features:
+        parts.append(f"{report.without_features} without any feature")
+    if report.unchanged:
+        parts.append(f"{report.unchanged} unchanged")
+    if report.skipped:
+        parts.append(f"{len(report.skipped)} skipped")
+    return f"{folder}: {', '.join(parts)}"

@@ -6,22 +6,34 @@ import json
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from hardnet.cli.feature_options import (
+from hardnet.cli.options import (
     DescriptorName,
     DetectorName,
     Keypoints,
     MaxSize,
     Upright,
+    reads_images,
 )
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.lines import say
-from hardnet.cli.match_cameras import cameras, given_cameras
-from hardnet.cli.match_output import to_json, to_table, why_not
+from hardnet.cli.output import say
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hardnet.features import Features
+
+    Intrinsics = NDArray[np.float64]
+    Cameras = tuple[Intrinsics, Intrinsics]
+    from hardnet.matching.matches import Matches
+
 
 _HELP = """Match two photos and verify the matches by the geometry between them.
 
@@ -210,3 +222,110 @@ def _match(
         raise typer.Exit(1)
     if output is not None and not as_json:
         say(f"picture: {output}")
+
+
+def given_cameras(essential: bool, files: list[Path], focal: float | None) -> list[Intrinsics]:
+    """What --camera gives; nothing for --focal, which needs the photos to know their middle.
+
+    Args:
+        essential: an essential matrix is asked for.
+        files: one file for both photos, or one for each.
+        focal: focal length in pixels of the original.
+
+    Raises:
+        HardnetError: these options do not go together, or are no cameras.
+    """
+    if files and focal is not None:
+        raise HardnetError("--camera and --focal exclude each other: give one of them")
+    if essential and not files and focal is None:
+        raise HardnetError("--model essential needs --camera FILE or --focal PIXELS")
+    if not essential and (files or focal is not None):
+        raise HardnetError("--camera and --focal are for --model essential: add it, or leave them")
+    if focal is not None and not 0 < focal < float("inf"):
+        raise HardnetError(f"--focal is {focal}: give the focal length in pixels, above 0")
+    if len(files) > 2:
+        raise HardnetError(f"--camera is given {len(files)} times: give one file, or one per photo")
+    return [read_camera(path) for path in files]
+
+
+def cameras(a: Features, b: Features, given: list[Intrinsics], focal: float | None) -> Cameras:
+    """The intrinsics of both photos: those given, or by a focal length and the middle."""
+    if focal is not None:
+        return _middle(a, focal), _middle(b, focal)
+    return given[0], given[-1]
+
+
+def read_camera(path: Path) -> Intrinsics:
+    """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas are spaces."""
+    import numpy as np
+
+    from hardnet.matching.geometry import check_cameras
+
+    try:
+        words = path.read_text().replace(",", " ").split()
+        camera = np.array([float(word) for word in words]).reshape(3, 3)
+        return check_cameras((camera, camera))[0]
+    except OSError as error:
+        raise HardnetError(f"cannot read --camera {path}: {error.strerror}") from None
+    except (ValueError, HardnetError):
+        raise HardnetError(
+            f"--camera {path} is no camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"
+        ) from None
+
+
+def _middle(features: Features, focal: float) -> Intrinsics:
+    import numpy as np
+
+    width, height = features.image_size
+    return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
+
+
+def _seconds(result: Matches) -> dict[str, float]:
+    """Time per stage; what is done to both images is added up."""
+    stages = result.a.seconds | {k: result.a.seconds[k] + v for k, v in result.b.seconds.items()}
+    return {name: round(value, 4) for name, value in (stages | result.seconds).items()}
+
+
+def to_json(result: Matches) -> dict[str, Any]:
+    """The object that --json prints; positions in pixels of the upright original images."""
+    matrix = result.geometry.model
+    rows = zip(result.xy_a.tolist(), result.xy_b.tolist(), strict=True)
+    return {
+        "images": [
+            {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
+            for f in (result.a, result.b)
+        ],
+        "geometry": {
+            "kind": result.geometry.kind,
+            "model": None if matrix is None else matrix.tolist(),
+        },
+        "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
+        "inliers": result.inliers.tolist(),
+        "seconds": _seconds(result),
+    }
+
+
+def to_table(result: Matches) -> Table:
+    """The same for people, without the coordinates."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for features in (result.a, result.b):
+        width, height = features.image_size
+        name = escape(Path(features.path or "").name)
+        table.add_row(name, f"{width} x {height}, {len(features)} keypoints")
+    table.add_row("descriptor", result.a.descriptor)
+    table.add_row("matches", str(len(result)))
+    table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
+    table.add_row("model", result.geometry.kind or "none")
+    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in _seconds(result).items()))
+    return table
+
+
+def why_not(result: Matches) -> str:
+    """What a user can do about a pair that does not match."""
+    empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
+    if empty:
+        return f"no keypoints in {' and '.join(empty)}; is there anything but a flat surface?"
+    return (
+        f"{len(result)} tentative matches between {result.a.path} and {result.b.path}, but no "
+        "geometry agrees; try more --keypoints or a larger --max-size"
+    )

@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli.cluster_option import Cluster, opened
-from hardnet.cli.feature_options import KnownDescriptor
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.lines import say
+from hardnet.cli.cluster import Cluster, opened
+from hardnet.cli.options import KnownDescriptor, reads_images
+from hardnet.cli.output import say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:

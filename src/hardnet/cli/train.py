@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.training_bar import training_bar
+from hardnet.cli.options import reads_images
+from hardnet.cli.output import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.cli.cluster_option import describing_on, opened
+from hardnet.cli.cluster import describing_on, opened
 from hardnet.retrieval.building.index_settings import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 

@@ -1,7 +1,9 @@
-"""`hardnet bench stereo`: wide-baseline stereo, the paper's Table 3."""
+"""`hardnet bench pairs`, `stereo` and `sfm`: whole images, from detection to geometry."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,8 +19,8 @@ from hardnet.cli.bench_output import (
     finish,
     labels,
 )
-from hardnet.cli.image_option import reads_images
-from hardnet.cli.stage import Stage
+from hardnet.cli.options import reads_images
+from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -26,8 +28,53 @@ if TYPE_CHECKING:
 
 
 def register(bench: typer.Typer) -> None:
-    """Add the command to ``hardnet bench``."""
+    """Add the commands to ``hardnet bench``."""
+    bench.command("pairs")(reads_images(pairs))
     bench.command("stereo")(reads_images(stereo))
+    bench.command("sfm")(reads_images(sfm))
+
+
+def pairs(
+    data: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of sequences (N.png, H_1_k) or of pairs (1/, 2/, h/)."),
+    ],
+    output: Output = None,
+    descriptors: Descriptors = "hardnet,rootsift",
+    sequences: Annotated[
+        str | None, typer.Option(help="Only these, by name, separated by commas.")
+    ] = None,
+    keypoints: Annotated[int, typer.Option(min=1, help="Budget per image.")] = 2048,
+    json_: Json = False,
+) -> None:
+    """Correct matches and verified image pairs, in the pipeline of `hardnet match`.
+
+    Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
+    """
+    from hardnet.bench import pairs as benchmark
+    from hardnet.descriptors import load, parse_specs
+    from hardnet.patchsets.sequences import find_sequences
+
+    check_output(output)
+    chosen = find_sequences(data, None if sequences is None else sequences.split(","))
+    specs = parse_specs(descriptors)
+    contestants = {spec.label: load(spec.spec) for spec in specs}
+    total = sum(len(s.targets) for s in chosen) * len(contestants)
+    with Stage() as stage:
+        rows = benchmark.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
+    settings = {
+        "descriptors": labels(specs),
+        "sequences": [s.name for s in chosen],
+        "keypoints": keypoints,
+        "model": "homography",
+    }
+    body = {
+        "kind": "pairs",
+        "rules": benchmark.RULES,
+        "total": benchmark.summarise(rows, "sequence"),
+        "rows": rows,
+    }
+    finish(body, settings, data, output, json_)
 
 
 def stereo(
@@ -136,3 +183,73 @@ def _check(opened: list[OpenSet]) -> None:
             console.print(advice, markup=False, highlight=False, soft_wrap=True)
     if not all(each.complete for each in opened):
         raise typer.Exit(1)
+
+
+def sfm(
+    scenes: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SCENE...",
+            help="Folders with images/ and the true cameras: colmap_ground_truth/ (a COLMAP "
+            "model) or gt_dense_cameras/ (*.camera).",
+        ),
+    ],
+    descriptors: Descriptors = "hardnet,rootsift",
+    detectors: Annotated[
+        str, typer.Option(help="Names of detectors, separated by commas.")
+    ] = "dog,hessian-affine",
+    keypoints: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="COLMAP's limit of places per photo; the others may keep as many keypoints as "
+            "it kept.",
+        ),
+    ] = 4096,
+    max_size: Annotated[
+        int, typer.Option(min=16, help="Shrink longer sides to this many pixels.")
+    ] = 1600,
+    seed: Annotated[int, typer.Option(min=0, help="Of COLMAP's random samples.")] = 0,
+    output: Output = None,
+    json_: Json = False,
+) -> None:
+    """Structure from motion: registered photos, points, tracks, and how far the cameras are off.
+
+    COLMAP's own SIFT takes part in every run; matching is exhaustive and the mapper the same.
+
+    Example: hardnet bench sfm data/sfm/lund-door data/sfm/fountain-P11 -o results/sfm.json
+    """
+    from hardnet.bench import sfm as benchmark
+    from hardnet.bench.sfm import read_scene
+    from hardnet.descriptors import parse_specs
+    from hardnet.detectors import load as load_detector
+    from hardnet.sfm.colmap import require_pycolmap
+
+    check_output(output)
+    require_pycolmap()
+    specs = parse_specs(descriptors)
+    finders = [name.strip() for name in detectors.split(",")]
+    for name in finders:
+        load_detector(name)  # a wrong name shows now, not after the first scene
+    chosen = [read_scene(folder) for folder in scenes]
+    with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
+        rows = benchmark.compare(
+            chosen,
+            {spec.label: spec.spec for spec in specs},
+            finders,
+            keypoints,
+            Path(work),
+            max_size,
+            seed,
+            stage,
+        )
+    settings = {
+        "descriptors": labels(specs),
+        "detectors": finders,
+        "scenes": [scene.name for scene in chosen],
+        "keypoints": keypoints,
+        "max_size": max_size,
+        "seed": seed,
+    }
+    body = {"kind": "sfm", "rules": benchmark.RULES, "rows": rows}
+    finish(body, settings, scenes, output, json_)

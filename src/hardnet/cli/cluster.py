@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hardnet.retrieval.cluster.sharded import ShardedIndex
     from hardnet.retrieval.index import Index
 
+
 Cluster = Annotated[
     str | None,
     typer.Option(

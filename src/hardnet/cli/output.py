@@ -1,4 +1,7 @@
-"""The progress bar of commands that work in stages."""
+"""What commands say: plain lines, and progress bars on stderr.
+
+Lines that hold names and numbers of users are never folded and never decorated.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,20 @@ from itertools import count
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+def say(line: str, *, error: bool = False) -> None:
+    """Print one line as it is, on stdout or stderr."""
+    console = Console(stderr=error)
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 class Stage:
@@ -51,3 +67,17 @@ class Stage:
     def within(self, where: str) -> Callable[[str, int, int], None]:
         """A function that shows (what, done, total), with ``where`` in front."""
         return lambda what, done, total: self(f"{where}: {what}", done, total)
+
+
+def training_bar(console: Console, disable: bool = False) -> Progress:
+    """A bar whose tasks have the field ``info``, a word on the present state."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} {task.fields[info]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=disable,
+    )

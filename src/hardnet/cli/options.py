@@ -1,4 +1,4 @@
-"""The option --max-image-bytes of every command that reads pictures."""
+"""The options that several commands share: one spelling, one help text, one default meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,30 @@ from typing import Annotated, Any
 
 import typer
 
+from hardnet.descriptors import names
 from hardnet.image_files import ENVIRONMENT, parse_size
+
+DetectorName = Annotated[
+    str,
+    typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
+]
+DescriptorName = Annotated[
+    str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
+]
+KnownDescriptor = Annotated[
+    str | None,
+    typer.Option(
+        help="MODULE:FUNCTION, if the index was made with one: an index cannot name code to run.",
+    ),
+]
+Keypoints = Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")]
+MaxSize = Annotated[
+    int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
+]
+Upright = Annotated[
+    bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
+]
+
 
 _NAME = "max_image_bytes"
 
