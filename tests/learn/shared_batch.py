@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sosnet": {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "chunk": 5},
     "hynet": {"loss": "hybrid", "margin": 1.2, "regularizer": "lengths", "chunk": 5},
     "images": {"images": 2},
+    "average": {"average": 0.5},
     "hardtfeat": {"net": "hardtfeat"},
     "classical": {"sampling": "classical", "epoch": 16},
 }
@@ -73,7 +74,7 @@ def results(devices: int, folder: Path) -> dict[str, dict[str, Any]]:
             patch("hardnet.learn.describe.to_input", in_double),
         ):
             trainer.run()
-        found[name]["state"] = trainer.net.state_dict()
+        found[name]["state"] = trainer.result().state_dict()
         if devices > 1:
             check_shared_errors(trainer)
     return found

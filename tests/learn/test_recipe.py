@@ -83,6 +83,8 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("loss=l2net", "use sampling=all"),
         ("net=hardnt", "unknown net hardnt; did you mean hardnet"),
         ("chunk=-1", "chunk must not be negative"),
+        ("average=1.0", r"average must be in \[0, 1\), got 1"),
+        ("averge=0.2", "did you mean average"),
         ("images=-1", "images must not be negative"),
         ("image=4", "did you mean images"),
         ("batch=1", "batch must be 2 or more, got 1: the negatives"),

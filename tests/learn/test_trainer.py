@@ -89,6 +89,87 @@ def test_resumed_run_ends_with_the_same_bits(patch_set: PatchSet, tmp_path: Path
 
 
 @pytest.mark.parametrize("net", ["hardnet", "hardtfeat"])
+def test_the_mean_of_the_last_weights_is_the_result(
+    patch_set: PatchSet, tmp_path: Path, net: str
+) -> None:
+    settings = recipe(average=0.4, net=net, lr=0.1)  # 3 of 6 steps
+    trainer = Trainer(settings, patch_set, tmp_path)
+    after: list[dict[str, torch.Tensor]] = []
+    file = trainer.run(lambda _: after.append(weights(trainer)))
+    assert len(after) == 6
+    found = load_net(file).state_dict()
+    names = [name for name, _ in trainer.net.named_parameters()]
+    for name in names:
+        mean = sum(step[name].double() for step in after[3:]) / 3
+        assert torch.allclose(found[name].double(), mean, atol=1e-7)
+        assert not torch.equal(found[name], after[-1][name])
+        assert torch.equal(trainer.net.state_dict()[name], after[-1][name])
+    # The statistics, by hand: the mean over the next 20 batches, with these weights.
+    averaged = load_net(file).train()
+    seen: dict[str, list[torch.Tensor]] = {}
+    for name, module in averaged.named_modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_pre_hook(
+                lambda _, x, name=name: seen.setdefault(name, []).append(x[0].detach())
+            )
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for step in range(6, 26):
+        batch = trainer.batches(step)
+        averaged(to_input(np.concatenate([batch.anchors, batch.positives]), torch.device("cpu")))
+    assert len(seen) == (7 if net == "hardnet" else 0)
+    for name in list(seen)[:-1]:  # dropout comes before the last one
+        mean = torch.stack([x.mean((0, 2, 3)) for x in seen[name]]).mean(0)
+        var = torch.stack([x.var((0, 2, 3)) for x in seen[name]]).mean(0)
+        assert torch.allclose(found[f"{name}.running_mean"], mean, atol=1e-5)
+        assert torch.allclose(found[f"{name}.running_var"], var, rtol=1e-4)
+    assert np.allclose(
+        trainer.describe(patch_set.patches[:5]),
+        load_net(file).eval()(to_input(patch_set.patches[:5], torch.device("cpu"))).detach(),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("stop", [2, 4, 5, 6])
+def test_an_averaged_run_resumes_to_the_same_bits(
+    patch_set: PatchSet, tmp_path: Path, stop: int
+) -> None:
+    settings = recipe(average=0.5, checkpoint_every=1)
+    whole = Trainer(settings, patch_set, tmp_path / "whole").run()
+
+    def stop_there(progress: Progress) -> None:
+        if progress.step == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(settings, patch_set, tmp_path / "parts").run(stop_there)
+    parts = Trainer(settings, patch_set, tmp_path / "parts", resume=True).run()
+    one, other = (load_net(file).state_dict() for file in (whole, parts))
+    parts.unlink()  # as if killed after the last checkpoint: no step is left
+    again = load_net(Trainer(settings, patch_set, tmp_path / "parts", resume=True).run())
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key
+        assert torch.equal(value, again.state_dict()[key]), key
+
+
+def test_the_result_of_an_averaged_run_is_what_is_validated(
+    patch_set: PatchSet, tmp_path: Path
+) -> None:
+    seen = []
+
+    def validate(describe) -> float:
+        seen.append(describe(patch_set.patches[:10]))
+        return 0.25
+
+    settings = recipe(average=0.5, validate_every=0)
+    file = Trainer(settings, patch_set, tmp_path, validate).run()
+    assert len(seen) == 1
+    with torch.no_grad():
+        ours = load_net(file).eval()(to_input(patch_set.patches[:10], torch.device("cpu")))
+    assert np.allclose(seen[0], ours, atol=1e-6)
+
+
+@pytest.mark.parametrize("net", ["hardnet", "hardtfeat"])
 @pytest.mark.parametrize(
     "axes",
     [

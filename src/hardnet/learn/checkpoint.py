@@ -45,7 +45,7 @@ def failed_write(path: Path, error: Exception) -> HardnetError:
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint of a run: step, seed, and states of the network and the optimizer."""
+    """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights."""
     write_whole(folder / CHECKPOINT, lambda file: torch.save(state, file))
 
 
@@ -54,7 +54,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     path = folder / CHECKPOINT
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        return {key: state[key] for key in ("step", "seed", "net", "optimizer")}
+        read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
+        return read | {"average": state.get("average")}  # not in files of earlier versions
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise HardnetError(f"{path} is not a checkpoint of a training run: {reason}") from error

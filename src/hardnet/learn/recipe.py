@@ -73,6 +73,8 @@ class Recipe:
         dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
             lr 10 with it moves as far as lr 1 without.
         weight_decay: of SGD.
+        average: share of the run, at its end, whose weights are averaged; the mean is the result. 0
+            for the weights of the last step.
         augment: flip / rotate both patches of a pair alike.
         seed: everything random follows from it and from the step number.
         chunk: patches held by the network at a time; 0 for the whole batch at once.
@@ -107,6 +109,7 @@ class Recipe:
     momentum: float = 0.9
     dampening: float = 0.9
     weight_decay: float = 1e-4
+    average: float = 0.0
     augment: bool = True
     seed: int = 0
     chunk: int = 256
@@ -122,6 +125,11 @@ class Recipe:
     def steps(self) -> int:
         """Batches in the whole run."""
         return -(-self.pairs // self.batch)
+
+    @property
+    def averaged_steps(self) -> int:
+        """How many steps at the end of the run the weights are averaged over."""
+        return -int(-self.average * self.steps // 1)
 
     @property
     def axes(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def check_values(recipe: Recipe, where: object) -> None:
     for key in _NOT_NEGATIVE:
         if not 0 <= getattr(recipe, key) < math.inf:
             raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
-    for key in ("dropout", "momentum", "dampening"):
+    for key in ("dropout", "momentum", "dampening", "average"):
         if not 0 <= getattr(recipe, key) < 1:
             raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
     if recipe.batch < 2:

@@ -1,15 +1,16 @@
 """Train a network: our own readable loop on Lightning Fabric.
 
 Everything random (the batch, its augmentation, dropout, sampling) is a function of the recipe's
-seed and the step number. A checkpoint therefore holds only the step, the weights and the optimizer,
-and a run that was killed and resumed ends with the same bits as one that was not.
+seed and the step number. A checkpoint therefore holds only the step, the weights, their average and
+the optimizer, and a run that was killed and resumed ends with the same bits as one that was not.
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.folder_lock import FolderLock
@@ -42,10 +45,15 @@ from hardnet.learn.run_folder import first_net, open_run, weights_file, write_we
 from hardnet.learn.runlog import RunLog
 from hardnet.learn.seeds import DROPOUT, SAMPLING, seed_of
 from hardnet.learn.stopping import StopRequest
+from hardnet.nets import Net
 from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import Patches, PatchSet
 
 Describe = Callable[[Patches], NDArray[np.float32]]
+
+STATISTICS_BATCHES = 20
+"""Batches on which the averaged network computes its batch statistics: about as many as the running
+ones of a network in training remember."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,8 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.step = 0
+        self._average = Average() if recipe.average else None
+        self._result: Net | None = None
         self._lock = FolderLock(folder, "training.lock")
         with naming_lost_processes(self._fabric, folder):
             state, self._facts = from_rank_zero(
@@ -127,7 +137,9 @@ class Trainer:
         try:
             self.net.load_state_dict(state["net"])
             self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, ValueError, KeyError) as error:
+            if self._average is not None:
+                self._average.load_state_dict(state["average"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             self._lock.release()
             reason = str(error).splitlines()[0]
             raise HardnetError(f"{path} is not a checkpoint of this recipe: {reason}") from error
@@ -153,6 +165,8 @@ class Trainer:
                 started = time.perf_counter()
                 for batch in batches:
                     row = self._train_step(batch)
+                    if self.step == self.recipe.steps:
+                        self.result()
                     speed = self.recipe.batch / (time.perf_counter() - started)
                     if log is not None:
                         self._record(row, speed, log, report)
@@ -166,9 +180,10 @@ class Trainer:
             if log is not None:
                 log.close()
         self.save()
+        net = self.result()
         if first:
             pairs = self.step * self.recipe.batch
-            write_weights(self.folder, self.net, self.recipe, pairs, self._facts)
+            write_weights(self.folder, net, self.recipe, pairs, self._facts)
         return weights_file(self.folder, self.recipe)
 
     def _upcoming(self) -> Generator[Batch, None, None]:
@@ -188,6 +203,8 @@ class Trainer:
         terms = self.backward(batch)
         self.optimizer.step()
         self.step += 1
+        if self._average is not None and self.step > self.recipe.steps - self.recipe.averaged_steps:
+            self._average.add(self.net)
         loss = float(terms.loss.detach())
         if not np.isfinite(loss):
             raise DivergedError(
@@ -210,9 +227,30 @@ class Trainer:
         sum_gradients(self.net.parameters(), self._group)
         return terms
 
+    def result(self) -> Net:
+        """The network that a finished run gives; all processes must ask for it together.
+
+        It is the trained network, or with ``average`` one with the mean of its last weights. The
+        statistics of batch normalisation belong to the weights they were computed with, and a mean
+        of them fits no network. So they are computed again, on the batches that would come next.
+        """
+        if self._average is None:
+            return self.net
+        if self._result is None:
+            own = copy.deepcopy(self.net.state_dict())
+            self._average.copy_to(self.net)
+            with fresh_statistics(self.net), torch.no_grad():
+                for step in range(self.recipe.steps, self.recipe.steps + STATISTICS_BATCHES):
+                    batch = self.batches(step)
+                    seed = seed_of(self.recipe.seed, step, DROPOUT)
+                    self._embed([batch.anchors, batch.positives], seed)
+            self._result = copy.deepcopy(self.net)
+            self.net.load_state_dict(own)
+        return self._result
+
     def describe(self, patches: Patches, batch: int = 512) -> NDArray[np.float32]:
-        """Descriptors of (n, S, S) patches by the network as it is now."""
-        return describe(self.net, patches, batch=batch)
+        """Descriptors of (n, S, S) patches by the network as it is now, or by the result."""
+        return describe(self._result or self.net, patches, batch=batch)
 
     def _record(
         self,
@@ -250,6 +288,58 @@ class Trainer:
             "net": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
+        if self._average is not None:
+            state["average"] = self._average.state_dict()
         write_state(self.folder, state)
         if self._epochs is not None:
             self._epochs.saved(self.step)
+
+
+class Average:
+    """The mean of the weights after each step that was added (stochastic weight averaging).
+
+    Statistics of batch normalisation are not part of it.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean: dict[str, Tensor] = {}
+
+    def add(self, net: nn.Module) -> None:
+        """Count the weights as they are now."""
+        self._count += 1
+        for name, weight in _weights(net):
+            mean = self._mean.get(name, weight).to(weight)  # a checkpoint is read into memory
+            self._mean[name] = torch.lerp(mean, weight, 1 / self._count)
+
+    def copy_to(self, net: nn.Module) -> None:
+        """Replace the weights by their mean."""
+        for name, weight in _weights(net):
+            weight.copy_(self._mean[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"count": self._count, "mean": self._mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._count, self._mean = int(state["count"]), dict(state["mean"])
+
+
+@contextmanager
+def fresh_statistics(net: nn.Module) -> Iterator[None]:
+    """Batch normalisation forgets what it knew, and learns the mean of all batches it sees here."""
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
+
+
+def _weights(net: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, parameter.detach()) for name, parameter in net.named_parameters()]
