@@ -213,14 +213,19 @@ def _log_choose(n: int, k: int) -> float:
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
-def transfer_error(homography: NDArray[np.float64], a: Points, b: Points) -> Points:
-    """(M,) pixels between b and where the homography puts a; infinite behind the camera."""
+def project(homography: Matrix, a: Points) -> Points:
+    """(M, 2) pixels where a homography puts points; NaN behind the camera."""
     projected = a @ homography[:, :2].T + homography[:, 2]
+    w = projected[:, 2:]
     # The sign of a homography is free; its determinant makes the front of a real camera positive.
-    w = projected[:, 2] * np.sign(np.linalg.det(homography))
-    front = w > 1e-12
-    target = projected[:, :2] / np.where(front, projected[:, 2], 1.0)[:, None]
-    return np.where(front, np.linalg.norm(target - b, axis=1), np.inf)
+    front = w * np.sign(np.linalg.det(homography)) > 1e-12
+    return np.where(front, projected[:, :2] / np.where(front, w, 1.0), np.nan)
+
+
+def transfer_error(homography: Matrix, a: Points, b: Points) -> Points:
+    """(M,) pixels between b and where the homography puts a; infinite behind the camera."""
+    error = np.linalg.norm(project(homography, a) - b, axis=1)
+    return np.where(np.isnan(error), np.inf, error)
 
 
 def sampson_error(fundamental: NDArray[np.float64], a: Points, b: Points) -> Points:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hardnet.frames import WINDOW_SIGMAS, Frames
 from hardnet.matching.distances import CHUNK, Rows, pair_distances
-from hardnet.matching.geometry import Geometry, Points, sampson_error, transfer_error
+from hardnet.matching.geometry import Geometry, Points, project, sampson_error, transfer_error
 from hardnet.matching.neighbours import Grid, Pairs
 
 GUIDED_RATIO = 0.95
@@ -91,21 +91,13 @@ def _candidates(
     for start in range(0, len(a), height):
         part = a[start : start + height]
         if geometry.kind == "homography" and geometry.model is not None:
-            i, j = grid.near(_project(geometry.model, part))
+            i, j = grid.near(project(geometry.model, part))
         elif (fundamental := geometry.fundamental) is not None:
             i, j = _along_lines(fundamental, part, b, threshold)
         else:
             return
         if len(i):
             yield i + start, j
-
-
-def _project(homography: NDArray[np.float64], a: Points) -> Points:
-    """Where a homography puts points; NaN behind the camera."""
-    projected = a @ homography[:, :2].T + homography[:, 2]
-    w = projected[:, 2:]
-    front = w * np.sign(np.linalg.det(homography)) > 1e-12
-    return np.where(front, projected[:, :2] / np.where(front, w, 1.0), np.nan)
 
 
 def _along_lines(fundamental: NDArray[np.float64], a: Points, b: Points, threshold: float) -> Pairs:

@@ -105,7 +105,7 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        # PyTorch's own text goes on to recommend weights_only=False, which is the one thing
+        # PyTorch's own text then recommends weights_only=False, which is the one thing
         # nobody should do with a file that failed this check.
         reason = (
             "it holds Python objects" if "nsupported" in str(error) else "damaged or no weights"
