@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+_CONTENT = b"lock of hardnet\n"
 _POLL = 0.1  # seconds between two attempts
 
 
@@ -18,6 +20,8 @@ class FolderLock:
     Args:
         folder: must exist when the lock is taken.
         name: of the file.
+
+    Its content says that it is ours: a file of that name by others is locked, but never deleted.
     """
 
     def __init__(self, folder: Path, name: str = "lock") -> None:
@@ -32,7 +36,11 @@ class FolderLock:
             return True
         deadline = time.monotonic() + seconds
         while True:
-            file = self._path.open("ab")
+            try:
+                file = self._path.open("xb", buffering=0)
+                file.write(_CONTENT)
+            except FileExistsError:
+                file = self._path.open("ab", buffering=0)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -52,6 +60,12 @@ class FolderLock:
             return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
         except FileNotFoundError:
             return False
+
+    def remove(self) -> None:
+        """Delete the file, if we have the lock and made the file; before it is released."""
+        with suppress(FileNotFoundError):
+            if self._file is not None and self._path.read_bytes() == _CONTENT:
+                self._path.unlink()
 
     def release(self) -> None:
         """Let it go, if we have it."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError
+from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     import cv2
@@ -175,7 +175,7 @@ def to_oxford(frames: Frames) -> NDArray[np.float64]:
 def read_oxford(path: str | os.PathLike[str]) -> Frames:
     """Frames of an ellipse file: "1.0" or the descriptor's size, the count, a row per ellipse."""
     try:
-        _, count, *rows = Path(path).read_text().strip().splitlines()
+        _, count, *rows = as_path(path).read_text().strip().splitlines()
         if len(rows) != int(count):
             raise ValueError(f"{count} ellipses announced, {len(rows)} rows found")
         return from_oxford([row.split() for row in rows]) if rows else empty_frames()
@@ -186,7 +186,7 @@ def read_oxford(path: str | os.PathLike[str]) -> Frames:
 def write_oxford(path: str | os.PathLike[str], frames: Frames) -> None:
     """Write an ellipse file that :func:`read_oxford` and the Oxford evaluation code read."""
     rows = [" ".join(f"{x:.9g}" for x in row) for row in to_oxford(frames)]
-    Path(path).write_text("\n".join(["1.0", str(len(rows)), *rows, ""]))
+    as_path(path).write_text("\n".join(["1.0", str(len(rows)), *rows, ""]))
 
 
 def transform(frames: Frames, homography: ArrayLike) -> Frames:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.image_files import may_be_transparent, read_image_file
+from hardnet.storage import as_path
 
 Source = str | os.PathLike[str] | NDArray[Any]
 """A file, or an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA."""
@@ -50,7 +51,7 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     if isinstance(source, np.ndarray):
         name, array = "the array", source
     else:
-        name, array = str(source), _decode(Path(source), max_bytes)
+        name, array = str(source), _decode(as_path(source), max_bytes)
     pixels = _opaque(_to_uint8(array, name), name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
@@ -103,7 +104,7 @@ def shrink(pixels: Pixels, max_size: int | None) -> tuple[Pixels, tuple[float, f
 
 def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format."""
-    path = Path(path)
+    path = as_path(path)
     try:
         good, data = cv2.imencode(path.suffix, to_colour(pixels)[:, :, ::-1])
     except cv2.error:

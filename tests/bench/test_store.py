@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import rows_file
-from hardnet.bench.rows_file import read_rows
+from hardnet.bench.rows_file import part_of, read_rows
 from hardnet.bench.store import ABOUT, Predictions, Store
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
@@ -153,7 +153,7 @@ def test_partial_files_are_continued(tmp_path: Path, some: np.ndarray, cut: int)
     predictions = opened(tmp_path, describe)
     predictions.get("x", lambda: some)
     path = predictions.folder / "x.npy"
-    path.with_name("x.npy.part").write_bytes(path.read_bytes()[:cut])
+    part_of(path).write_bytes(path.read_bytes()[:cut])
     path.unlink()
     describe.described = 0
     np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])

@@ -28,6 +28,7 @@ from hardnet.nets.checkpoints import load_net  # noqa: E402
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
 from hardnet.patchsets.fingerprint import fingerprint_files  # noqa: E402
 from hardnet.patchsets.patchset import PatchSet  # noqa: E402
+from hardnet.storage import MARKER  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -306,11 +307,12 @@ def test_a_folder_that_is_a_file_or_is_not_there(patch_set: PatchSet, tmp_path: 
 
 def test_only_tables_of_mined_negatives_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "mined-by-hand.npy").write_bytes(b"")
+    (tmp_path / "mined-7.npy").write_bytes(b"of somebody else")
     for epoch in (8, 9, 10):
         write_mined(tmp_path, epoch, np.arange(3))
     drop_mined(tmp_path, before=10)
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"mined-by-hand.npy", "mined-10.npy"}
+    assert left == {MARKER, "mined-by-hand.npy", "mined-7.npy", "mined-10.npy"}
 
 
 def run_in_two_parts(

@@ -17,6 +17,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets import brown
 from hardnet.patchsets.brown import PAIR_FILE, open_brown, read_brown
 from hardnet.patchsets.brown_writer import BrownWriter, draw_pairs
+from hardnet.storage import OwnedFolder
 
 
 def write(folder: Path, count: int = 300) -> np.ndarray:
@@ -101,7 +102,7 @@ def test_a_changed_set_is_read_again(tmp_path: Path) -> None:
     assert np.array_equal(after.patches[256:], before.patches[256:299])
     assert len(after) == 299
     assert after.pairs.tolist() == [[0, 298]]
-    assert len(list((tmp_path / "set" / "cache").iterdir())) == 4
+    assert len(list((tmp_path / "set" / "cache").glob("*.npy"))) == 4
     assert np.array_equal(read_brown(tmp_path / "set").patches[256:], patches[256:299])
 
 
@@ -208,8 +209,10 @@ def test_a_set_without_two_kinds_of_pairs_is_refused(points: list[int]) -> None:
 
 
 def test_two_writers_of_one_name_do_not_meet(tmp_path: Path) -> None:
-    stale = tmp_path / "set.999999999.part"
-    stale.mkdir()
+    stale = tmp_path / "set.999999999-0123abcd.part"
+    OwnedFolder.mark(stale).claim("patches0000.bmp").write_text("of a killed process")
+    foreign = tmp_path / "set.999999999-4567.part"
+    foreign.mkdir()
     script = (
         "import sys, numpy as np\n"
         "from hardnet.patchsets.brown_writer import BrownWriter\n"
@@ -225,6 +228,7 @@ def test_two_writers_of_one_name_do_not_meet(tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         assert not stale.exists()
+        assert foreign.exists()
         with BrownWriter(tmp_path / "set") as mine:
             mine.add(np.ones((4, 64, 64), np.uint8), np.array([0, 0, 1, 1]), 0)
             other.communicate("\n")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import cache_folder, cached, replacing, state, user_cache, write_npy
+from hardnet.patchsets.cache import cache_folder, cached, state, user_cache, write_npy
+from hardnet.storage import MARKER, replacing
 
 
 def test_user_cache_follows_the_environment(tmp_path: Path, monkeypatch) -> None:
@@ -70,12 +71,14 @@ def test_a_changed_state_is_written_again_and_the_old_one_goes(tmp_path: Path) -
 
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "patches-320.one.npy").write_bytes(b"other size")
-    (tmp_path / "cache" / "patches-32.npy").write_bytes(b"of an old version")
+    (tmp_path / "cache" / "patches-32.mine.npy").write_bytes(b"of somebody else")
     for key, first in (("one", 1), ("one", 1), ("two", 2)):
         array = cached(tmp_path, "patches-32", key, write)
         assert isinstance(array, np.memmap)
         assert array.tolist() == [[first, 2], [3, 4]]
     assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == [
+        MARKER,
+        "patches-32.mine.npy",
         "patches-32.two.npy",
         "patches-320.one.npy",
     ]

@@ -31,6 +31,7 @@ from hardnet.patchsets.photo_sources import (
     select,
     unpack,
 )
+from hardnet.storage import OwnedFolder
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
 
@@ -360,8 +361,13 @@ def test_fetch_photos_again_gives_the_same_bytes(workshop, monkeypatch):
     client(workshop, monkeypatch, "exit 1")
     run(workshop)
     first = pictures(workshop / "out")
-    (workshop / "out/train/left-over.jpg").write_text("from an older manifest")
+    old = OwnedFolder.mark(workshop / "out").claim("train/left-over.jpg")
+    old.write_text("from an older manifest")
+    mine = workshop / "out/train/mine.jpg"
+    mine.write_text("of the user")
     run(workshop)
+    assert mine.read_text() == "of the user"
+    mine.unlink()
     assert pictures(workshop / "out") == first
     run(workshop, "elsewhere")
     assert pictures(workshop / "elsewhere") == first

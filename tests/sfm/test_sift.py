@@ -12,6 +12,7 @@ import pytest
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.sfm import sift  # noqa: E402
+from hardnet.storage import OwnedFolder  # noqa: E402
 
 
 def test_what_a_killed_process_left_does_not_come_back(tmp_path: Path) -> None:
@@ -26,7 +27,8 @@ def test_what_a_killed_process_left_does_not_come_back(tmp_path: Path) -> None:
         left = sorted(tmp_path.glob("killed.db*"))  # as they are while it is open
         assert len(left) > 1
         for file in left:
-            shutil.copy(file, path.with_name(file.name.replace("killed", "database")))
+            name = file.name.replace("killed", "database")
+            shutil.copy(file, OwnedFolder.mark(tmp_path).claim(name))
     sift.extract(path, images, ["a.png"], 320)
     with pycolmap.Database.open(path) as database:
         assert [camera.width for camera in database.read_all_cameras()] == [320]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hardnet.bench.rows_file import allow_many_maps
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import cached, replacing, set_name, state
+from hardnet.patchsets.cache import cached, set_name, state
+from hardnet.storage import as_path, replacing
 
 
 class CsvFolder:
@@ -31,7 +32,7 @@ class CsvFolder:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         if not self.folder.is_dir():
             raise HardnetError(f"no folder {self.folder} of descriptors, SEQUENCE/STRIP.csv")
         self.name = set_name(self.folder)

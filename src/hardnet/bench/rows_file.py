@@ -1,7 +1,7 @@
 """An ``.npy`` file of descriptors that grows portion by portion and survives being killed.
 
-It grows as ``<name>.part`` and gets its name only when it is complete; whoever comes next continues
-the part. Only one process at a time writes it, the others wait and find it done.
+It grows under the name of :func:`part_of` and gets its own only when it is complete; whoever comes
+next continues the part. Only one process at a time writes it, the others wait and find it done.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.storage import PART, OwnedFolder
 
 PORTION = 4096
 """Rows computed and written at a time: a killed run loses at most these."""
@@ -61,6 +62,11 @@ def read_rows(path: Path) -> NDArray[Any] | None:
     return np.memmap(path, header.dtype, "r", header.offset, header.shape)
 
 
+def part_of(path: Path) -> Path:
+    """Where a file grows; the name has the number of its folder, which only we write."""
+    return path.with_name(f"{path.name}.{OwnedFolder.mark(path.parent).number}{PART}")
+
+
 def write_rows(
     path: Path, source: Callable[[], NDArray[Any]], compute: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> None:
@@ -74,7 +80,8 @@ def write_rows(
     Raises:
         WriteError: the disk is full, read-only, or gone.
     """
-    part = path.with_name(path.name + ".part")
+    with _writing():
+        part = part_of(path)
     with _locked(part) as file:
         if read_rows(path) is not None:  # another process was faster
             part.unlink(missing_ok=True)

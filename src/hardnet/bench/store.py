@@ -23,7 +23,8 @@ from hardnet.bench.rows_file import WriteError, allow_many_maps, read_rows, writ
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import replacing, user_cache
+from hardnet.patchsets.cache import user_cache
+from hardnet.storage import as_path, replacing
 
 ABOUT = "predictions.json"
 """The file in each folder that says what its values are of."""
@@ -37,7 +38,7 @@ class Store:
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        self.folder = Path(folder) if folder is not None else user_cache() / "predictions"
+        self.folder = as_path(folder) if folder is not None else user_cache() / "predictions"
 
     def open(self, descriptor: Descriptor, data: str) -> Predictions:
         """The predictions of one descriptor on one set.

@@ -37,11 +37,20 @@ for command in (match, extract, index, search, colmap, train, data, export, benc
 def main() -> None:
     """Run the command line; what the user can fix becomes one clear line and exit code 1."""
     try:
+        _refuse_empty(sys.argv[1:])
         app()
     except HardnetError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that may not be written
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty argument, as of an unset variable, is a mistake: as a path it is this folder."""
+    for before, argument in zip(["hardnet", *arguments], arguments, strict=False):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            what = argument.rstrip("=") or f"the argument after {before}"
+            raise HardnetError(f"{what} is empty: is a variable unset?")
 
 
 def _fail(message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +57,7 @@ def export(
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet.descriptors.torch import TorchDescriptor
     from hardnet.interop.calibration import real_patches
+    from hardnet.storage import OwnedFolder
 
     stored = read_checkpoint(checkpoint)
     net = load_net(checkpoint)
@@ -64,14 +67,20 @@ def export(
     # Calibrated on one half, checked on the other.
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]
     output.mkdir(parents=True, exist_ok=True)
-    files = [output / f"{stored.net}{suffix}" for suffix in (".onnx", ".safetensors")]
-    files[0].write_bytes(to_onnx(net))
-    save_checkpoint(files[1], net, stored.net, stored.metadata)
-    expected = TorchDescriptor(files[1])(checked)
-    difference = float(np.abs(_described(files[0], checked) - expected).max())
-    if difference > TOLERANCE:
-        files[0].unlink()
-        raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
+    owned = OwnedFolder.mark(output)
+    files = [owned.claim(f"{stored.net}{suffix}") for suffix in (".onnx", ".safetensors")]
+    if int8:
+        owned.claim(f"{stored.net}-int8.onnx")
+    with tempfile.TemporaryDirectory(dir=output, prefix="export-") as scratch:
+        new = [Path(scratch) / file.name for file in files]
+        new[0].write_bytes(to_onnx(net))
+        save_checkpoint(new[1], net, stored.net, stored.metadata)
+        expected = TorchDescriptor(new[1])(checked)
+        difference = float(np.abs(_described(new[0], checked) - expected).max())
+        if difference > TOLERANCE:
+            raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
+        for made, file in zip(new, files, strict=True):
+            os.replace(made, file)
     facts: dict[str, Any] = {"patches": "noise" if real is None else "real"}
     facts["max_difference_to_torch"] = difference
     if int8 and real is not None:

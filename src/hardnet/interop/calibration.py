@@ -12,6 +12,7 @@ from hardnet.errors import HardnetError
 from hardnet.frames import from_opencv
 from hardnet.images import list_images, read_image, to_grey
 from hardnet.patches import PATCH_SIZE, cut_patches
+from hardnet.storage import as_path
 
 
 def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -25,7 +26,7 @@ def real_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.ui
     Returns:
         (N, 32, 32) uint8; images that cannot be read are passed over.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     if not folder.is_dir():
         raise HardnetError(f"no folder {folder}")
     random = np.random.default_rng(seed)

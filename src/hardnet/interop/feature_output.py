@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hardnet.features import Features
 from hardnet.folder_lock import FolderLock
 from hardnet.interop import hdf5, npz
 from hardnet.interop.entry import FACTS, Entry, Fact, to_entry
-from hardnet.patchsets.cache import replacing
+from hardnet.storage import OwnedFolder, refuse_foreign, replacing
 
 STATE = "extract.json"
 LOCK = "extract.lock"  # no name that a folder of photos is likely to have
@@ -52,33 +51,50 @@ def open_output(path: Path, settings: Settings, overwrite: bool = False) -> Iter
     folder = path.with_name(f"{path.name}.parts") if is_file else path
     if path.exists() and path.is_dir() == is_file:
         raise HardnetError(f"{path} is a {'folder' if is_file else 'file'}: choose another name")
-    if not is_file and not (folder / STATE).exists() and any(_entries(folder)):
+    if not is_file and not (folder / STATE).exists() and _has_entries(folder):
         raise HardnetError(f"{folder} has .npz files of somebody else: choose another --output")
+    if is_file and not (folder / STATE).exists():
+        refuse_foreign(folder, [LOCK])
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, LOCK)
     if not lock.take():
         raise HardnetError(f"another process is writing {path}: wait for its end, or stop it")
     try:
-        yield FeatureOutput(path, folder, settings, overwrite)
+        owned = _owned(folder)
+        try:
+            yield FeatureOutput(path, owned, settings, overwrite)
+        finally:
+            if is_file and not owned.names(npz.SUFFIX):
+                owned.dissolve(lock)
     finally:
-        if is_file and not any(_entries(folder)):
-            shutil.rmtree(folder, ignore_errors=True)
-        (folder / LOCK).unlink(missing_ok=True)  # before it is released: see FolderLock
+        lock.remove()
         lock.release()
+
+
+def _owned(folder: Path) -> OwnedFolder:
+    """The folder with what is ours in it, also if a version without lists of files made it."""
+    owned = OwnedFolder.find(folder)
+    if owned is None:
+        ours = []
+        if (folder / STATE).exists():
+            _read_state(folder)
+            ours = [STATE, *_old_entries(folder)]
+        owned = OwnedFolder.mark(folder)
+        owned.adopt(*ours)
+    owned.sweep()
+    return owned
 
 
 class FeatureOutput:
     """An output that this process may write; see :func:`open_output`."""
 
-    def __init__(self, path: Path, folder: Path, settings: Settings, overwrite: bool) -> None:
-        self.path, self.folder = path, folder
+    def __init__(self, path: Path, owned: OwnedFolder, settings: Settings, overwrite: bool) -> None:
+        self.path, self.folder, self._owned = path, owned.path, owned
         self._settings: Settings = json.loads(json.dumps(settings))
-        self._is_file = path != folder
+        self._is_file = path != owned.path
         self._old: dict[str, Mapping[str, Fact]] = {}
         self._dropped = False
         self._begin(overwrite)
-        for left in _files(folder, ".part"):  # by a process that was killed
-            left.unlink(missing_ok=True)
 
     def has(self, name: str, state: Mapping[str, int]) -> bool:
         """Whether the image was described when its file was in this state (``entry.state_of``)."""
@@ -93,15 +109,13 @@ class FeatureOutput:
 
     def add(self, name: str, features: Features, state: Mapping[str, int], half: bool) -> None:
         """Write the features of an image; raises OSError if the disk does not take them."""
-        part = self._part(name)
+        part = self._owned.claim(f"{name}{npz.SUFFIX}")
         seen_from = self.path.parent if self._is_file else part.parent
-        npz.write_entry(part, to_entry(features, seen_from, half, state))
+        npz.write_entry(part, to_entry(features, seen_from, half, state), self._owned)
 
     def drop(self, name: str) -> None:
         """Forget an image, if it is there: it has changed, and cannot be read any more."""
-        part = self._part(name)
-        if os.path.exists(part):
-            part.unlink()
+        self._owned.remove(f"{name}{npz.SUFFIX}")
         if self._old.pop(name, None) is not None:
             self._dropped = True
 
@@ -109,7 +123,7 @@ class FeatureOutput:
         """Make the HDF5 file; ``progress`` is told how many images of how many are in it."""
         if not self._is_file:
             return
-        parts = sorted(_entries(self.folder))
+        parts = sorted(name.removesuffix(npz.SUFFIX) for name in self._owned.names(npz.SUFFIX))
         if parts or self._dropped:
             kept = sorted(set(self._old) - set(parts))
 
@@ -121,9 +135,7 @@ class FeatureOutput:
             settings = json.dumps(self._settings)
             hdf5.write_file(self.path, entries(), settings, kept, workplace=self.folder)
         # The state first: a folder without it is rubbish, even if this is interrupted.
-        (self.folder / STATE).unlink(missing_ok=True)
-        for name in parts:
-            self._part(name).unlink(missing_ok=True)
+        self._clear()
 
     def _part(self, name: str) -> Path:
         return self.folder / f"{name}{npz.SUFFIX}"
@@ -132,6 +144,8 @@ class FeatureOutput:
         """Compare the settings with those of what is there, and note them."""
         fresh: dict[str, Any] = {"settings": self._settings, "overwrite": overwrite}
         begun = self._read_state(overwrite)
+        if (self.folder / STATE).exists():
+            self._owned.claim(STATE)  # or somebody else's
         # An interrupted --overwrite that is repeated goes on: nobody wants to lose hours.
         if begun is None or (overwrite and not (self._is_file and begun == fresh)):
             self._clear()
@@ -146,20 +160,16 @@ class FeatureOutput:
                 )
             self._compare(json.loads(was), self.path)
             self._old = hdf5.read_facts(self.path)
-        with replacing(self.folder / STATE) as part:
+        with replacing(self._owned.claim(STATE)) as part:
             part.write_text(json.dumps(begun, indent=1) + "\n")
 
     def _read_state(self, overwrite: bool) -> dict[str, Any] | None:
-        path = self.folder / STATE
         try:
-            state: dict[str, Any] = json.loads(path.read_text())
-            return {"settings": dict(state["settings"]), "overwrite": bool(state["overwrite"])}
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            if overwrite:
+            return _read_state(self.folder)
+        except HardnetError:
+            if overwrite and STATE in self._owned:
                 return None
-            raise HardnetError(f"{path} is damaged: begin anew with --overwrite") from error
+            raise
 
     def _compare(self, was: Settings, where: Path) -> None:
         for key, value in self._settings.items():
@@ -173,17 +183,31 @@ class FeatureOutput:
                 )
 
     def _clear(self) -> None:
-        (self.folder / STATE).unlink(missing_ok=True)
-        for name in list(_entries(self.folder)):
-            self._part(name).unlink(missing_ok=True)
+        self._owned.remove(STATE)
+        self._owned.remove(*self._owned.names(npz.SUFFIX))
 
 
-def _entries(folder: Path) -> Iterator[str]:
-    """Names of the images that have a file in a folder."""
-    for path in _files(folder, npz.SUFFIX):
-        yield path.relative_to(folder).as_posix().removesuffix(npz.SUFFIX)
+def _read_state(folder: Path) -> dict[str, Any] | None:
+    path = folder / STATE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        return {"settings": dict(state["settings"]), "overwrite": bool(state["overwrite"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise HardnetError(
+            f"{path} is damaged, or not of hardnet extract: begin again with --overwrite, or move "
+            "it if it is another program's"
+        ) from error
 
 
-def _files(folder: Path, suffix: str) -> Iterator[Path]:
-    """Files only: a folder of photos may be called "church.part" or "church.npz"."""
-    return (path for path in folder.rglob(f"*{suffix}") if path.is_file())
+def _has_entries(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob(f"*{npz.SUFFIX}"))
+
+
+def _old_entries(folder: Path) -> Iterator[str]:
+    """Files of features by ``hardnet extract``, which notes the state of each photo's file."""
+    for path in folder.rglob(f"*{npz.SUFFIX}"):
+        with suppress(HardnetError):
+            if {"bytes", "mtime_ns"} <= npz.read_entry(path, FACTS).facts.keys():
+                yield path.relative_to(folder).as_posix()

@@ -27,6 +27,7 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.interop.entry import FACTS, Entry, Fact, from_entry, to_entry
+from hardnet.storage import as_path, new_part
 from hardnet.stored_names import check_inside
 
 SUFFIXES = (".h5", ".hdf5")
@@ -55,7 +56,7 @@ def read_features(path: str | os.PathLike[str], name: str) -> Features:
     Returns:
         Features; their path is None if the image is no longer where it was.
     """
-    path = Path(path)
+    path = as_path(path)
     with _open(path) as file:
         group = _own_object(file, name)
         if not isinstance(group, h5py.Group) or "keypoints" not in group:
@@ -81,7 +82,7 @@ def write_features(
         features: of the image.
         half: descriptors as float16: half the size, three digits.
     """
-    path = Path(path)
+    path = as_path(path)
     check_inside(name, path)
     entry = to_entry(features, path.parent, half)
     with _writing(path), h5py.File(path, "a") as file:
@@ -109,8 +110,8 @@ def write_file(
         keep: entries that are taken over from the file that is there.
         workplace: a folder on the same disk to write in; that of ``path`` by default.
     """
-    part = (workplace or path.parent) / f"{path.name}.{os.getpid()}.part"
     with _writing(path):
+        part = new_part((workplace or path.parent) / path.name)
         try:
             with h5py.File(part, "w") as file:
                 _fill(file, path, entries, settings, list(keep))
@@ -136,7 +137,7 @@ def read_settings(path: Path) -> str | None:
 
 @contextmanager
 def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise HardnetError(f"{path} does not exist: check the path")
     try:

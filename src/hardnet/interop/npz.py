@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.interop.entry import ARRAYS, FACTS, Entry, Fact, from_entry, to_entry
-from hardnet.patchsets.cache import replacing
+from hardnet.storage import OwnedFolder, as_path, replacing
 
 SUFFIX = ".npz"
 
@@ -30,22 +30,28 @@ def write_features(path: str | os.PathLike[str], features: Features, *, half: bo
         features: of one image.
         half: descriptors as float16: half the size, three digits.
     """
-    path = Path(path)
+    path = as_path(path)
     write_entry(path, to_entry(features, path.parent, half))
 
 
 def read_features(path: str | os.PathLike[str]) -> Features:
     """Features as :func:`write_features` or ``hardnet extract`` wrote them."""
-    path = Path(path)
+    path = as_path(path)
     name = path.name.removesuffix(SUFFIX)
     return from_entry(read_entry(path), path.parent, str(path), descriptor=name)
 
 
-def write_entry(path: Path, entry: Entry) -> None:
-    """Write an entry; raises OSError if the disk does not take it."""
+def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> None:
+    """Write an entry; raises OSError if the disk does not take it.
+
+    Args:
+        path: of the file.
+        entry: the content.
+        owned: the folder that the file is in; see :func:`hardnet.storage.replacing`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {name: np.array(value) for name, value in entry.facts.items()}
-    with replacing(path) as part, part.open("wb") as stream:
+    with replacing(path, owned) as part, part.open("wb") as stream:
         np.savez(stream, **content | dict(entry.arrays))
 
 

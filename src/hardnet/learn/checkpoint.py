@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.storage import OwnedFolder, replacing
 
 CHECKPOINT = "last.ckpt"
 
@@ -23,15 +24,15 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         path: the file.
         write: writes the content to the open file it is given.
     """
-    part = path.with_name(f"{path.name}.part")
+    owned = OwnedFolder.find(path.parent)
+    if owned is not None:
+        owned.claim(path.name)
     try:
-        with part.open("wb") as file:
+        with replacing(path, owned) as part, part.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
     except (OSError, RuntimeError) as error:  # PyTorch reports a failed write as RuntimeError
-        part.unlink(missing_ok=True)
         raise failed_write(path, error) from error
 
 
@@ -68,6 +69,7 @@ def last_step(folder: Path) -> int | None:
 
 def write_mined(folder: Path, epoch: int, mined: NDArray[np.int64]) -> None:
     """Keep the hard negatives of an epoch: a run resumed in its middle needs them."""
+    OwnedFolder.mark(folder)  # so that it can be dropped
     write_whole(_mined_file(folder, epoch), lambda file: np.save(file, mined))
 
 
@@ -86,10 +88,11 @@ def read_mined(folder: Path, epoch: int) -> NDArray[np.int64]:
 
 def drop_mined(folder: Path, before: int) -> None:
     """Remove the hard negatives of epochs that no checkpoint needs any more."""
-    for path in folder.glob("mined-*.npy"):
-        epoch = path.stem.removeprefix("mined-")
+    owned = OwnedFolder.mark(folder)
+    for name in owned.names(".npy"):
+        epoch = name.removeprefix("mined-").removesuffix(".npy")
         if epoch.isdecimal() and int(epoch) < before:
-            path.unlink(missing_ok=True)
+            owned.remove(name)
 
 
 def _mined_file(folder: Path, epoch: int) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.learn.recipe_checks import check_name, check_values
+from hardnet.storage import as_path
 
 AXES = (
     "sampling",
@@ -159,7 +160,7 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise HardnetError(f"{path}: no such recipe; see the recipes folder for examples")
     given = _parse(path, lambda: OmegaConf.load(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,12 @@ from safetensors import SafetensorError
 from hardnet.errors import HardnetError
 from hardnet.folder_lock import FolderLock
 from hardnet.learn.checkpoint import CHECKPOINT, failed_write, read_state
-from hardnet.learn.origin import record_origin
+from hardnet.learn.origin import ORIGIN, record_origin
 from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
+from hardnet.learn.runlog import LOG
 from hardnet.nets import Net, build_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
+from hardnet.storage import OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
 PATIENCE = 10.0
@@ -67,9 +68,22 @@ def _open_locked(
             )
         if (folder / RECIPE).exists():
             refuse_changes(folder / RECIPE, recipe)
+    _own(folder, recipe, state is not None)
     facts = record_origin(folder, recipe, state["step"] if state else 0)
     write_recipe(recipe, folder / RECIPE)
     return state, facts
+
+
+def _own(folder: Path, recipe: Recipe, begun: bool) -> None:
+    """Say which files of the folder are ours; files of others with their names are an error."""
+    names = (CHECKPOINT, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
+    marked = OwnedFolder.find(folder) is not None
+    owned = OwnedFolder.mark(folder)
+    if begun and not marked:  # by a version without lists of files: its checkpoint is the proof
+        owned.adopt(*names)
+    owned.sweep()
+    for name in names:
+        owned.claim(name)
 
 
 def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
@@ -101,10 +115,8 @@ def write_weights(
     path = weights_file(folder, recipe)
     origin = {key: value for key, value in facts.items() if key != "settings"}
     metadata = {"recipe": facts["settings"], "pairs": pairs, **origin}
-    part = path.with_name(f"{path.name}.part")
     try:
-        save_checkpoint(part, net, recipe.net, metadata)
-        os.replace(part, path)
+        with replacing(path) as part:
+            save_checkpoint(part, net, recipe.net, metadata)
     except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
         raise failed_write(path, error) from error

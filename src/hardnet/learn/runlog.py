@@ -9,6 +9,7 @@ from typing import Any
 
 from hardnet.learn.checkpoint import failed_write, write_whole
 
+LOG = "log.csv"
 COLUMNS = ("step", "pairs", "lr", "loss", "positive", "negative", "pairs_per_second", "fpr95")
 
 
@@ -16,7 +17,7 @@ class RunLog:
     """Append rows; a resumed run first drops the rows after its checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        self._path = folder / "log.csv"
+        self._path = folder / LOG
         rows = _rows_until(self._path, step) if step and self._path.exists() else []
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS)

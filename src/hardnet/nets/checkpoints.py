@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
 from hardnet.nets import NETS, Net, build_net
+from hardnet.storage import as_path
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it changes no descriptor
@@ -58,7 +59,7 @@ def save_checkpoint(
 
 def read_checkpoint(path: Path | str) -> Checkpoint:
     """Read any supported weights file; HardnetError says which file, and what does not fit."""
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise HardnetError(f"no weights file {path}")
     if path.suffix == ".safetensors":

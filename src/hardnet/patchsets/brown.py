@@ -23,6 +23,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import Progress, cached, set_name, state, write_npy
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.strips import picture_size, read_picture
+from hardnet.storage import as_path
 
 SHEET = 1024
 PATCH = 64
@@ -132,7 +133,7 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         pairs_file: the pair file, by its path or its name in the set; by default the one of
             100000 pairs, else the largest.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     info = folder / INFO
     if not info.is_file():
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from types import TracebackType
 
@@ -12,14 +11,15 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import GRID, PAIR_FILE, PATCH, PER_SHEET, SHEET
-from hardnet.patchsets.part_folder import publish, start_part
+from hardnet.patchsets.part_folder import discard, publish, start_part
+from hardnet.storage import as_path
 
 
 class BrownWriter:
     """Write a set patch by patch; nothing is visible under its name until it is complete."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self._part = start_part(self.folder)
         self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
         self._points: list[int] = []
@@ -36,7 +36,7 @@ class BrownWriter:
         tb: TracebackType | None,
     ) -> None:
         if kind is not None:
-            shutil.rmtree(self._part, ignore_errors=True)
+            discard(self._part.path)
 
     def add(
         self,
@@ -73,13 +73,13 @@ class BrownWriter:
         points, groups = np.array(self._points), np.array(self._groups)
         table = zip(points, self._images, strict=True)
         rows = "".join(f"{point} {image}\n" for point, image in table)
-        (self._part / "info.txt").write_text(rows)
+        self._part.claim("info.txt").write_text(rows)
         drawn = draw_pairs(points, groups, pairs, seed)
         lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in drawn)
-        (self._part / PAIR_FILE).write_text(lines)
+        self._part.claim(PAIR_FILE).write_text(lines)
         for name, text in extra_files.items():
-            (self._part / name).write_text(text)
-        publish(self._part, self.folder)
+            self._part.claim(name).write_text(text)
+        publish(self._part.path, self.folder)
         return len(points)
 
     def _flush(self) -> None:
@@ -87,7 +87,7 @@ class BrownWriter:
         used = (len(self._points) - 1) % PER_SHEET + 1
         self._sheet[used:] = 0
         sheet = self._sheet.reshape(GRID, GRID, PATCH, PATCH).swapaxes(1, 2).reshape(SHEET, SHEET)
-        path = self._part / f"patches{number:04d}.bmp"
+        path = self._part.claim(f"patches{number:04d}.bmp")
         if not cv2.imwrite(str(path), sheet):
             raise HardnetError(f"{path}: could not be written; is the disk full?")
 

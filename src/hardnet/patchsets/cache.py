@@ -7,11 +7,9 @@ is decoded again and never mistaken for the old one.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.storage import OwnedFolder, as_path, replacing
 
 CACHE = "cache"
 """Name of the folder inside a set; readers and fingerprints pass over it."""
@@ -53,7 +52,7 @@ def cache_folder(set_folder: str | Path) -> Path:
         ``<set>/cache`` where that can be written, else a folder of the user's cache that belongs
         to the resolved path of the set.
     """
-    set_folder = Path(set_folder)
+    set_folder = as_path(set_folder)
     # Root may write everywhere, but a folder without any write permission is to be left as it is.
     if set_folder.is_dir() and set_folder.stat().st_mode & 0o222 and _writable(set_folder / CACHE):
         return set_folder / CACHE
@@ -94,24 +93,15 @@ def cached(set_folder: Path, stem: str, key: str, write: Callable[[Path], None])
     folder = cache_folder(set_folder)
     path = folder / f"{stem}.{key}.npy"
     if not path.exists():
-        with replacing(path) as part:
+        owned = OwnedFolder.mark(folder)
+        with replacing(owned.claim(path.relative_to(folder).as_posix()), owned) as part:
             write(part)
-        for old in folder.glob(f"{glob.escape(stem)}.*npy"):
-            if old != path:
-                old.unlink(missing_ok=True)
+        for name in owned.names(".npy"):
+            old = name.removeprefix(f"{stem}.").removesuffix(".npy")
+            if name == f"{stem}.{old}.npy" and old != key and "." not in old:
+                owned.remove(name)
     array: NDArray[Any] = np.load(path, mmap_mode="r")
     return array
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write to, which takes its place if the block ends well."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_npy(path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:

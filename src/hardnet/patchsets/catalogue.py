@@ -10,6 +10,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import INFO, Brown, open_brown
 from hardnet.patchsets.hpatches import HPatches, has_strips, read_hpatches
 from hardnet.patchsets.w1bs import W1BS, has_sides, read_w1bs
+from hardnet.storage import as_path
 
 Kind = Literal["brown", "hpatches", "w1bs"]
 
@@ -21,7 +22,7 @@ LAYOUTS = (
 
 def identify(folder: str | Path) -> Kind:
     """The format of the set in ``folder``; an error says what would make it one."""
-    folder = Path(folder)
+    folder = as_path(folder)
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise HardnetError(f"{folder} {problem}: name the folder of a patch set")

@@ -23,6 +23,7 @@ from hardnet.patchsets.hpatches import (
 )
 from hardnet.patchsets.strips import picture_size
 from hardnet.patchsets.w1bs import W1BS
+from hardnet.storage import as_path
 
 LOW_CONTRAST = 10
 """Standard deviation of grey values below which a patch shows next to nothing."""
@@ -98,7 +99,7 @@ def describe(path: str | Path, seed: int = 0) -> Description:
         path: folder of the set, or the png of a strip.
         seed: of the sample of grey values.
     """
-    path = Path(path)
+    path = as_path(path)
     decoded: list[Path] = []
     if path.is_file():
         patches = read_strip(path)

@@ -8,7 +8,7 @@ names. A picture can therefore never change sides because another package was mi
 from __future__ import annotations
 
 import hashlib
-import shutil
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +30,7 @@ from hardnet.patchsets.photo_sources import (
     unpack,
 )
 from hardnet.patchsets.video import read_frames
+from hardnet.storage import OwnedFolder
 
 Image = NDArray[np.uint8]
 
@@ -42,6 +43,7 @@ VAL_PER_MILLE = 60
 SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and two small scenes
 CREDITS = "SOURCES.md"
 SIDES = ("train", "val", "scenes")
+_PARTIAL = ".partial"
 
 
 def shrink(image: Image, long_side: int = LONG_SIDE) -> Image:
@@ -117,22 +119,22 @@ class PhotoFolder:
 
     folder: Path
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    _owned: OwnedFolder = field(init=False)
     _seen: list[tuple[str, int]] = field(default_factory=list)  # scene and hash of each picture
 
     def __post_init__(self) -> None:
-        used = any((self.folder / side).exists() for side in SIDES)
-        if used and not (self.folder / CREDITS).exists():
+        self._owned = OwnedFolder.mark(self.folder)
+        if any((self.folder / s).exists() and f"{s}/" not in self._owned for s in SIDES):
             raise HardnetError(
                 f"{self.folder} has a train, val or scenes folder that this command did not write; "
                 "choose another output folder"
             )
-        shutil.rmtree(self._partial, ignore_errors=True)
-        for side in SIDES:
-            (self._partial / side).mkdir(parents=True)
+        self._owned.claim(CREDITS)
+        self._forget_partial()
 
-    @property
-    def _partial(self) -> Path:
-        return self.folder / ".partial"
+    def _forget_partial(self) -> None:
+        """Delete what is not in its place yet."""
+        self._owned.remove(*(n for n in self._owned.names() if n.startswith(f"{_PARTIAL}/")))
 
     def add(self, source: Source, name: str, image: Image) -> str | None:
         """Write the picture; return None, or why it was left out."""
@@ -149,13 +151,13 @@ class PhotoFolder:
         if source.kind == "git":
             side = "scenes"
             folder = scene.strip("/").replace("/", "-")
-            path = self._partial / side / folder / f"{PurePosixPath(name).stem}.jpg"
-            path.parent.mkdir(exist_ok=True)
+            place = f"{_PARTIAL}/{side}/{folder}/{PurePosixPath(name).stem}"
         else:
             side = "val" if is_validation(scene) else "train"
-            path = self._partial / side / f"{source.name}__{stem}.jpg"
-        if path.exists():  # a.png beside a.jpg, and they are different pictures
-            path = path.with_stem(f"{path.stem}-{suffix}")
+            place = f"{_PARTIAL}/{side}/{source.name}__{stem}"
+        if (self.folder / f"{place}.jpg").exists():  # of a.png beside a.jpg: a different picture
+            place = f"{place}-{suffix}"
+        path = self._owned.claim(f"{place}.jpg")
         if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]):
             raise HardnetError(f"cannot write {path}; is the disk full?")
         self.counts.setdefault(source.name, dict.fromkeys(SIDES, 0))[side] += 1
@@ -168,13 +170,17 @@ class PhotoFolder:
     def finish(self, sources: Sequence[Source], warnings: Sequence[str]) -> None:
         """Put the new pictures in place of the old ones and write the table of credits."""
         if not self.counts:
-            shutil.rmtree(self._partial)
+            self._forget_partial()
             raise HardnetError("no photo could be fetched: " + "; ".join(warnings or ["no source"]))
         (self.folder / CREDITS).write_text(self._credits(sources, warnings), "utf-8")
+        made = self._owned.names(".jpg")
+        new = [name.removeprefix(f"{_PARTIAL}/") for name in made if name.startswith(_PARTIAL)]
+        self._owned.remove(*(n for n in made if n.startswith(SIDES) and n not in new))
         for side in SIDES:
-            shutil.rmtree(self.folder / side, ignore_errors=True)
-            (self._partial / side).rename(self.folder / side)
-        self._partial.rmdir()
+            self._owned.claim(f"{side}/")
+        for name in new:
+            os.replace(self.folder / _PARTIAL / name, self._owned.claim(name))
+        self._forget_partial()
 
     def _credits(self, sources: Sequence[Source], warnings: Sequence[str]) -> str:
         lines = [

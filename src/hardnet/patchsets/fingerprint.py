@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import CACHE, cache_folder, replacing
+from hardnet.patchsets.cache import CACHE, cache_folder
+from hardnet.storage import MARKER, as_path, replacing
 
 MEMO = "fingerprint.json"
 SETTLED = 2_000_000_000
@@ -40,9 +41,10 @@ def fingerprint_files(path: str | Path) -> Fingerprint:
     """SHA-256 over names and contents of all files of a folder, or of one file.
 
     Names are relative to the folder, so a copy elsewhere has the same fingerprint. The folder
-    ``cache`` of a set and unfinished ``*.part`` files and folders do not count.
+    ``cache`` of a set and unfinished ``*.part`` files and folders do not count, nor does our list
+    of files.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise HardnetError(f"{path} does not exist: check the path")
     memo_file = cache_folder(path) / MEMO
@@ -80,7 +82,7 @@ def members(path: Path) -> Iterator[tuple[str, Path]]:
         skip = {CACHE} if here == path else set()
         folders[:] = [f for f in folders if f not in skip and not f.endswith(".part")]
         for name in files:
-            if not name.endswith(".part"):
+            if not name.endswith(".part") and name != MARKER:
                 found.append(((here / name).relative_to(path).as_posix(), here / name))
     yield from sorted(found)
 

@@ -23,6 +23,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import CACHE, Progress, cached, set_name, state, write_npy
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.strips import picture_size, read_picture
+from hardnet.storage import as_path
 
 SIDE = 65
 LEVELS = {"easy": "e", "hard": "h", "tough": "t"}
@@ -102,7 +103,7 @@ def read_hpatches(folder: str | Path) -> HPatches:
 
     All strips are checked by their headers; none is decoded, so a set of any size opens at once.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
     found = [folder] if has_strips(folder) else sorted(filter(has_strips, folder.iterdir()))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import LEVELS
+from hardnet.storage import claim
 
 
 def write_strip(path: Path, patches: NDArray[np.uint8]) -> None:
@@ -24,7 +25,7 @@ def write_strip(path: Path, patches: NDArray[np.uint8]) -> None:
     good, data = cv2.imencode(path.suffix, patches.reshape(-1, patches.shape[2]))
     if not good:
         raise HardnetError(f"{path}: {len(patches)} patches are too many for one strip")
-    path.write_bytes(data.tobytes())
+    claim(path).write_bytes(data.tobytes())
 
 
 def write_sequence(
@@ -39,7 +40,10 @@ def write_sequence(
         reference: (N, S, S).
         targets: noise level ("easy", "hard", "tough") -> (N, S, S) per target image.
     """
-    folder.mkdir(parents=True)
+    if folder.exists():
+        raise FileExistsError(folder)
+    claim(folder / "ref.png")  # before its folder is made
+    folder.mkdir(parents=True, exist_ok=True)
     write_strip(folder / "ref.png", reference)
     for level, strips in targets.items():
         for number, patches in enumerate(strips, 1):
@@ -63,4 +67,4 @@ def write_splits(path: Path, names: Iterable[str]) -> None:
     table = {split: {"name": split, "test": test} for split, test in tests.items() if test}
     if not table:
         raise HardnetError(f"{path}: no sequence to list")
-    path.write_text(json.dumps(table, indent=1) + "\n")
+    claim(path).write_text(json.dumps(table, indent=1) + "\n")

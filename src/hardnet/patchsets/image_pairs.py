@@ -28,6 +28,7 @@ from hardnet.patchsets.sequences import (
     image_file,
     read_homography,
 )
+from hardnet.storage import as_path
 
 PAIR_LIST = "pairs.txt"
 CORRESPONDENCES = "corrs.txt"
@@ -69,7 +70,7 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
     Raises:
         HardnetError: no such folder, no layout that is known, a file that is missing or broken.
     """
-    root = Path(root)
+    root = as_path(root)
     if not root.is_dir():
         raise HardnetError(f"{root}: no such folder")
     if (root / PAIR_LIST).is_file():

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hardnet.errors import HardnetError
+from hardnet.storage import MARKER, PART, OwnedFolder, as_path
 
 
 def refuse_existing(folder: str | Path) -> None:
     """Raise if there is something at ``folder``: no set is ever overwritten."""
-    if Path(folder).exists():
+    if as_path(folder).exists():
         raise HardnetError(f"{folder} exists already; choose another name or delete it")
 
 
-def start_part(folder: str | Path) -> Path:
-    """An empty ``<folder>.<process>.part`` to write into, once ``folder`` itself is free.
+def start_part(folder: str | Path) -> OwnedFolder:
+    """An empty folder beside ``folder`` to write into, once ``folder`` itself is free.
 
     What killed runs have left there is deleted; what another run is writing is not.
     """
@@ -29,31 +30,42 @@ def start_part(folder: str | Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise HardnetError(f"{folder} cannot be made: {folder.parent} is not a folder") from None
-    for left in folder.parent.glob(f"{glob.escape(folder.name)}.*.part"):
-        process = left.name.removeprefix(f"{folder.name}.").removesuffix(".part")
+    for left in folder.parent.glob(f"{glob.escape(folder.name)}.*-*{PART}"):
+        process = left.name.removeprefix(f"{folder.name}.").partition("-")[0]
         if process.isdecimal() and not _is_running(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
+            discard(left)
+    part = folder.with_name(f"{folder.name}.{os.getpid()}-{secrets.token_hex(4)}{PART}")
     part.mkdir()
-    return part
+    return OwnedFolder.mark(part)
 
 
 def publish(part: Path, folder: Path) -> None:
     """Give a complete folder its name."""
     refuse_existing(folder)  # another run may have been faster
+    (part / MARKER).unlink()
     os.replace(part, folder)
+
+
+def discard(part: Path) -> None:
+    """Delete a folder that will not be complete: what the list in it has."""
+    with suppress(OSError, HardnetError):
+        owned = OwnedFolder.find(part)
+        if owned is not None:
+            owned.dissolve()
 
 
 @contextmanager
 def new_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a folder to write into; it gets its name at the end and is deleted after an error."""
-    part = start_part(folder)
+    """Yield a folder to write into; it gets its name at the end and is deleted after an error.
+
+    Files are written to the paths that :func:`hardnet.storage.claim` gives.
+    """
+    part = start_part(folder).path
     try:
         yield part
         publish(part, Path(folder))
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        discard(part)
         raise
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import set_name
 from hardnet.patchsets.strips import picture_size, read_picture
+from hardnet.storage import as_path
 
 SUFFIXES = (".bmp", ".png")
 
@@ -58,7 +59,7 @@ class W1BS:
 
 def read_w1bs(folder: str | Path) -> W1BS:
     """Open a set of subsets, or a single subset; strips are checked by their headers only."""
-    folder = Path(folder)
+    folder = as_path(folder)
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
     found = [folder] if has_sides(folder) else sorted(filter(has_sides, folder.iterdir()))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.patchsets.hpatches_writer import write_strip
+from hardnet.storage import claim
 
 
 def write_pair(
@@ -26,5 +27,6 @@ def write_pair(
         raise ValueError(f"{name}: {first.shape} and {second.shape} patches")
     for side, patches in (("1", first), ("2", second)):
         path = folder / subset / side / f"{name}.bmp"
+        claim(path)  # before its folder is made
         path.parent.mkdir(parents=True, exist_ok=True)
         write_strip(path, patches)

@@ -39,6 +39,7 @@ from hardnet.retrieval.store import checks
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor
@@ -75,7 +76,7 @@ class Index:
                 yours (``module:function``) needs it, to describe photos: an index, which may come
                 from anybody, cannot name code to run.
         """
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self._descriptor = descriptor
         check_begun(self.folder)
         self._shard = LocalShard(open_snapshot(self.folder))
@@ -113,9 +114,9 @@ class Index:
             workers: threads; by default one per usable core.
             progress: called with what is done, how many are done, how many there are.
         """
-        folder = Path(folder)
+        folder = as_path(folder)
         if isinstance(vocabulary, str | os.PathLike):
-            vocabulary = vocabularies.load(Path(vocabulary))
+            vocabulary = vocabularies.load(as_path(vocabulary))
         settings = IndexSettings(detector, descriptor, keypoints, max_size, upright)
         building.build(
             folder,
@@ -267,7 +268,9 @@ class Index:
 
 
 def _paths(images: Photos) -> list[Path]:
-    return [Path(images)] if isinstance(images, str | os.PathLike) else [Path(i) for i in images]
+    if isinstance(images, str | os.PathLike):
+        return [as_path(images)]
+    return [as_path(image) for image in images]
 
 
 class QueryDescriber:

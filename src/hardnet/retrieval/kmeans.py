@@ -32,6 +32,7 @@ from hardnet.retrieval.assignment import (
 )
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.vocabulary import Vocabulary, prepare
+from hardnet.storage import replacing
 
 Progress = Callable[[str, int, int], None]
 
@@ -230,15 +231,10 @@ def write_checkpoint(
         identity: what the training is of; only the same one can go on.
     """
     facts = {"iterations": str(iterations), "identity": json.dumps(identity, sort_keys=True)}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(save({"words": np.ascontiguousarray(words)}, facts))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(save({"words": np.ascontiguousarray(words)}, facts))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_checkpoint(

@@ -15,6 +15,7 @@ from hardnet.retrieval.query import Query
 from hardnet.retrieval.search import DEFAULT_MODE, Mode, ranking
 from hardnet.retrieval.shard import ImageFeatures, LocalShard
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
+from hardnet.storage import as_path
 
 SIMILAR = 20
 """Photos that each photo is paired with."""
@@ -46,7 +47,7 @@ def similar_pairs(
     """
     if similar < 1:
         raise HardnetError(f"similar is {similar}: give at least 1")
-    folder = Path(index)
+    folder = as_path(index)
     snapshot = open_snapshot(folder)
     shard = LocalShard(snapshot)
     numbers, unknown = _known(snapshot, photos)

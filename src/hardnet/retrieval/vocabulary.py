@@ -18,6 +18,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells
 from hardnet.retrieval.kernels import BITS, Signatures, compiled
 from hardnet.retrieval.tensor_file import tensor_file
+from hardnet.storage import as_path
 from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]
@@ -151,7 +152,7 @@ def save(vocabulary: Vocabulary, path: Path | str) -> None:
 
 def load(path: Path | str) -> Vocabulary:
     """Read a vocabulary; HardnetError says which file, and what is wrong with it."""
-    if not Path(path).is_file():
+    if not as_path(path).is_file():
         raise HardnetError(f"no vocabulary file {path}")
     try:
         with safe_open(str(path), framework="numpy") as stored:

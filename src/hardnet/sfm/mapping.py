@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hardnet.sfm.colmap import find_models, require_pycolmap
+from hardnet.sfm.colmap import clear_models, find_models, require_pycolmap
 from hardnet.stored_names import check_inside
 
 
@@ -42,8 +41,8 @@ def build_models(
 ) -> list[Path]:
     """Reconstruct the photos of a database.
 
-    What ``sparse`` held before is deleted. Where COLMAP's defaults find nothing, a second attempt
-    asks less of the first two photos.
+    Models that we made in ``sparse`` before are deleted. Where COLMAP's defaults find nothing, a
+    second attempt asks less of the first two photos.
 
     Args:
         database: with keypoints and verified matches.
@@ -61,8 +60,7 @@ def build_models(
             check_inside(image.name, database)  # COLMAP opens photos by these names
     models: list[Path] = []
     for relaxed in (False, True):
-        shutil.rmtree(sparse, ignore_errors=True)
-        sparse.mkdir()
+        clear_models(sparse, ours=relaxed)
         steps = count(1)
         pycolmap.incremental_mapping(
             database,

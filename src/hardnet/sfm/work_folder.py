@@ -9,9 +9,12 @@ from typing import Any, Self
 
 from hardnet.errors import HardnetError
 from hardnet.folder_lock import FolderLock
+from hardnet.sfm.colmap import DATABASE, SPARSE, check_database, database_files
+from hardnet.storage import OwnedFolder, claim, replacing
 
 STATE = "state.json"
 LOCK = "lock"
+_OLD = (STATE, "report.json", "skipped.json", f"{SPARSE}/", *database_files(DATABASE))
 
 
 class WorkFolder:
@@ -35,13 +38,14 @@ class WorkFolder:
         folder = self._folder
         if not self._path.is_file() and _holds_files(folder):
             raise HardnetError(f"{folder} holds other files; name another work folder")
+        marked = OwnedFolder.find(folder) is not None
         folder.mkdir(parents=True, exist_ok=True)
         if not self._lock.take():
             raise HardnetError(
                 f"another process works in {folder}: wait for it, or name another folder"
             )
         try:  # only now: whoever had the folder before may have written until it let go
-            self._begin()
+            self._begin(marked)
         except BaseException:
             self._lock.release()
             raise
@@ -50,7 +54,10 @@ class WorkFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _begin(self) -> None:
+    def _begin(self, marked: bool) -> None:
+        owned = OwnedFolder.mark(self._folder)
+        owned.sweep()
+        check_database(self._folder / DATABASE)
         if not self._path.is_file():
             self._write()
             return
@@ -64,6 +71,8 @@ class WorkFolder:
                 f"{self._folder} was made from other photos or settings ({', '.join(others)}); "
                 "delete it or name another work folder"
             )
+        if not marked:  # by a version without lists of files, which began in empty folders only
+            owned.adopt(*(name for name in _OLD if (self._folder / name).exists()))
         self._content = found
 
     def _differs(self, found: dict[str, Any], key: str) -> bool:
@@ -92,14 +101,15 @@ class WorkFolder:
 def _holds_files(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
+    if OwnedFolder.find(folder) is not None:  # killed before it wrote its state
+        return False
     return any(path.name != LOCK for path in folder.iterdir())
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a file that is complete or as it was, whenever the process is killed."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1) + "\n")
-    part.replace(path)
+    with replacing(claim(path)) as part:
+        part.write_text(json.dumps(value, indent=1) + "\n")
 
 
 def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:

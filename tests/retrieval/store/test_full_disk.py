@@ -16,6 +16,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
+from hardnet.storage import MARKER
 
 
 @contextmanager
@@ -30,7 +31,8 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def files(folder: Path) -> set[str]:
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    return found - {MARKER}
 
 
 def test_a_segment_that_does_not_fit(made_index: Path, made: SimpleNamespace) -> None:

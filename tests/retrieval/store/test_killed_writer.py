@@ -17,6 +17,7 @@ from hardnet.folder_lock import FolderLock
 from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
+from hardnet.storage import MARKER
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
         assert found in allowed
         commits += len(committed)
         moved += found != allowed[0]
-        named = {*snapshot.manifest.files(), "manifest.json", "lock"}
+        named = {*snapshot.manifest.files(), "manifest.json", "lock", MARKER}
         swept += any(
             path.relative_to(folder).as_posix() not in named
             for path in folder.rglob("*")
@@ -78,7 +79,7 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
     after = open_snapshot(folder)
     assert made.state_of(after) == {**before, "the end": 0}
     left = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    assert left == {*after.manifest.files(), "manifest.json", "lock"}
+    assert left == {*after.manifest.files(), "manifest.json", "lock", MARKER}
 
 
 def test_killed_many_times(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace) -> None:

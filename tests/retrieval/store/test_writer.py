@@ -16,6 +16,7 @@ from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.staging import MANY
 from hardnet.retrieval.store.statistics import compute
 from hardnet.retrieval.store.writer import Writer
+from hardnet.storage import MARKER, OwnedFolder
 
 HOLD = """
 import sys
@@ -33,7 +34,7 @@ def files(folder: Path) -> set[str]:
 
 def only_what_is_named(folder: Path) -> bool:
     named = set(open_snapshot(folder).manifest.files())
-    return files(folder) == named | {"manifest.json", "lock"}
+    return files(folder) == named | {"manifest.json", "lock", MARKER}
 
 
 def test_nothing_is_visible_before_the_commit(
@@ -275,17 +276,22 @@ def test_a_closed_writer(made_index: Path, made: SimpleNamespace) -> None:
 
 
 def test_files_of_others_are_not_swept(made_index: Path) -> None:
-    mine = {"segments/holiday.jpg", "notes.txt", "generations/x.safetensors", "vocabulary-1.txt"}
-    for name in mine:
-        (made_index / name).write_text("mine")
-    garbage = {
+    mine = {
+        "segments/holiday.jpg",
+        "notes.txt",
+        "generations/x.safetensors",
         "segments/00000009-0000.safetensors",
+        "segments/00000003-0000.safetensors",
         "generations/00000009.safetensors",
         "vocabulary-0123456789abcdef.safetensors",
         "manifest.json.part",
     }
+    for name in mine:
+        (made_index / name).write_text("mine")
+    garbage = {"segments/00000008-0000.safetensors", "generations/00000008.safetensors"}
     for name in garbage:
-        (made_index / name).write_text("of a killed writer")
+        killed = OwnedFolder.mark(made_index).claim(name)
+        killed.write_text("of a killed writer")
     with Writer(made_index):
         pass
     assert mine <= files(made_index)

@@ -19,10 +19,11 @@ from hardnet.bench.experiments.results import collect
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.folder_lock import FolderLock
 from hardnet.learn.recipe import FREE, Recipe
-from hardnet.patchsets.cache import Progress, replacing
+from hardnet.patchsets.cache import Progress
 from hardnet.patchsets.fingerprint import fingerprint
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.union import open_sets
+from hardnet.storage import replacing
 
 RESULTS = "results.json"
 SETTINGS = "experiment.json"

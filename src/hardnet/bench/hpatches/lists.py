@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import replacing, state, user_cache
+from hardnet.patchsets.cache import state, user_cache
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
+from hardnet.storage import replacing
 
 SEED = 42
 PAIRS = 1_000_000

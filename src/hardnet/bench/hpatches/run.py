@@ -19,9 +19,9 @@ from hardnet.bench.hpatches import matching, retrieval, verification
 from hardnet.bench.hpatches.lists import Lookup, Progress, Tasks
 from hardnet.bench.store import Store
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import replacing
 from hardnet.patchsets.fingerprint import fingerprint
 from hardnet.patchsets.hpatches import TAGS, HPatches
+from hardnet.storage import as_path, replacing
 
 TASKS = ("verification", "matching", "retrieval")
 PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
@@ -170,7 +170,7 @@ def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
         store: of predictions.
     """
     data, sequences = fingerprint(hpatches.folder), hpatches.sequences
-    folder = Path(spec)
+    folder = as_path(spec)
     if spec not in descriptors.names() and folder.is_dir():
         files = CsvFolder(folder)
         return Source(

@@ -24,9 +24,9 @@ from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.interop import npz
-from hardnet.patchsets.cache import replacing
 from hardnet.retrieval import kmeans, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.storage import replacing
 from hardnet.threads import usable_cores
 
 Progress = Callable[[str, int, int], None]

@@ -14,6 +14,7 @@ from pathlib import Path
 from hardnet.errors import HardnetError
 from hardnet.patchsets.cache import set_name
 from hardnet.patchsets.image_pairs import PAIR_LIST, ImagePair, find_pairs
+from hardnet.storage import as_path
 
 _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
 
@@ -144,7 +145,7 @@ def open_set(spec: str) -> OpenSet:
     """
     label, separator, path = spec.partition("=")
     if not separator or "/" in label:
-        folder, known = Path(spec), by_folder(Path(spec))
+        folder, known = as_path(spec), by_folder(Path(spec))
     else:
         folder, known = Path(path), by_name(label)
     _, pairs = find_pairs(folder)

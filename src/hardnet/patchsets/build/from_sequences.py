@@ -30,6 +30,7 @@ from hardnet.patchsets.hpatches_writer import write_sequence, write_splits
 from hardnet.patchsets.overlap import suppress_overlaps
 from hardnet.patchsets.part_folder import new_folder
 from hardnet.patchsets.sequences import Sequence, inside, project
+from hardnet.storage import claim
 
 MAX_FRAMES = 1000
 """Frames per sequence, the strongest; HPatches has about 1300 on average."""
@@ -222,7 +223,7 @@ def build_from_sequences(
             "patches": dict(sorted(counts.items())),
             "skipped": skipped,
         }
-        (part / "set.json").write_text(json.dumps(about, indent=1) + "\n")
+        claim(part / "set.json").write_text(json.dumps(about, indent=1) + "\n")
     return SequenceReport(counts, skipped)
 
 

@@ -32,6 +32,7 @@ from hardnet.patchsets.overlap import suppress_overlaps
 from hardnet.patchsets.part_folder import new_folder
 from hardnet.patchsets.sequences import Sequence, Target
 from hardnet.patchsets.w1bs_writer import write_pair
+from hardnet.storage import claim
 
 PATCH_SIDE = 64
 """Pixels; readers of the layout take strips of any width."""
@@ -126,7 +127,7 @@ def build_photo_pairs(
             "patches": dict(sorted(counts.items())),
             "skipped": skipped,
         }
-        (part / "set.json").write_text(json.dumps(about, indent=1) + "\n")
+        claim(part / "set.json").write_text(json.dumps(about, indent=1) + "\n")
     return SequenceReport(counts, skipped)
 
 

@@ -109,7 +109,7 @@ def build(
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
                     photos,
-                    work,
+                    work.path,
                     settings,
                     words=words,
                     seed=seed,
@@ -122,7 +122,7 @@ def build(
         with Writer(folder, create) as writer:
             writer.commit()  # an empty index, which later commits fill
             describing = describing or DescribingHere(settings, workers)
-            _index(writer, folder, work, photos, describing, report, commit_images, progress)
+            _index(writer, folder, work.path, photos, describing, report, commit_images, progress)
             if report.indexed:
                 writer.compact(progress=progress)
                 writer.commit()

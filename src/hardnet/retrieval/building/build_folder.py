@@ -12,6 +12,7 @@ from hardnet.retrieval.building.index_settings import compare
 from hardnet.retrieval.building.work_folder import owned
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.storage import OwnedFolder
 
 WORK = "build"
 """The folder inside an index for what is not committed yet."""
@@ -24,7 +25,7 @@ def is_index(folder: Path) -> bool:
 
 def check_begun(folder: Path) -> None:
     """Raise if an index has no photos yet because its vocabulary is not trained."""
-    if (folder / WORK).is_dir() and not is_index(folder):
+    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
         raise HardnetError(
             f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
             "then run the same command again"
@@ -32,19 +33,20 @@ def check_begun(folder: Path) -> None:
 
 
 @contextmanager
-def building(folder: Path) -> Iterator[Path]:
+def building(folder: Path) -> Iterator[OwnedFolder]:
     """The folder for what is not committed, as long as nobody else builds this index."""
     work = folder / WORK
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name a folder for the index")
-    if folder.is_dir() and not is_index(folder) and not work.exists():
-        other = next(folder.iterdir(), None)
+    begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
+    if folder.is_dir() and not is_index(folder) and begun is None:
+        other = next((path for path in folder.iterdir() if path.name != WORK), None)
         if other is not None:
             raise HardnetError(
                 f"{folder} is no index and not empty (it has {other.name}): name a new folder"
             )
-    with owned(work, folder):
-        yield work
+    with owned(work, folder) as ours:
+        yield ours
 
 
 def check_index(

@@ -20,8 +20,8 @@ from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import file_digest
 from hardnet.detectors import Detector, affine
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.store.manifest import MANIFEST
+from hardnet.storage import replacing
 
 KEYPOINTS = 1024
 """Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""

@@ -21,13 +21,13 @@ from hardnet.features import Features
 from hardnet.interop import npz
 from hardnet.interop.entry import state_of
 from hardnet.interop.extraction import Settings, extract_to
-from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.building.describing import Describing
 from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.building.photo_names import named_photos
 from hardnet.retrieval.building.quantise import check_descriptor_kind
 from hardnet.retrieval.building.work_folder import begin, owned
 from hardnet.retrieval.vocabulary import Vocabulary, load, save, size_for
+from hardnet.storage import OwnedFolder, replacing
 
 PER_WORD = 24
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
@@ -73,8 +73,10 @@ def train_on_photos(
     count = math.ceil(expected * PER_WORD / settings.keypoints)
     sample = sorted(photos, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     chosen = {_key(name): name for name in sample[:count]}
+    ours = OwnedFolder.mark(work)
+    features = ours.claim("features/")
     report = extract_to(
-        work / "features",
+        features,
         {key: photos[name] for key, name in chosen.items()},
         Settings(
             settings.detector,
@@ -88,10 +90,10 @@ def train_on_photos(
         progress=progress,
     )
     skipped = {chosen[key]: why for key, why in report.skipped.items()}
-    path = work / VOCABULARY
+    path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
-    kept = [work / "features" / f"{key}{npz.SUFFIX}" for key in chosen if key not in report.skipped]
+    kept = [features / f"{key}{npz.SUFFIX}" for key in chosen if key not in report.skipped]
     rows, name = _descriptors(kept, expected * PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
@@ -108,7 +110,7 @@ def train_on_photos(
         descriptor=name,
         seed=seed,
         progress=progress,
-        checkpoint=work / "kmeans",
+        checkpoint=ours.claim("kmeans"),
         provenance={
             "photos": len(kept),
             "settings": settings.to_json(),
@@ -148,9 +150,9 @@ def write_vocabulary(
     check_descriptor_kind(describe)
     work = output.with_name(f"{output.name}.parts")
     photos = named_photos(images, work)
-    with owned(work, output):
+    with owned(work, output) as ours:
         kept = settings.to_json() | identity(settings, describe)
-        begin(work, kept | {"words": words, "seed": seed}, output)
+        begin(ours, kept | {"words": words, "seed": seed}, output)
         made = train_on_photos(
             photos, work, settings, words=words, seed=seed, workers=workers, progress=progress
         )

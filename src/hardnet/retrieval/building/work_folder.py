@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,31 +10,36 @@ from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.folder_lock import FolderLock
-from hardnet.patchsets.cache import replacing
 from hardnet.retrieval.building.index_settings import compare
+from hardnet.storage import OwnedFolder, refuse_foreign, replacing
 
 _SETTINGS = "settings.json"
 _LOCK = "lock"
 
 
 @contextmanager
-def owned(work: Path, result: Path) -> Iterator[None]:
-    """Nobody else works in the folder, which is made; it goes if the block ends well.
+def owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
+    """Nobody else works in the folder, which is made; what we made there goes in the end.
+
+    After an error it stays: the same work continues with it.
 
     Args:
         work: the folder.
         result: what is made there, for the error.
     """
     with _writing(result):
+        refuse_foreign(work, [_LOCK])
         work.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(work, _LOCK)
         if not lock.take():
             raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
         try:
-            yield
-            shutil.rmtree(work, ignore_errors=True)
+            ours = OwnedFolder.begin(work, [_LOCK])
+            ours.sweep()
+            yield ours
+            ours.dissolve(lock)
         finally:
-            (work / _LOCK).unlink(missing_ok=True)  # before it is released: see FolderLock
+            lock.remove()
             lock.release()
 
 
@@ -51,15 +55,15 @@ def _writing(result: Path) -> Iterator[None]:
         ) from error
 
 
-def begin(work: Path, settings: Mapping[str, Any], result: Path) -> None:
+def begin(work: OwnedFolder, settings: Mapping[str, Any], result: Path) -> None:
     """Note the settings of the work, or compare them with those it was begun with."""
-    path = work / _SETTINGS
+    path = work.claim(_SETTINGS)
     if path.exists():
         was = json.loads(path.read_text())
         try:
             compare(was, settings, result)
         except HardnetError as error:
-            raise HardnetError(f"{error} (or delete {work} to begin anew)") from None
+            raise HardnetError(f"{error} (or delete {work.path} to begin anew)") from None
         return
     with replacing(path) as part:
         part.write_text(json.dumps(settings, indent=1) + "\n")

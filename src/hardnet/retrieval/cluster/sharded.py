@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from threading import RLock
 from time import monotonic
 from typing import Any
@@ -21,6 +20,7 @@ from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.results import Box, Results
 from hardnet.retrieval.search import DEFAULT_MODE, Mode
 from hardnet.retrieval.store.snapshot import Snapshot
+from hardnet.storage import as_path
 
 TIMEOUT = 30.0
 """Seconds that a shard may take for one answer; after that it is started anew."""
@@ -59,7 +59,7 @@ class ShardedIndex(Closable):
             raise HardnetError(f"shards is {shards}: give at least 1, or None for one per node")
         if not timeout > 0:
             raise HardnetError(f"timeout is {timeout}: give seconds above 0")
-        self.folder = Path(folder).absolute()
+        self.folder = as_path(folder).absolute()
         self.timeout = timeout
         self._index = Index(self.folder, descriptor=descriptor)
         self._lock = RLock()

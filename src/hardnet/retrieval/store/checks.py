@@ -14,6 +14,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR
 from hardnet.retrieval.store.durable import FileFacts
 from hardnet.retrieval.store.manifest import Manifest, read_manifest
+from hardnet.storage import as_path
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""
@@ -60,7 +61,7 @@ def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> 
     Raises:
         HardnetError: there is no manifest, or it is damaged.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     with ExitStack() as stack:
         manifest, opened, problems = _open_all(folder, stack)
         total = sum(facts.bytes for _, facts in opened)

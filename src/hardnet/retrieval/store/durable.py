@@ -8,9 +8,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from hardnet.errors import HardnetError
+from hardnet.storage import replacing
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHUNK = 1 << 24
@@ -29,15 +31,19 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
 
     It must not be there: somebody may have it mapped, and would see it change.
     """
-    size = crc = 0
     with path.open("xb", buffering=0) as file:
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            crc = zlib.crc32(view, crc)
-            size += len(view)
-            while len(view):
-                view = view[file.write(view) :]
-        os.fsync(file.fileno())
+        return _write(file, chunks)
+
+
+def _write(file: FileIO, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    size = crc = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        crc = zlib.crc32(view, crc)
+        size += len(view)
+        while len(view):
+            view = view[file.write(view) :]
+    os.fsync(file.fileno())
     return FileFacts(size, crc)
 
 
@@ -54,10 +60,8 @@ def sync_folder(folder: Path) -> None:
 
 def replace_file(path: Path, content: bytes) -> FileFacts:
     """Give a file a new content, at once: a reader sees the old one or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    facts = write_file(part, [content])
-    os.replace(part, path)
+    with replacing(path) as part, part.open("wb", buffering=0) as file:
+        facts = _write(file, [content])
     sync_folder(path.parent)
     return facts
 

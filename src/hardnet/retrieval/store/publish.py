@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypedDict
 
 from hardnet.retrieval.store import compaction
 from hardnet.retrieval.store.durable import FileFacts, sync_folder, write_file
-from hardnet.retrieval.store.manifest import Manifest, VocabularyEntry, state_path, write_manifest
+from hardnet.retrieval.store.manifest import (
+    MANIFEST,
+    Manifest,
+    VocabularyEntry,
+    state_path,
+    write_manifest,
+)
 from hardnet.retrieval.store.staging import Staging
 from hardnet.retrieval.store.state import write_state
 from hardnet.retrieval.store.statistics import compute
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
+from hardnet.storage import OwnedFolder
 
 
 class NewIndex(TypedDict):
@@ -22,11 +28,11 @@ class NewIndex(TypedDict):
     vocabulary: Vocabulary
 
 
-def publish(folder: Path, present: Manifest | NewIndex, staging: Staging) -> Manifest:
+def publish(owned: OwnedFolder, present: Manifest | NewIndex, staging: Staging) -> Manifest:
     """Write what the coming generation needs, all of it to the disk, and then its manifest.
 
     Args:
-        folder: of the index.
+        owned: folder of the index.
         present: the generation before, or what a new index is made of.
         staging: the coming generation.
 
@@ -42,7 +48,7 @@ def publish(folder: Path, present: Manifest | NewIndex, staging: Staging) -> Man
         "generation": staging.generation,
         "segments": tuple(staged.entry for staged in staging.segments),
         "state": write_state(
-            folder / state_path(staging.generation), alive, compute(segments, alive, words)
+            owned.claim(state_path(staging.generation)), alive, compute(segments, alive, words)
         ),
         "images": images,
         "features": sum(count for _, count in counts),
@@ -51,16 +57,17 @@ def publish(folder: Path, present: Manifest | NewIndex, staging: Staging) -> Man
     if isinstance(present, Manifest):
         manifest = replace(present, **facts)
     else:
-        vocabulary = _save_vocabulary(folder, present["vocabulary"])
+        vocabulary = _save_vocabulary(owned, present["vocabulary"])
         manifest = Manifest(
             settings=present["settings"], words=words, vocabulary=vocabulary, **facts
         )
     for place in ("segments", "generations"):
-        sync_folder(folder / place)
-    write_manifest(folder, manifest)
+        sync_folder(owned.path / place)
+    owned.claim(MANIFEST)
+    write_manifest(owned.path, manifest)
     return manifest
 
 
-def _save_vocabulary(folder: Path, vocabulary: Vocabulary) -> VocabularyEntry:
+def _save_vocabulary(owned: OwnedFolder, vocabulary: Vocabulary) -> VocabularyEntry:
     entry = VocabularyEntry(vocabulary.fingerprint, FileFacts(0, 0))
-    return replace(entry, file=write_file(folder / entry.path, file_content(vocabulary)))
+    return replace(entry, file=write_file(owned.claim(entry.path), file_content(vocabulary)))

@@ -19,6 +19,7 @@ from hardnet.retrieval.store.names import HashedNames
 from hardnet.retrieval.store.segment import Segment
 from hardnet.retrieval.store.state import bases_of, read_alive, read_statistics
 from hardnet.retrieval.store.statistics import Statistics
+from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
@@ -144,7 +145,7 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     Sizes of files are checked here, their checksums by
     :func:`~hardnet.retrieval.store.checks.verify`.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     manifest = read_manifest(folder)
     while True:
         try:

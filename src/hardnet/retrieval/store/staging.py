@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from hardnet.retrieval.store.names import HashedNames
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
 from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES, SegmentFacts
 from hardnet.retrieval.store.statistics import Alive
+from hardnet.storage import OwnedFolder
 
 MANY = 16
 """So many segments of about the same size may be; one more, and they are made one."""
@@ -47,7 +49,7 @@ class Staging:
     """Segments of the coming generation.
 
     Args:
-        folder: of the index.
+        owned: folder of the index.
         words: size of the vocabulary.
         segments: those of the present generation.
         segment_features: compaction makes segments of at most so many features.
@@ -59,12 +61,12 @@ class Staging:
     """
 
     def __init__(
-        self, folder: Path, words: int, segments: Sequence[Staged], segment_features: int
+        self, owned: OwnedFolder, words: int, segments: Sequence[Staged], segment_features: int
     ) -> None:
         self.segments = list(segments)
         self.generation = 0
         self.changed = False
-        self._folder = folder
+        self._owned = owned
         self._words = words
         self._segment_features = segment_features
         self._written = 0
@@ -151,16 +153,23 @@ class Staging:
 
     def _write(self, write: Callable[[Path], SegmentFacts]) -> Staged:
         """Write a segment under a name of its own, and map it."""
-        name = f"{self.generation:08d}-{self._written:04d}"
-        self._written += 1
-        path = self._folder / segment_path(name)
-        with writing(self._folder):
+        with writing(self._owned.path):
+            place = self._free_place()
+            path = self._owned.claim(segment_path(place))
             try:
                 facts = write(path)
             except BaseException:
-                path.unlink(missing_ok=True)
+                self._owned.remove(segment_path(place))
                 raise
-        return Staged(SegmentEntry(name, facts), Segment(path, facts.file.bytes), None)
+        return Staged(SegmentEntry(place, facts), Segment(path, facts.file.bytes), None)
+
+    def _free_place(self) -> str:
+        """A name for a segment that no file has, whoever made it."""
+        while True:
+            name = f"{self.generation:08d}-{self._written:04d}"
+            self._written += 1
+            if not os.path.lexists(self._owned.path / segment_path(name)):
+                return name
 
 
 def _check_whole(segment: Segment, facts: FileFacts) -> None:

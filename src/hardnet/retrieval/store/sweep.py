@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from pathlib import Path
 
 from hardnet.retrieval.store.manifest import MANIFEST, read_manifest
-
-_OURS = re.compile(
-    r"segments/\d{8}-\d{4,}\.safetensors"
-    r"|generations/\d{8,}\.safetensors"
-    r"|vocabulary-[0-9a-f]{16}\.safetensors"
-    rf"|{re.escape(MANIFEST)}\.part"
-)
+from hardnet.storage import OwnedFolder
 
 
-def sweep(folder: Path) -> None:
+def sweep(owned: OwnedFolder) -> None:
     """Delete the files of an index that its manifest does not name; only its writer may.
 
-    Files that are not called as ours are never touched. Readers that have a deleted file open
-    keep it; where a system forbids that, it stays until the next sweep.
+    Files that we did not make are never touched, whatever they are called. Readers that have a
+    deleted file open keep it; where a system forbids that, it stays until the next sweep.
     """
-    kept = read_manifest(folder).files() if (folder / MANIFEST).exists() else {}
-    for pattern in ("*", "segments/*", "generations/*"):
-        for path in folder.glob(pattern):
-            name = path.relative_to(folder).as_posix()
-            if _OURS.fullmatch(name) and name not in kept:
-                with suppress(OSError):
-                    path.unlink()
+    kept = {MANIFEST}
+    if (owned.path / MANIFEST).exists():
+        kept |= read_manifest(owned.path).files().keys()
+    owned.sweep()
+    for name in owned.names():
+        if name not in kept and not name.endswith("/"):
+            with suppress(OSError):
+                owned.remove(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from hardnet.errors import HardnetError
 from hardnet.folder_lock import FolderLock
@@ -20,6 +19,7 @@ from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.staging import Progress, Staged, Staging
 from hardnet.retrieval.store.sweep import sweep
+from hardnet.storage import OwnedFolder, as_path
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written when so many features are in hand: a hundred megabytes."""
@@ -46,7 +46,7 @@ class Writer(Closable):
         *,
         segment_features: int | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self._present = self._read(create)  # says what is wrong before a lock file is made
         self._lock = FolderLock(self.folder)
         with writing(self.folder):
@@ -66,9 +66,10 @@ class Writer(Closable):
                 SEGMENT_FEATURES, FEATURES_PER_WORD * self.words
             )
             segments = self._open_segments()
-            self._staging = Staging(self.folder, self.words, segments, self._segment_features)
+            self._owned = self._own()
+            self._staging = Staging(self._owned, self.words, segments, self._segment_features)
             self._staging.begin(self.generation + 1)
-            sweep(self.folder)
+            sweep(self._owned)
         except BaseException:
             self._lock.release()
             raise
@@ -81,6 +82,15 @@ class Writer(Closable):
                 f"{self.folder} holds an index already: add to it, or choose another folder"
             )
         return create
+
+    def _own(self) -> OwnedFolder:
+        """The folder, with all that the manifest names as ours: it has their checksums."""
+        with writing(self.folder):
+            owned = OwnedFolder.mark(self.folder)
+            owned.durable = True
+            if isinstance(self._present, Manifest):
+                owned.adopt(MANIFEST, *self._present.files())
+        return owned
 
     def _open_segments(self) -> list[Staged]:
         if not isinstance(self._present, Manifest):
@@ -95,7 +105,7 @@ class Writer(Closable):
         self._pending.clear()
         if self._open:
             self._open = False
-            sweep(self.folder)
+            sweep(self._owned)
             self._lock.release()
 
     @property
@@ -162,9 +172,9 @@ class Writer(Closable):
         # After a failure in here it is open which generation readers see: no second attempt.
         self._usable = False
         with writing(self.folder):
-            self._present = publish(self.folder, self._present, self._staging)
+            self._present = publish(self._owned, self._present, self._staging)
         self._staging.begin(self.generation + 1)
-        sweep(self.folder)
+        sweep(self._owned)
         self._usable = True
         return self.generation
 
