@@ -75,7 +75,7 @@ def test_files_to_a_folder(extract: Extract, folder: Path, tmp_path: Path) -> No
     assert "2 photos described" in run.stdout
     assert "80 keypoints each" in run.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"camera.png.npz", "chelsea.png.npz", "extract.json"}
+    assert names == {"camera.png.npz", "chelsea.png.npz", "extract.json", ".hardnet-files"}
     assert len(npz.read_features(tmp_path / "out" / "chelsea.png.npz")) == 80
 
 

@@ -210,6 +210,7 @@ def test_no_command_touches_files_of_others(
     for line in commands(sequences):
         shutil.rmtree("here", ignore_errors=True)
         if when == "after":
+            Path("here").mkdir()
             if line[1] in ("add", "remove", "compact"):
                 command("index", "build", "here", "photos", *CHEAP)
             run = command(*line)
