@@ -287,3 +287,61 @@ def test_many_images_by_their_names(photos: Path) -> None:
     assert str(path) == names[0]
     assert len(found) == 9
     assert isinstance(error, hardnet.HardnetError)
+
+
+def test_saved_features_come_back(photos: Path, tmp_path: Path) -> None:
+    found = extract(photos / "camera.png", descriptor="rootsift", keypoints=70, max_size=300)
+    found.save(tmp_path / "a.npz")
+    again = hardnet.Features.load(tmp_path / "a.npz")
+    for name in ("frames", "scores", "descriptors"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+        assert getattr(again, name).dtype == getattr(found, name).dtype
+    for name in ("image_size", "descriptor", "scale"):
+        assert getattr(again, name) == getattr(found, name)
+    assert Path(again.path) == (photos / "camera.png").resolve()
+    assert match(found, again).inliers.sum() > 50
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_saved_features_of_arrays_and_bits(camera: np.ndarray, tmp_path: Path) -> None:
+    found = extract(camera, descriptor=MeanGrey(), keypoints=5)
+    for vectors in (found.descriptors, np.eye(5, 8, dtype=np.uint8), np.zeros((5, 3), np.float32)):
+        replace(found, descriptors=vectors).save(tmp_path / "a.npz")
+        again = hardnet.Features.load(tmp_path / "a.npz")
+        np.testing.assert_array_equal(again.descriptors, vectors)
+        assert again.descriptors.dtype == vectors.dtype
+        assert again.path is None
+    none = extract(np.full((50, 50), 9, np.uint8), descriptor=MeanGrey())
+    none.save(tmp_path / "none.npz")
+    assert hardnet.Features.load(tmp_path / "none.npz").descriptors.shape == (0, 2)
+
+
+def test_files_that_hold_no_features_are_named(camera: np.ndarray, tmp_path: Path) -> None:
+    load = hardnet.Features.load
+    with pytest.raises(HardnetError, match=r"none\.npz does not exist"):
+        load(tmp_path / "none.npz")
+    extract(camera, descriptor=MeanGrey(), keypoints=5).save(tmp_path / "whole.npz")
+    data = (tmp_path / "whole.npz").read_bytes()
+    with np.load(tmp_path / "whole.npz") as file:
+        arrays = dict(file)
+    np.savez(tmp_path / "fewer.npz", **arrays | {"scores": arrays["scores"][1:]})
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    np.savez(tmp_path / "objects.npz", **arrays | {"scores": np.array([{}], object)})
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("no features")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "half.npz").write_bytes(data[: len(data) // 2])
+    for name in ("fewer.npz", "other.npz", "objects.npz", "one.npy", "text.npz", "empty.npz",
+                 "half.npz"):  # fmt: skip
+        with pytest.raises(HardnetError, match=f"{name} is damaged or holds no features"):
+            load(tmp_path / name)
+    with pytest.raises(HardnetError, match="cannot be written"):
+        extract(camera, descriptor=MeanGrey(), keypoints=5).save(tmp_path / "no" / "a.npz")
+
+
+def test_interop_reads_saved_features(camera: np.ndarray, tmp_path: Path) -> None:
+    from hardnet.interop import npz
+
+    found = extract(camera, descriptor=MeanGrey(), keypoints=5)
+    found.save(tmp_path / "a.npz")
+    np.testing.assert_array_equal(npz.read_features(tmp_path / "a.npz").frames, found.frames)

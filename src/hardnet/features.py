@@ -8,6 +8,8 @@ their patches, :func:`describe` makes the features.
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ from hardnet.frames import (
 )
 from hardnet.images import Pixels, Source, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
+from hardnet.storage import replacing
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -45,6 +48,8 @@ KEYPOINTS = 2048
 
 MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
+
+_NO_FEATURES = (ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,6 +101,54 @@ class Features:
     def xy(self) -> NDArray[np.float32]:
         """(N, 2) positions of the keypoints."""
         return centres(self.frames)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file (.npz) that is either whole or not there, for :meth:`load`.
+
+        The arrays lie as in hloc's files, so ``hardnet.interop`` reads it too. The image itself is
+        not kept, only where it was, seen from the folder of the file.
+        """
+        path = Path(path)
+        content: dict[str, Any] = {
+            "keypoints": self.xy,
+            "descriptors": np.ascontiguousarray(self.descriptors.T),
+            "scores": self.scores,
+            "image_size": np.array(self.image_size, np.int64),
+            "frames": self.frames,
+            "descriptor": np.array(self.descriptor),
+            "scale": np.array(self.scale),
+        }
+        if self.path is not None:
+            where = os.path.relpath(os.path.abspath(self.path), os.path.realpath(path.parent))
+            content["path"] = np.array(Path(where).as_posix())
+        try:
+            with replacing(path) as part, part.open("wb") as stream:
+                np.savez(stream, **content)
+        except OSError as error:
+            raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Features:
+        """Features as :meth:`save` wrote them; the path of the image is None if it is gone."""
+        path = Path(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                content = {name: file[name] for name in file.files}
+            vectors = np.ascontiguousarray(content["descriptors"].T)
+            frames, scores = check_frames(content["frames"]), content["scores"]
+            width, height = content["image_size"].tolist()
+            name, scale = str(content["descriptor"]), float(content["scale"])
+            if not len(frames) == len(vectors) == len(scores) or vectors.ndim != 2:
+                raise ValueError(f"{len(frames)} frames, {len(vectors)} descriptors")
+        except FileNotFoundError as error:
+            raise HardnetError(f"{path} does not exist: check the path") from error
+        except (OSError, EOFError, *_NO_FEATURES) as error:
+            raise HardnetError(
+                f"{path} is damaged or holds no features of one image: {error}"
+            ) from error
+        image = os.path.normpath(path.parent.resolve() / str(content.get("path", "")))
+        found = image if os.path.isfile(image) else None
+        return cls(frames, scores, vectors, (int(width), int(height)), name, scale, found)
 
     def read_pixels(self) -> Pixels:
         """The image the features come from, (H, W) grey or (H, W, 3) RGB."""
