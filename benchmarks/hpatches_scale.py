@@ -40,8 +40,8 @@ from hardnet.bench.hpatches.lists import (
 )
 from hardnet.bench.store import Predictions, Store
 from hardnet.descriptors import load
-from hardnet.patchsets.fingerprint import fingerprint
 from hardnet.patchsets.hpatches import SIDE, TAGS, choose_split, read_hpatches
+from hardnet.provenance import data_digest
 
 SEQUENCES, DIM = 116, 128
 NOISE = {"r": 0.0, "e": 2.0, "h": 4.0, "t": 6.0}
@@ -172,7 +172,7 @@ def from_patches(sequences: int, count: int) -> dict[str, Any]:
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
-            stored = Store(folder / "cache").open(load("hardnet"), fingerprint(folder))
+            stored = Store(folder / "cache").open(load("hardnet"), data_digest(folder).sha256)
 
             def lookup(name: str, tag: str, stored: Predictions = stored) -> NDArray[Any]:
                 return stored.get(f"{name}/{tag}", lambda: hpatches.sequences[name].patches(tag))

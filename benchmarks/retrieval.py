@@ -33,7 +33,6 @@ from hardnet.bench.retrieval.features import Extraction, FeatureStore, for_words
 from hardnet.bench.retrieval.judging import judge
 from hardnet.bench.retrieval.photos import Photo, images_of, split
 from hardnet.features import Features
-from hardnet.patchsets.cache import user_cache
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.query import MA, make_query
 from hardnet.retrieval.search import MODES, search
@@ -117,17 +116,16 @@ def main(
     collection = read_ukbench(data / "ukbench", range(100 - objects, 100))
     photos = [Photo(name, path, longer_side=size) for name, path in collection.images.items()]
     describe = {descriptor: descriptors.load(descriptor)}
-    kept = user_cache() / "retrieval"
-    store = FeatureStore(kept / "features", describe, Extraction(keypoints=keypoints))
+    store = FeatureStore(None, describe, Extraction(keypoints=keypoints))
     store.fill(photos, _say)
     if vocabulary is not None:
         trained = vocabularies.load(vocabulary)
     else:
         named = images_of(vocabulary_images or [data / "multiview"])
         others = [Photo(name, path) for name, path in split(named, named)[0]]
-        many = FeatureStore(kept / "features", describe, for_words(Extraction(keypoints=keypoints)))
+        many = FeatureStore(None, describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)
-        trained = trained_words(kept / "words", many, others, descriptor, words, 0, _say)
+        trained = trained_words(None, many, others, descriptor, words, 0, _say)
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)

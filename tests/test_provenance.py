@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hardnet.provenance import collect, fingerprint, without_folders
+from hardnet.provenance import collect, digest_of, without_folders
 
 
 def test_block_is_json_and_names_no_folder(tmp_path: Path) -> None:
@@ -26,13 +26,13 @@ def test_fingerprint_follows_names_and_contents_not_the_place(tmp_path: Path) ->
     for folder in ("one", "two"):
         (tmp_path / folder / "sub").mkdir(parents=True)
         (tmp_path / folder / "sub" / "a.bin").write_bytes(b"123")
-    same = fingerprint([tmp_path / "one"])
-    assert same == fingerprint([tmp_path / "two"])
+    same = digest_of([tmp_path / "one"])
+    assert same == digest_of([tmp_path / "two"])
     assert same["files"] == 1
     (tmp_path / "two" / "sub" / "a.bin").write_bytes(b"124")
-    assert fingerprint([tmp_path / "two"]) != same
+    assert digest_of([tmp_path / "two"]) != same
     (tmp_path / "one" / "sub" / "a.bin").rename(tmp_path / "one" / "sub" / "b.bin")
-    assert fingerprint([tmp_path / "one"]) != same
+    assert digest_of([tmp_path / "one"]) != same
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,24 @@ Every ``results/*.json`` carries this block, so that a number can be judged and 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hardnet.patchsets.fingerprint import fingerprint_files
+from hardnet.errors import HardnetError
+from hardnet.storage import MARKER, as_path, file_digest, replacing, user_cache
 from hardnet.threads import usable_cores
 
 PACKAGES = (
@@ -39,6 +44,9 @@ PACKAGES = (
 )
 """The distributions whose versions can change a number."""
 
+PIPELINE = ("numpy", "opencv-python-headless", "opencv-contrib-python-headless", "pydegensac")
+"""Those whose versions can change what is found and matched in an image."""
+
 
 def collect(
     command: str, settings: Mapping[str, Any], data: Iterable[Path | str] = ()
@@ -48,7 +56,7 @@ def collect(
     Args:
         command: the command line that repeats it, e.g. ``"python benchmarks/describe.py"``.
         settings: everything that was chosen, as JSON values.
-        data: files and folders that were read; only their fingerprint and count are kept, no paths.
+        data: files and folders that were read; only their digest and count are kept, no paths.
 
     Returns:
         A dict of JSON values: command, settings, data, machine, versions, revision, date.
@@ -57,7 +65,7 @@ def collect(
     return {
         "command": command,
         "settings": dict(settings),
-        "data": fingerprint(paths) if paths else None,
+        "data": digest_of(paths) if paths else None,
         "machine": machine(),
         "versions": versions(),
         "revision": revision(),
@@ -112,12 +120,12 @@ def revision() -> str | None:
     return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
 
 
-def fingerprint(paths: Iterable[Path | str]) -> dict[str, Any]:
+def digest_of(paths: Iterable[Path | str]) -> dict[str, Any]:
     """One SHA-256 over the names and contents of files and folders, in the order given.
 
-    A copy of the data elsewhere has the same fingerprint.
+    A copy of the data elsewhere has the same digest.
     """
-    parts = [fingerprint_files(path) for path in paths]
+    parts = [data_digest(path) for path in paths]
     digest = hashlib.sha256("".join(part.sha256 for part in parts).encode())
     return {"sha256": digest.hexdigest(), "files": sum(part.files for part in parts)}
 
@@ -150,3 +158,78 @@ def _cpu_field(name: str) -> str:
         if key.strip() == name:
             return value.strip()
     return ""
+
+
+SETTLED = 2_000_000_000
+"""Nanoseconds: a file changed twice within the grain of the clock keeps its time, so the digest of
+a younger file is not remembered."""
+
+CACHE = "cache"
+"""A folder of this name in a set does not belong to it: earlier versions kept decoded arrays
+there."""
+
+
+@dataclass(frozen=True)
+class DataDigest:
+    """SHA-256 of the names and contents of files, as hex, and how many files there are."""
+
+    sha256: str
+    files: int
+
+
+def data_digest(path: str | Path) -> DataDigest:
+    """SHA-256 over names and contents of all files of a folder, or of one file.
+
+    Names are relative to the folder, so a copy elsewhere has the same digest. A folder ``cache`` of
+    a set, unfinished ``*.part`` files and folders and our list of files do not count. Hashing a
+    large set takes minutes, so the digest of each file is remembered in the user's cache while the
+    file's size and times are the same.
+    """
+    path = as_path(path)
+    if not path.exists():
+        raise HardnetError(f"{path} does not exist: check the path")
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    memo_file = user_cache() / "digests" / f"{path.resolve().name}-{place}.json"
+    known = _read_memo(memo_file)
+    memo: dict[str, list[int | str]] = {}
+    total, count, now = hashlib.sha256(), 0, time.time_ns()
+    for name, file in members(path):
+        facts = file.stat()
+        entry = known.get(name)
+        # ctime too: a file copied over another with its date kept has a new one.
+        seen = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
+        digest = str(entry[3]) if entry and entry[:3] == seen else file_digest(file)
+        if now - facts.st_ctime_ns > SETTLED:
+            memo[name] = [*seen, digest]
+        total.update(f"{name}\0{digest}\0".encode())
+        count += 1
+    if memo != known:
+        with suppress(OSError):  # without a memory it only takes longer the next time
+            memo_file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(memo_file) as part:
+                part.write_text(json.dumps(memo))
+    return DataDigest(total.hexdigest(), count)
+
+
+def members(path: Path) -> Iterator[tuple[str, Path]]:
+    """(name, file) in the order of names; linked folders belong to a set as others do."""
+    if path.is_file():
+        yield path.name, path
+        return
+    found = []
+    for folder, folders, files in os.walk(path, followlinks=True):
+        here = Path(folder)
+        skip = {CACHE} if here == path else set()
+        folders[:] = [f for f in folders if f not in skip and not f.endswith(".part")]
+        for name in files:
+            if not name.endswith(".part") and name != MARKER:
+                found.append(((here / name).relative_to(path).as_posix(), here / name))
+    yield from sorted(found)
+
+
+def _read_memo(path: Path) -> dict[str, list[int | str]]:
+    try:
+        memo = json.loads(path.read_text())
+    except (OSError, ValueError):  # absent or cut short: hash again
+        return {}
+    return memo if isinstance(memo, dict) else {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.bench.csv_folder import CsvFolder, read_csv, write_csv
+from hardnet.bench.store import CsvFolder, read_csv, write_csv
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.matching.distances import distance_matrix
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(tmp_path: Path, vectors: np.ndarray) -> None:
         assert values.dtype == np.float32
         assert not values.flags.writeable
         np.testing.assert_array_equal(values, vectors)
-    assert not list(tmp_path.rglob("*.part"))
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]  # and nothing else, no cache
 
 
 def test_real_descriptors_have_the_same_distances(tmp_path: Path, data: Path) -> None:

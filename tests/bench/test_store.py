@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hardnet.bench import rows_file
-from hardnet.bench.rows_file import part_of, read_rows
-from hardnet.bench.store import ABOUT, Predictions, Store
+from hardnet.bench import store as module
+from hardnet.bench.store import Predictions, Store, read_rows
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 
@@ -43,7 +40,7 @@ class Row:
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_file, "PORTION", 10)
+    monkeypatch.setattr(module, "PORTION", 10)
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def some() -> np.ndarray:
 
 def opened(folder: Path, describe: Row, data: str = DATA) -> Predictions:
     predictions = Store(folder).open(describe, data)
-    describe.described = 0  # without the probes of the fingerprint
+    describe.described = 0  # without the probes of the digest
     return predictions
 
 
@@ -97,45 +94,7 @@ def test_another_descriptor_or_set_never_reads_old_values(tmp_path: Path, some: 
     assert len(list(tmp_path.rglob("*.npy"))) == 4
 
 
-def test_about_says_what_it_is(tmp_path: Path) -> None:
-    predictions = opened(tmp_path, Row(name="my module:f/x"))
-    about = json.loads((predictions.folder / ABOUT).read_text())
-    assert set(about) == {"fingerprint", "data", "descriptor", "hardnet"}
-    assert about["descriptor"] == "my module:f/x"
-    assert predictions.folder.parent.name == f"my_module_f_x-{about['fingerprint'][:12]}"
-    assert predictions.folder.name == DATA[:12]
-
-
-def damage_fingerprint(path: Path) -> None:
-    path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "f'))
-
-
-def damage_data(path: Path) -> None:
-    path.write_text(path.read_text().replace(DATA, DATA[:12] + "0" * 52))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (damage_fingerprint, "does not belong to row on this set"),
-        (damage_data, "does not belong to row on this set"),
-        (lambda path: path.write_text("{"), "does not belong"),
-        (lambda path: path.write_text("[]"), "does not belong"),
-        (lambda path: path.rename(path.with_name("other.txt")), "holds .*, but no predictions"),
-    ],
-)
-def test_folders_of_others_are_refused(
-    tmp_path: Path, some: np.ndarray, damage: Callable[[Path], object], message: str
-) -> None:
-    """As if the twelve letters in the folder's name were those of something else."""
-    predictions = opened(tmp_path, Row())
-    predictions.get("x", lambda: some)
-    damage(predictions.folder / ABOUT)
-    with pytest.raises(HardnetError, match=message):
-        Store(tmp_path).open(Row(), DATA)
-
-
-@pytest.mark.parametrize("keep", [0, 5, 60, 128, 300, -1])
+@pytest.mark.parametrize("keep", [0, 60, 128, -1])
 def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: int) -> None:
     predictions = opened(tmp_path, Row())
     predictions.get("x", lambda: some)
@@ -147,13 +106,13 @@ def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: in
     np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
 
 
-@pytest.mark.parametrize("cut", [0, 3, 100, 128, 129, 800, 128 + 37 * 64])
+@pytest.mark.parametrize("cut", [0, 100, 129, 800, 128 + 37 * 64])
 def test_partial_files_are_continued(tmp_path: Path, some: np.ndarray, cut: int) -> None:
     describe = Row()
     predictions = opened(tmp_path, describe)
     predictions.get("x", lambda: some)
     path = predictions.folder / "x.npy"
-    part_of(path).write_bytes(path.read_bytes()[:cut])
+    path.with_name("x.npy.part").write_bytes(path.read_bytes()[:cut])
     path.unlink()
     describe.described = 0
     np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
@@ -165,9 +124,9 @@ SLOW = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from hardnet.bench import rows_file, store
+from hardnet.bench import store
 
-rows_file.PORTION = 10
+store.PORTION = 10
 
 class Slow:
     name, dim = "slow", 16
@@ -244,7 +203,7 @@ def test_a_full_disk_names_the_store(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(HardnetError, match=f"{tmp_path} is on a full disk: .* --store"):
+        with pytest.raises(HardnetError, match=r"/predictions is on a full disk: .* --store"):
             predictions.get("x", lambda: some)
     assert not list(tmp_path.rglob("*.npy"))
     describe.described = 0
@@ -261,7 +220,7 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
     command = [sys.executable, str(script), str(tmp_path / "store"), "0"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     last = run.stderr.strip().splitlines()[-1]
-    assert last.startswith("hardnet.errors.HardnetError: the store of predictions")
+    assert last.startswith("hardnet.errors.HardnetError: the cache")
     assert "cannot be written (File too large): choose another with --store" in last
     script.write_text(SLOW)
     again = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -269,10 +228,10 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
     assert again.stdout.count("portion") < 40  # what was written before is kept
 
 
-def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_made(tmp_path: Path, some: np.ndarray) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HardnetError, match=r"file/store cannot be written .* --store"):
-        Store(tmp_path / "file" / "store").open(Row(), DATA)
+    with pytest.raises(HardnetError, match=r"file/store/predictions cannot be written .* --store"):
+        Store(tmp_path / "file" / "store").open(Row(), DATA).get("x", lambda: some)
 
 
 def test_errors_of_reading_patches_are_not_blamed_on_the_store(tmp_path: Path) -> None:
@@ -307,7 +266,10 @@ def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -
 
 def test_default_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "cache"))
-    assert Store().folder == tmp_path / "cache" / "predictions"
+    folder = Store().open(Row(name="my module:f/x"), DATA).folder
+    assert folder.parent == tmp_path / "cache" / "predictions"
+    assert folder.name.startswith("my_module_f_x.")
+    assert not folder.exists()  # until there is something to keep
 
 
 def test_real_descriptor_and_an_instant_second_run(
@@ -325,7 +287,7 @@ def test_real_descriptor_and_an_instant_second_run(
 
 
 def test_memory_does_not_grow_with_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_file, "PORTION", 1000)
+    monkeypatch.setattr(module, "PORTION", 1000)
     many = np.lib.format.open_memmap(tmp_path / "m.npy", "w+", np.uint8, (200_000, 16, 16))
     predictions = opened(tmp_path / "store", Row())
     tracemalloc.start()

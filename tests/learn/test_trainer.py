@@ -26,8 +26,8 @@ from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
 from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
 from hardnet.nets.checkpoints import load_net  # noqa: E402
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
-from hardnet.patchsets.fingerprint import fingerprint_files  # noqa: E402
 from hardnet.patchsets.patchset import PatchSet  # noqa: E402
+from hardnet.provenance import data_digest  # noqa: E402
 from hardnet.storage import MARKER  # noqa: E402
 
 
@@ -415,7 +415,7 @@ def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
     file = Trainer(settings, open_sets([name], 32), folder).run()
     assert read_recipe(folder / "recipe.yaml", []) == settings
     facts = json.loads((folder / "provenance.json").read_text())
-    assert facts["data"] == [{"name": "set"} | asdict(fingerprint_files(name))]
+    assert facts["data"] == [{"name": "set"} | asdict(data_digest(name))]
     assert {"revision", "versions", "machine", "command", "settings"} <= set(facts)
     stored = read_checkpoint(file).metadata
     assert stored["recipe"]["data"] == ["set"]

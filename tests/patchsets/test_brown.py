@@ -17,6 +17,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets import brown
 from hardnet.patchsets.brown import PAIR_FILE, open_brown, read_brown
 from hardnet.patchsets.brown_writer import BrownWriter, draw_pairs
+from hardnet.patchsets.patchset import set_cache
 from hardnet.storage import OwnedFolder
 
 
@@ -102,15 +103,16 @@ def test_a_changed_set_is_read_again(tmp_path: Path) -> None:
     assert np.array_equal(after.patches[256:], before.patches[256:299])
     assert len(after) == 299
     assert after.pairs.tolist() == [[0, 298]]
-    assert len(list((tmp_path / "set" / "cache").glob("*.npy"))) == 4
+    assert len(list(set_cache(tmp_path / "set").folder.iterdir())) == 4
     assert np.array_equal(read_brown(tmp_path / "set").patches[256:], patches[256:299])
 
 
-def test_a_read_only_set_is_cached_elsewhere(tmp_path: Path, monkeypatch) -> None:
+def test_nothing_is_written_into_the_set(tmp_path: Path, monkeypatch) -> None:
     patches = write(tmp_path / "set")
-    (tmp_path / "set" / "cache").write_text("no folder can be made here")
+    before = sorted((tmp_path / "set").rglob("*"))
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "user"))
     assert np.array_equal(read_brown(tmp_path / "set").patches, patches)
+    assert sorted((tmp_path / "set").rglob("*")) == before
     assert len(list((tmp_path / "user").rglob("*.npy"))) == 4
 
 
@@ -119,7 +121,7 @@ def test_some_patches_without_a_cache(tmp_path: Path) -> None:
     found = open_brown(tmp_path / "set")
     assert len(found) == 300
     assert np.array_equal(found.patches([299, 0, 17, 256]), patches[[299, 0, 17, 256]])
-    assert not list((tmp_path / "set" / "cache").glob("patches*"))
+    assert not list(set_cache(tmp_path / "set").folder.glob("patches*"))
 
 
 @pytest.mark.parametrize("name", ["liberty", "Yosemite-Harris", "notredame_harris"])
@@ -305,4 +307,4 @@ def test_damage_is_named(tmp_path: Path, damage, message: str) -> None:
     damage(tmp_path / "set")
     with pytest.raises(HardnetError, match=message):
         read_brown(tmp_path / "set")
-    assert not list((tmp_path / "set").glob("cache/*.part"))
+    assert not list(set_cache(tmp_path / "set").folder.glob("*.part"))

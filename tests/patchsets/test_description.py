@@ -12,8 +12,8 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.brown_writer import BrownWriter
 from hardnet.patchsets.description import Part, SplitSize, describe, grey_values
-from hardnet.patchsets.fingerprint import fingerprint
 from hardnet.patchsets.hpatches import TAGS
+from hardnet.provenance import data_digest
 
 
 def test_brown(tmp_path: Path, camera: np.ndarray) -> None:
@@ -37,7 +37,7 @@ def test_brown(tmp_path: Path, camera: np.ndarray) -> None:
     assert 30 <= sum(low) < 300
     assert found.grey.low_contrast == pytest.approx(np.mean(low))
     assert found.cache == {}
-    assert found.fingerprint == fingerprint(tmp_path / "set")
+    assert found.fingerprint == data_digest(tmp_path / "set").sha256
     files = [p for p in (tmp_path / "set").iterdir() if p.is_file()]
     assert found.bytes == sum(len(p.read_bytes()) for p in files)
     read_brown(tmp_path / "set", 32)

@@ -22,6 +22,7 @@ from hardnet.patchsets.hpatches import (
     read_splits,
     read_strip,
 )
+from hardnet.patchsets.patchset import set_cache
 
 
 def tiles(photo: np.ndarray, count: int, shift: int) -> np.ndarray:
@@ -241,7 +242,7 @@ def test_the_cache_is_used_and_follows_changes(folder: Path, monkeypatch) -> Non
         assert np.array_equal(as_patchset(found, ["i_lamp"], 32).patches, before.patches)
     write_strip(folder / "i_lamp" / "e1.png", np.full((3, SIDE, SIDE), 7, np.uint8))
     assert (as_patchset(found, ["i_lamp"], 32).patches[3:6] == 7).all()
-    assert len(list((folder / "cache").glob("*.npy"))) == 2
+    assert len(list(set_cache(folder).folder.glob("*.npy"))) == 2
     assert list(read_hpatches(folder).sequences) == list(found.sequences)
 
 
@@ -250,7 +251,7 @@ def test_a_strip_that_grew_after_opening_is_an_error(folder: Path) -> None:
     write_strip(folder / "i_lamp" / "e1.png", np.full((4, SIDE, SIDE), 7, np.uint8))
     with pytest.raises(HardnetError, match=r"e1\.png has 4 patches.*3"):
         as_patchset(found, ["i_lamp"], 32)
-    assert not list((folder / "cache").iterdir())
+    assert not list(set_cache(folder).folder.iterdir())
     with pytest.raises(HardnetError, match=r"e1\.png has 4 patches.*3"):
         found.sequences["i_lamp"].patches("e1")
 

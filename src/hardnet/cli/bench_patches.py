@@ -49,7 +49,7 @@ def brown(
     from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.brown import read_brown
     from hardnet.patchsets.catalogue import require
-    from hardnet.patchsets.fingerprint import fingerprint
+    from hardnet.provenance import data_digest
 
     check_output(output)
     for folder in sets:
@@ -61,7 +61,7 @@ def brown(
     with Stage() as stage:
         for folder in sets:
             patchset = read_brown(folder, progress=stage.part(f"reading {folder.name}"))
-            data = fingerprint(folder)
+            data = data_digest(folder).sha256
             for spec, descriptor in contestants:
                 show = stage.part(f"{patchset.name}: {spec.label}")
                 describe = predictions.open(descriptor, data).get
@@ -85,14 +85,14 @@ def w1bs(
     from hardnet.bench.store import Store
     from hardnet.descriptors import load, parse_specs
     from hardnet.patchsets.catalogue import require
-    from hardnet.patchsets.fingerprint import fingerprint
     from hardnet.patchsets.w1bs import read_w1bs
+    from hardnet.provenance import data_digest
 
     check_output(output)
     require(folder, "w1bs")
     patchset = read_w1bs(folder)
     specs = parse_specs(descriptors)
-    data, predictions = fingerprint(folder), Store(store)
+    data, predictions = data_digest(folder).sha256, Store(store)
     describers = {spec.label: predictions.open(load(spec.spec), data).get for spec in specs}
     with Stage() as stage:
         body = benchmark.compare(describers, patchset, stage.part("matching"))
@@ -143,8 +143,8 @@ def hpatches(
     from hardnet.bench.store import Store
     from hardnet.descriptors import parse_specs
     from hardnet.patchsets.catalogue import require
-    from hardnet.patchsets.fingerprint import fingerprint
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
+    from hardnet.provenance import data_digest
 
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:
@@ -165,7 +165,7 @@ def hpatches(
             lambda name: patchset.sequences[name].patches("ref"),
             pairs,
             stage.part("drawing pairs"),
-            fingerprint(folder),
+            data_digest(folder).sha256,
             chosen,
         )
         options = run.Settings(chosen)
@@ -176,8 +176,8 @@ def hpatches(
             if csv is not None:
                 write_all(source, test.test, csv / label)
             compute = partial(run.evaluate, label, source.lookup, lists, options, show)
-            identity = f"{label}: {source.identity}"
-            found.append(stored_scores(predictions.folder, identity, lists, options, compute))
+            made_by = f"{label}: {source.digest}"
+            found.append(stored_scores(store, made_by, lists, options, compute))
     body = run.combine(found)
     body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
     settings = {"descriptors": labels(specs), "split": split, "tasks": chosen, "pairs": pairs}

@@ -105,7 +105,6 @@ def retrieval(
         usual_size,
     )
     from hardnet.descriptors import load, parse_specs
-    from hardnet.patchsets.cache import user_cache
 
     check_output(output)
     settings = run.Settings(
@@ -130,7 +129,7 @@ def retrieval(
             settings,
             [Photo(name, path) for name, path in trained],
             cut,
-            store or user_cache() / "retrieval",
+            store,
             Path(work),
             stage,
         )

@@ -84,12 +84,6 @@ def probe_patches(side: int = SIDES[-1]) -> NDArray[np.uint8]:
     return np.clip(np.round(np.stack(patches)), 0, 255).astype(np.uint8)
 
 
-def file_digest(path: Path | str) -> str:
-    """sha256 of a file's content, which is what a weights file is."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def file_state(path: Path) -> tuple[int, ...]:
     """What changes when a file does; for keeping what was read from it while it stays the same."""
     facts = path.stat()

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.descriptors.base import check_patches, grey_bytes, resize_patches
-from hardnet.descriptors.digest import file_digest, probe_patches
+from hardnet.descriptors.digest import probe_patches
 from hardnet.errors import HardnetError
+from hardnet.storage import file_digest
 
 PORTION = 1024
 

@@ -19,8 +19,9 @@ import onnxruntime
 from numpy.typing import ArrayLike
 
 from hardnet.descriptors.base import Descriptors, check_patches, resize_patches, unit_rows
-from hardnet.descriptors.digest import file_digest, file_state
+from hardnet.descriptors.digest import file_state
 from hardnet.errors import HardnetError
+from hardnet.storage import file_digest
 from hardnet.threads import usable_cores
 
 BATCH = 16

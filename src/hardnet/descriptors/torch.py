@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardnet.descriptors.base import Descriptors, check_patches, resize_patches, unit_rows
-from hardnet.descriptors.digest import file_digest, file_state
+from hardnet.descriptors.digest import file_state
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.storage import file_digest
 
 if TYPE_CHECKING:
     from hardnet.nets import Net

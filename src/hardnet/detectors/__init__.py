@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hardnet.detectors import affine, dog, hessian, mser
 from hardnet.errors import InputError
 from hardnet.frames import Frames
+from hardnet.storage import file_digest
 from hardnet.stored_names import check_registered
 
 
@@ -63,3 +64,9 @@ def load(name: str) -> Detector:
     except KeyError:
         known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
         raise InputError(f"no detector '{name}': choose one of {known}") from None
+
+
+def weights(name: str) -> list[str]:
+    """Digests of the weights files that a detector's name mentions: other files, other frames."""
+    files = name.partition(":")[2].split(",")
+    return [file_digest(file) for file in files if Path(file).is_file()]

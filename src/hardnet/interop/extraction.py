@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
-from hardnet.descriptors.digest import file_digest
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.interop.entry import state_of
@@ -90,7 +89,7 @@ def extract_to(
     describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
     kept: dict[str, Any] = asdict(settings) | {
         "weights": getattr(describe, "weights", None),
-        "detector_weights": _digests(settings.detector),
+        "detector_weights": detectors.weights(settings.detector),
     }
     report = Report()
     with open_output(output, kept, overwrite) as store:
@@ -124,12 +123,6 @@ def extract_to(
         except HardnetError as error:
             raise _kept(store, str(error)) from error
     return report
-
-
-def _digests(detector: str) -> list[str]:
-    """Of the weights files that a detector's name names, as in "affnet:AffNet.pth,OriNet.pth"."""
-    files = detector.partition(":")[2].split(",")
-    return [file_digest(file) for file in files if Path(file).is_file()]
 
 
 def _todo(

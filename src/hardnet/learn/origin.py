@@ -11,7 +11,7 @@ from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.learn.checkpoint import write_whole
 from hardnet.learn.recipe import Recipe
-from hardnet.patchsets.fingerprint import fingerprint_files
+from hardnet.provenance import data_digest
 
 ORIGIN = "provenance.json"
 
@@ -56,14 +56,14 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _data_facts(name: str) -> dict[str, Any]:
-    """Fingerprint of one training set; a set that is no folder, made by a program, has none."""
+    """DataDigest of one training set; a set that is no folder, made by a program, has none."""
     folder = Path(name)
     if not folder.exists():
         folder = Path(name.rpartition(":")[0] or name)  # FOLDER:SPLIT
     shown = provenance.without_folders(name)
     if not folder.exists():
         return {"name": shown, "sha256": None, "files": 0}
-    found = fingerprint_files(folder)
+    found = data_digest(folder)
     return {"name": shown, "sha256": found.sha256, "files": found.files}
 
 

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import Progress, cached, set_name, state, write_npy
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import PatchSet, Progress, decoded, decoded_patches
 from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.storage import as_path
+from hardnet.storage import as_path, folder_name
 
 SHEET = 1024
 PATCH = 64
@@ -93,7 +92,7 @@ def read_brown(
 ) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
-    The sheets are decoded once, one by one, into the cache of the set: a set larger than memory
+    The sheets are decoded once, one by one, into the user's cache: a set larger than memory
     works, a large set opens at once the second time, and a changed set is decoded again.
 
     Args:
@@ -105,6 +104,7 @@ def read_brown(
     brown = open_brown(folder, pairs_file)
 
     def blocks() -> Iterator[NDArray[np.uint8]]:
+        brown.check_sheets()  # all of them, before minutes of decoding
         for k, sheet in enumerate(brown.sheets):
             patches = read_sheet(sheet)[: len(brown) - k * PER_SHEET]
             # One by one: resizing a whole sheet would bleed across neighbours at odd sizes.
@@ -116,12 +116,9 @@ def read_brown(
             if progress:
                 progress(k + 1, len(brown.sheets))
 
-    def write(path: Path) -> None:
-        brown.check_sheets()  # all of them, before minutes of decoding
-        write_npy(path, (len(brown), size, size), blocks())
-
-    key = state([brown.folder / INFO, *brown.sheets])
-    patches = cached(brown.folder, f"patches-{size}", key, write)
+    files = [brown.folder / INFO, *brown.sheets]
+    shape = len(brown), size, size
+    patches = decoded_patches(brown.folder, f"patches-{size}", files, shape, blocks)
     return PatchSet(brown.name, patches, brown.points, brown.pairs, images=brown.images)
 
 
@@ -137,28 +134,24 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
     info = folder / INFO
     if not info.is_file():
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
-    key = state([info])
-    points = cached(folder, "points", key, lambda path: _save(path, _read_points(info)))
-    known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", set_name(folder).lower()))
+    points = decoded(folder, "points", [info], lambda: _read_points(info))
+    known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", folder_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
-            f"{info} has {len(points)} rows, but {set_name(folder)} has {known} patches: "
+            f"{info} has {len(points)} rows, but {folder_name(folder)} has {known} patches: "
             "copy the set again, or rename the folder if it is another set"
         )
     sheets = _find_sheets(folder, len(points), exact=not known)
     pairs: NDArray[np.int64] = np.zeros((0, 2), np.int64)
     if file := _find_pairs(folder, pairs_file):
-        pairs = cached(
-            folder,
-            f"pairs-{file.stem}",
-            state([info, file]),
-            lambda path: _save(path, _read_pairs(file, info, points)),
+        pairs = decoded(
+            folder, f"pairs-{file.stem}", [info, file], lambda: _read_pairs(file, info, points)
         )
     images = None
     if not known:  # the published sets leave the column unused
-        images = cached(folder, "images", key, lambda path: _save(path, _read_images(info)))
+        images = decoded(folder, "images", [info], lambda: _read_images(info))
         images = images if (images != images[0]).any() else None
-    return Brown(set_name(folder), folder, sheets, points, pairs, images)
+    return Brown(folder_name(folder), folder, sheets, points, pairs, images)
 
 
 def read_sheet(path: Path) -> NDArray[np.uint8]:
@@ -169,11 +162,6 @@ def read_sheet(path: Path) -> NDArray[np.uint8]:
         raise HardnetError(f"{path} is {found} pixels: expected a {SHEET} x {SHEET} sheet")
     tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
     return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
-
-
-def _save(path: Path, array: NDArray[np.int64]) -> None:
-    with path.open("wb") as stream:  # np.save would add a suffix to a path
-        np.save(stream, array)
 
 
 def _read_points(info: Path) -> NDArray[np.int64]:

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
-from hardnet.patchsets.cache import cache_folder
 from hardnet.patchsets.catalogue import open_set
-from hardnet.patchsets.fingerprint import fingerprint, members
 from hardnet.patchsets.hpatches import (
     SIDE,
     TAGS,
@@ -21,8 +19,10 @@ from hardnet.patchsets.hpatches import (
     group_of,
     read_strip,
 )
+from hardnet.patchsets.patchset import set_cache
 from hardnet.patchsets.strips import picture_size
 from hardnet.patchsets.w1bs import W1BS
+from hardnet.provenance import data_digest, members
 from hardnet.storage import as_path
 
 LOW_CONTRAST = 10
@@ -109,13 +109,13 @@ def describe(path: str | Path, seed: int = 0) -> Description:
         patch_set = open_set(path)
         contents = contents_of(patch_set)
         grey = grey_values(_sample(patch_set, np.random.default_rng(seed)))
-        decoded = sorted(cache_folder(path).glob("*patches-*.npy"))
+        decoded = sorted(set_cache(path).folder.glob("*patches-*.npy"))
     return Description(
         contents,
         grey,
         sum(file.stat().st_size for _, file in members(path)),
         {file.name: file.stat().st_size for file in decoded},
-        fingerprint(path),
+        data_digest(path).sha256,
     )
 
 

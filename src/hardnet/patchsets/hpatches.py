@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import CACHE, Progress, cached, set_name, state, write_npy
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import PatchSet, Progress, decoded_patches
 from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.storage import as_path
+from hardnet.provenance import CACHE
+from hardnet.storage import as_path, folder_name
 
 SIDE = 65
 LEVELS = {"easy": "e", "hard": "h", "tough": "t"}
@@ -112,7 +112,7 @@ def read_hpatches(folder: str | Path) -> HPatches:
             f"{folder} has no HPatches sequences: expected folders with ref.png, e1.png to t5.png"
         )
     sequences = {sequence.name: sequence for sequence in map(_read_sequence, found)}
-    return HPatches(set_name(folder), folder, MappingProxyType(sequences))
+    return HPatches(folder_name(folder), folder, MappingProxyType(sequences))
 
 
 def has_strips(folder: Path) -> bool:
@@ -171,7 +171,7 @@ def as_patchset(
 ) -> PatchSet:
     """The sequences ``names`` for training: 16 patches of each 3D point.
 
-    The strips are decoded one by one into the set's cache, which is then mapped into memory.
+    The strips are decoded one by one into the user's cache, which is then mapped into memory.
 
     Args:
         hpatches: the set.
@@ -199,11 +199,8 @@ def as_patchset(
                 progress(k + 1, len(strips))
 
     key = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
-    patches = cached(
-        hpatches.folder,
-        f"hpatches-{size}-{key}",
-        state(files),
-        lambda path: write_npy(path, (total, size, size), blocks()),
+    patches = decoded_patches(
+        hpatches.folder, f"hpatches-{size}-{key}", files, (total, size, size), blocks
     )
     points, images, first = [], [], 0
     for number, sequence in enumerate(chosen):
@@ -234,7 +231,7 @@ def _read_sequence(folder: Path) -> HPatchesSequence:
                 f"{folder / tag}.png has {count} patches, but ref.png of the same sequence has "
                 f"{counts['ref']}"
             )
-    return HPatchesSequence(set_name(folder), folder, counts["ref"])
+    return HPatchesSequence(folder_name(folder), folder, counts["ref"])
 
 
 def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:

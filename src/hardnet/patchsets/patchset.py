@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hardnet.storage import Cache, files_state, load_array, save_array
+
+Progress = Callable[[int, int], None]
+"""Called with (parts done, parts in all) while a set is decoded."""
 
 
 class Patches(Protocol):
@@ -51,3 +59,46 @@ class PatchSet:
 
     def __len__(self) -> int:
         return len(self.points)
+
+
+def set_cache(folder: Path) -> Cache:
+    """Where the decoded arrays of a set are kept: with the user, never in the set itself."""
+    resolved = folder.resolve()
+    place = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
+    return Cache(f"sets/{resolved.name}-{place}")
+
+
+def decoded(
+    folder: Path, label: str, files: Sequence[Path], read: Callable[[], NDArray[Any]]
+) -> NDArray[Any]:
+    """An array that is slow to read from a set: read once, mapped into memory later.
+
+    Args:
+        folder: the set.
+        label: what the array is, e.g. ``points``.
+        files: it is read from these; if one of them changes, it is read again.
+        read: gives the array.
+    """
+    about = {"files": files_state(files)}
+    return set_cache(folder).get(about, read, save_array, load_array, ".npy", label, alone=True)
+
+
+def decoded_patches(
+    folder: Path,
+    label: str,
+    files: Sequence[Path],
+    shape: tuple[int, int, int],
+    blocks: Callable[[], Iterable[NDArray[np.uint8]]],
+) -> NDArray[np.uint8]:
+    """The same for (N, S, S) patches that are read block by block: they may exceed the memory."""
+
+    def save(path: Path, parts: Iterable[NDArray[np.uint8]]) -> None:
+        # Written, not mapped: a full disk is an error here, but kills a process that maps the file.
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        with path.open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for part in parts:
+                stream.write(np.ascontiguousarray(part, np.uint8).data)
+
+    about = {"files": files_state(files)}
+    return set_cache(folder).get(about, blocks, save, load_array, ".npy", label, alone=True)

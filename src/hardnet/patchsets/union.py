@@ -10,11 +10,10 @@ import numpy as np
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.cache import Progress
 from hardnet.patchsets.catalogue import identify
 from hardnet.patchsets.hpatches import as_patchset, choose_split, read_hpatches
 from hardnet.patchsets.joined import JoinedPatches
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import PatchSet, Progress
 
 
 def open_sets(names: Sequence[str], size: int, progress: Progress | None = None) -> PatchSet:

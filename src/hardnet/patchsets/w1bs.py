@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import set_name
 from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.storage import as_path
+from hardnet.storage import as_path, folder_name
 
 SUFFIXES = (".bmp", ".png")
 
@@ -68,7 +67,7 @@ def read_w1bs(folder: str | Path) -> W1BS:
         raise HardnetError(
             f"{folder} has no W1BS strips: expected SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp"
         )
-    return W1BS(set_name(folder), folder, tuple(pairs))
+    return W1BS(folder_name(folder), folder, tuple(pairs))
 
 
 def has_sides(folder: Path) -> bool:
@@ -94,7 +93,7 @@ def _read_subset(folder: Path) -> list[W1BSPair]:
             raise HardnetError(
                 f"{first[name]} has {counts[0]} patches, but {second[name]} has {counts[1]}"
             )
-        subset = set_name(folder)
+        subset = folder_name(folder)
         pairs.append(W1BSPair(subset, name, first[name], second[name], counts[0]))
     return pairs
 

@@ -75,7 +75,7 @@ def test_pairs_are_drawn_once(cache, monkeypatch):
     for kind in ("positive", "intra", "inter"):
         np.testing.assert_array_equal(getattr(first, kind), getattr(again, kind))
         assert getattr(again, kind).dtype == np.int32
-    assert [path.suffix for path in (cache / "hpatches-lists").iterdir()] == [".npz"]
+    assert [path.suffix for path in (cache / "lists").iterdir()] == [".npz"]
     others = (
         (NAMES, COUNTS | {"v_c": 31}, 3000),
         (NAMES, COUNTS, 2999),
@@ -105,7 +105,7 @@ def test_pairs_are_read_once_and_again_when_a_file_changes(tmp_path, monkeypatch
     assert changed.pairs.inter.tolist() == [[0, 0, 1, 0, 2, 19]] * 5
 
 
-def test_patches_are_looked_at_once_per_fingerprint():
+def test_patches_are_looked_at_once_per_digest():
     calls = []
 
     def patches(name):
@@ -123,17 +123,14 @@ def test_patches_are_looked_at_once_per_fingerprint():
     assert len(calls) == 9
 
 
-def test_a_broken_or_unwritable_cache_costs_only_time(cache):
+def test_a_broken_cache_costs_only_time(cache):
     expected = draw_pairs(SIZES, 10).inter
 
     def drawn():
         return prepare("mine", NAMES, COUNTS, pairs=10).pairs.inter
 
-    cache.write_text("a file where the folder should be")
-    np.testing.assert_array_equal(drawn(), expected)
-    cache.unlink()
     drawn()
-    (stored,) = (cache / "hpatches-lists").iterdir()
+    (stored,) = (cache / "lists").iterdir()
     for broken in (stored.read_bytes()[:100], b""):
         stored.write_bytes(broken)
         np.testing.assert_array_equal(drawn(), expected)

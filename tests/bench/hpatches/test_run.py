@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.run import FOLDER, Settings, combine, evaluate, stored_scores
+from hardnet.bench.hpatches.run import Settings, combine, evaluate, stored_scores
 from hardnet.bench.metrics import mean_interval
 from hardnet.errors import HardnetError
 
@@ -159,13 +159,13 @@ def test_other_descriptors_lists_or_settings_are_another_question(
 def test_a_broken_file_is_computed_again(tmp_path: Path, small: Tasks) -> None:
     compute = Counter()
     stored_scores(tmp_path, "net", small, Settings(), compute)
-    (path,) = (tmp_path / FOLDER).iterdir()
+    (path,) = (tmp_path / "scores").iterdir()
     path.write_text('{"score": 0.')
     assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
     assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
 
 
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path, small: Tasks) -> None:
-    (tmp_path / FOLDER).write_text("a file in the way")
+    (tmp_path / "scores").write_text("a file in the way")
     with pytest.raises(HardnetError, match="--store"):
         stored_scores(tmp_path, "net", small, Settings(), Counter())

@@ -54,15 +54,15 @@ def test_photos_are_brought_to_one_size_up_and_down(photos):
     assert np.abs(back.astype(int) - grey).mean() < 2
 
 
-def test_the_key_changes_with_the_file_and_what_is_done_to_it(tmp_path, photos):
+def test_what_it_is_about_changes_with_the_file_and_what_is_done_to_it(tmp_path, photos):
     path = tmp_path / "a.png"
     path.write_bytes((photos / "coffee.png").read_bytes())
-    key = Photo("a", path).key()
-    assert Photo("b", path).key() == key
-    assert Photo("a", path, longer_side=640).key() != key
-    assert Photo("a", path, (0, 0, 9, 9)).key() != key
+    key = Photo("a", path).about()
+    assert Photo("b", path).about() == key
+    assert Photo("a", path, longer_side=640).about() != key
+    assert Photo("a", path, (0, 0, 9, 9)).about() != key
     path.write_bytes((photos / "chelsea.png").read_bytes())
-    assert Photo("a", path).key() != key
+    assert Photo("a", path).about() != key
 
 
 def test_crops_come_in_an_order_that_mixes_the_photos(photos, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import hardnet
 from hardnet.bench.stereo import run
 from hardnet.bench.stereo.rules import RULES, summarise
-from hardnet.bench.stereo.run import KeptRows, Protocol, pair_digest, strategy_by_name
+from hardnet.bench.stereo.run import Protocol, pair_digest, strategy_by_name
 from hardnet.bench.stereo.sets import open_set
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
@@ -83,54 +83,58 @@ def test_every_descriptor_gets_the_same_patches_cut_once(opened, tmp_path, monke
     find = run.find
     monkeypatch.setattr(run, "find", lambda *rest: found.append(1) or find(*rest))
     contestants = {"a": Counting(), "b": Counting("sift")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "KeptRows", lambda *_: Forgetful())
-        run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path)
+    run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path)
     assert len(found) == 5  # camera, turn, tilt, brick, and turn again: only two images are kept
     for first, second in zip(contestants["a"].calls, contestants["b"].calls, strict=True):
         np.testing.assert_array_equal(first, second)
 
 
-class Forgetful:
-    def get(self, pair):
-        return None
+def measured(opened, descriptor, store, protocol=PROTOCOL, detector="dog"):
+    """How many of the four pairs had to be measured."""
+    before = len(descriptor.calls)
+    rows = run.compare([opened], {"a": descriptor}, [detector], protocol, store)
+    assert len(rows) == 4
+    return len(descriptor.calls) - before - PROBES
 
-    def put(self, pair, measurement):
-        pass
+
+PROBES = 3  # patches of three sizes, for the digest
 
 
-def test_a_second_run_measures_nothing_again(opened, tmp_path, monkeypatch):
-    contestants = {"rootsift": load("rootsift")}
+def test_a_second_run_measures_nothing_again(opened, tmp_path):
+    descriptor = Counting()
     steps = []
-    first = run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path, lambda: steps.append(1))
-    monkeypatch.setattr(run, "prepare", lambda *_: pytest.fail("read an image again"))
-    again = run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path, lambda: steps.append(1))
+    compare = [opened], {"rootsift": descriptor}, ["dog"], PROTOCOL, tmp_path
+    first = run.compare(*compare, lambda: steps.append(1))
+    calls = len(descriptor.calls)
+    again = run.compare(*compare, lambda: steps.append(1))
     assert json.dumps(again) == json.dumps(first)
     assert len(steps) == 8
+    assert len(descriptor.calls) == calls + PROBES
 
 
-def test_other_settings_are_measured_anew(opened, tmp_path):
-    about = {"detector": "dog"} | PROTOCOL.settings()
-    descriptor = load("rootsift")
-    kept = KeptRows(tmp_path, descriptor, about)
-    kept.put(opened.pairs[0], {"inliers": 3})
-    assert KeptRows(tmp_path, descriptor, about).get(opened.pairs[0]) == {"inliers": 3}
-    assert KeptRows(tmp_path, descriptor, about).get(opened.pairs[1]) is None
-    for other in ({"keypoints": 9}, {"detector": "hessian"}, {"upright": True}):
-        assert KeptRows(tmp_path, descriptor, about | other).get(opened.pairs[0]) is None
-    assert KeptRows(tmp_path, load("sift"), about).get(opened.pairs[0]) is None
+def test_other_settings_or_weights_are_measured_again(opened, tmp_path):
+    few = Protocol(keypoints=30)
+    assert measured(opened, Counting(), tmp_path, few) > 0
+    assert measured(opened, Counting(), tmp_path, few) == 0
+    for other in (
+        {"descriptor": Counting("sift")},
+        {"protocol": Protocol(keypoints=31)},
+        {"protocol": Protocol(keypoints=30, upright=True)},
+        {"detector": "mser"},
+    ):
+        chosen = {"descriptor": Counting(), "protocol": few} | other
+        assert measured(opened, store=tmp_path, **chosen) > 0
 
 
-def test_a_line_cut_short_is_passed_over_and_not_continued(opened, tmp_path):
-    kept = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
-    for number, pair in enumerate(opened.pairs[:2]):
-        kept.put(pair, {"inliers": number})
-    kept.path.write_bytes(kept.path.read_bytes()[:-9])
-    again = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
-    assert [again.get(pair) for pair in opened.pairs[:2]] == [{"inliers": 0}, None]
-    again.put(opened.pairs[1], {"inliers": 7})
-    once_more = KeptRows(tmp_path, load("pixels"), {"detector": "dog"})
-    assert [once_more.get(pair) for pair in opened.pairs[:2]] == [{"inliers": 0}, {"inliers": 7}]
+def test_what_a_kill_left_is_measured_again(opened, tmp_path):
+    few = Protocol(keypoints=30)
+    first = run.compare([opened], {"a": Counting()}, ["dog"], few, tmp_path)
+    kept = sorted((tmp_path / "stereo").iterdir())
+    assert len(kept) == 4
+    kept[0].unlink()
+    kept[1].write_bytes(kept[1].read_bytes()[:-9])
+    assert run.compare([opened], {"a": Counting()}, ["dog"], few, tmp_path) == first
+    assert sorted((tmp_path / "stereo").iterdir()) == kept
 
 
 def test_pairs_are_told_apart_by_content(opened):
@@ -139,12 +143,9 @@ def test_pairs_are_told_apart_by_content(opened):
 
 
 def test_a_store_that_cannot_be_written_is_named(opened, tmp_path):
-    kept = KeptRows(tmp_path, load("pixels"), {})
     (tmp_path / "stereo").write_text("a file")
     with pytest.raises(HardnetError, match="--store"):
-        kept.put(opened.pairs[0], {})
-    with pytest.raises(HardnetError, match="--store"):
-        KeptRows(tmp_path, load("pixels"), {})
+        run.compare([opened], {"a": Counting()}, ["dog"], Protocol(keypoints=30), tmp_path)
 
 
 def test_the_geometry_that_is_fitted_follows_the_truth(opened):

@@ -16,9 +16,8 @@ from hardnet.bench.hpatches.lists import Tasks, prepare
 from hardnet.bench.metrics import mean_interval
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.cache import Progress
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
-from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.patchsets.patchset import Patches, PatchSet, Progress
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 """(N, S, S) patches -> (N, D) descriptors."""

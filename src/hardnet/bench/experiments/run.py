@@ -19,10 +19,9 @@ from hardnet.bench.experiments.results import collect
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.folder_lock import FolderLock
 from hardnet.learn.recipe import FREE, Recipe
-from hardnet.patchsets.cache import Progress
-from hardnet.patchsets.fingerprint import fingerprint
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import PatchSet, Progress
 from hardnet.patchsets.union import open_sets
+from hardnet.provenance import data_digest
 from hardnet.storage import replacing
 
 RESULTS = "results.json"
@@ -198,7 +197,7 @@ def _named(name: str) -> str:
     """The name of a set and its digest."""
     folder = _folder(name)
     split = name.removeprefix(str(folder))
-    return f"{folder.resolve().name}{split} {fingerprint(folder)[:12]}"
+    return f"{folder.resolve().name}{split} {data_digest(folder).sha256[:12]}"
 
 
 def _joined(names: Sequence[str]) -> str:

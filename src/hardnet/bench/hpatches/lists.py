@@ -10,23 +10,19 @@ their own. The order of the draws is the protocol: do not reorder them.
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import state, user_cache
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
-from hardnet.storage import replacing
+from hardnet.storage import Cache, files_state
 
 SEED = 42
 PAIRS = 1_000_000
@@ -56,6 +52,7 @@ Lookup = Callable[[str, str], NDArray[Any]]
 """(sequence, strip) -> (N, D) descriptors."""
 Progress = Callable[[str, int, int], None]
 """Called with (what, steps done, steps in all)."""
+Lists = TypeVar("Lists", "PairLists", "RetrievalLists")
 
 
 @dataclass(frozen=True)
@@ -137,19 +134,19 @@ def prepare(
     if folder is not None and not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder with task files")
     sizes = [counts[name] for name in names]
-    about: list[object] = [list(names), sizes]
+    about = {"names": list(names), "counts": sizes}
     pair_paths = find_files(folder, split, PAIR_FILES)
     if "verification" not in chosen:
         pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
-    elif pair_paths:
-        pair_lists = remembered(
-            PairLists,
-            [*about, pairs, state(pair_paths)],
-            lambda: read_pairs(pair_paths, names, sizes, pairs),
-        )
     else:
-        pair_lists = remembered(
-            PairLists, [*about, pairs, SEED], lambda: draw_pairs(sizes, pairs, SEED, progress)
+        pair_lists = _kept(
+            PairLists,
+            about | {"pairs": pairs, "files": files_state(pair_paths) if pair_paths else SEED},
+            lambda: (
+                read_pairs(pair_paths, names, sizes, pairs)
+                if pair_paths
+                else draw_pairs(sizes, pairs, SEED, progress)
+            ),
         )
     retrieval_paths = find_files(folder, split, RETRIEVAL_FILES)
     if "retrieval" not in chosen:
@@ -163,12 +160,24 @@ def prepare(
         def draw() -> RetrievalLists:
             return draw_retrieval(sizes, lambda k: contrasts(patches(names[k])))
 
-        retrieval = draw() if data is None else remembered(RetrievalLists, [*about, data], draw)
+        retrieval = draw() if data is None else _kept(RetrievalLists, about | {"data": data}, draw)
     origin = {
         "pairs": "task files" if pair_paths else f"drawn with seed {SEED}",
         "retrieval": "task files" if retrieval_paths else f"drawn with seed {SEED}",
     }
     return Tasks(split, tuple(names), tuple(sizes), pair_lists, retrieval, origin)
+
+
+def _kept(kind: type[Lists], about: dict[str, Any], make: Callable[[], Lists]) -> Lists:
+    def save(path: Path, lists: Lists) -> None:
+        with path.open("wb") as stream:  # savez would add a suffix to a path
+            np.savez(stream, **asdict(lists))
+
+    def load(path: Path) -> Lists:
+        with np.load(path) as stored:
+            return kind(**{field.name: stored[field.name] for field in fields(kind)})
+
+    return Cache("lists").get(about, make, save, load, ".npz", kind.__name__)
 
 
 def draw_pairs(
@@ -450,31 +459,3 @@ def tag(image: int, noise: str) -> str:
 def each_and_all(labels: Iterable[str]) -> list[tuple[int | slice, str]]:
     """Where each label is on an axis, and then "all", which is the whole axis."""
     return [*enumerate(labels), (slice(None), "all")]
-
-
-Lists = TypeVar("Lists", PairLists, RetrievalLists)
-
-
-def remembered(kind: type[Lists], key: list[object], make: Callable[[], Lists]) -> Lists:
-    """What ``make`` gives, from the cache if it was made before.
-
-    Args:
-        kind: type of the lists.
-        key: everything they depend on, as JSON values.
-        make: called if they are not stored.
-    """
-    digest = hashlib.sha256(json.dumps([kind.__name__, *key]).encode()).hexdigest()
-    path = user_cache() / "hpatches-lists" / f"{digest[:16]}.npz"
-    try:
-        with np.load(path) as stored:
-            return kind(**{field.name: stored[field.name] for field in fields(kind)})
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        pass  # absent or broken: made again
-    lists = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part, part.open("wb") as stream:
-            np.savez(stream, **asdict(lists))
-    except OSError:
-        pass  # a cache that cannot be written costs time, not the result
-    return lists

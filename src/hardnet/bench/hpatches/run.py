@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-import hardnet
 from hardnet import descriptors
 from hardnet.bench import metrics
-from hardnet.bench.csv_folder import CsvFolder, write_csv
 from hardnet.bench.hpatches import matching, retrieval, verification
 from hardnet.bench.hpatches.lists import Lookup, Progress, Tasks
-from hardnet.bench.store import Store
+from hardnet.bench.store import CsvFolder, Store, write_csv
 from hardnet.errors import HardnetError
-from hardnet.patchsets.fingerprint import fingerprint
 from hardnet.patchsets.hpatches import TAGS, HPatches
-from hardnet.storage import as_path, replacing
+from hardnet.provenance import data_digest
+from hardnet.storage import Cache, as_path
 
 TASKS = ("verification", "matching", "retrieval")
 PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
@@ -105,51 +102,34 @@ def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return out
 
 
-FOLDER = "scores"
-
-
 def stored_scores(
-    folder: Path,
-    identity: str,
+    folder: Path | str | None,
+    source: str,
     tasks: Tasks,
     settings: Settings,
     compute: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
     """The results of one descriptor, computed if they are not stored yet.
 
+    A table that is made again, or made longer by one descriptor, does not pay for the others twice.
+
     Args:
-        folder: of the store.
-        identity: of the descriptors: what made them, of which patches, under which label.
+        folder: of the cache; the user's by default.
+        source: of the descriptors: what made them, of which patches, under which label.
         tasks: the lists.
         settings: of the tasks.
         compute: makes the results.
     """
-    path = folder / FOLDER / f"{_key(identity, tasks, settings)}.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except (OSError, ValueError):
-        pass  # absent, or cut short by a crash of the machine: compute
-    results = compute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            part.write_text(json.dumps(results))
-    except OSError as error:
-        raise HardnetError(
-            f"{path.parent} cannot be written ({error.strerror}): choose another with --store"
-        ) from error
-    return results
-
-
-def _key(identity: str, tasks: Tasks, settings: Settings) -> str:
-    digest = hashlib.sha256(
-        json.dumps([hardnet.__version__, identity, asdict(settings), tasks.facts()]).encode()
-    )
-    digest.update(json.dumps([tasks.names, tasks.counts]).encode())
+    lists = hashlib.sha256()
     for rows in (*vars(tasks.pairs).values(), *vars(tasks.retrieval).values()):
-        digest.update(np.ascontiguousarray(rows).data)
-    return digest.hexdigest()[:24]
+        lists.update(np.ascontiguousarray(rows).data)
+    about = {
+        "source": source,
+        "settings": asdict(settings),
+        "tasks": [tasks.names, tasks.counts, tasks.facts()],
+        "lists": lists.hexdigest(),
+    }
+    return Cache("scores", folder).json(about, compute)
 
 
 @dataclass(frozen=True)
@@ -157,7 +137,7 @@ class Source:
     """Descriptors of a set by strip, and what tells them from all others."""
 
     lookup: Lookup
-    identity: str
+    digest: str
 
 
 def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
@@ -169,20 +149,20 @@ def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
         hpatches: the set.
         store: of predictions.
     """
-    data, sequences = fingerprint(hpatches.folder), hpatches.sequences
+    data, sequences = data_digest(hpatches.folder).sha256, hpatches.sequences
     folder = as_path(spec)
     if spec not in descriptors.names() and folder.is_dir():
         files = CsvFolder(folder)
         return Source(
             lambda name, tag: files.get(name, tag, sequences[name].count),
-            f"csv {fingerprint(folder)} of {data}",
+            f"csv {data_digest(folder).sha256} of {data}",
         )
     if spec.endswith("/"):
         raise HardnetError(f"there is no folder {spec} of descriptors, SEQUENCE/ref.csv ...")
     predictions = store.open(descriptors.load(spec), data)
     return Source(
         lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
-        f"{predictions.folder.parent.name} of {data}",
+        predictions.folder.name,
     )
 
 

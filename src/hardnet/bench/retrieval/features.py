@@ -1,18 +1,17 @@
-"""Features of the benchmark's photographs on disk: described once, read ever after.
+"""Features of the benchmark's photographs, and words trained on them: made once, then read.
 
-``<store>/<settings and descriptor>/<photo>.npz``. Every file is whole or not there, so a run that
-is killed goes on where it was. All descriptors describe exactly the same frames: a photo is read
-and its keypoints are found once for all descriptors that lack it.
+Both are in the cache, so a run that is killed continues where it was. All descriptors describe
+exactly the same frames: a photo is read and its keypoints are found once for all descriptors that
+lack it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,10 @@ from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.interop import npz
+from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import kmeans, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.storage import replacing
+from hardnet.storage import Cache
 from hardnet.threads import usable_cores
 
 Progress = Callable[[str, int, int], None]
@@ -39,7 +39,7 @@ class Extraction:
 
     Attributes:
         detector: name.
-        keypoints: at most so many per photo, the strongest.
+        keypoints: most per photo, the strongest are kept.
         upright: no frame is turned.
     """
 
@@ -52,18 +52,23 @@ class FeatureStore:
     """The features of photographs by several descriptors.
 
     Args:
-        folder: of the store; made if it is missing.
+        folder: of the cache; the user's by default.
         descriptors: label -> descriptor.
         extraction: how keypoints are found.
     """
 
     def __init__(
-        self, folder: Path, descriptors: Mapping[str, Descriptor], extraction: Extraction
+        self, folder: Path | None, descriptors: Mapping[str, Descriptor], extraction: Extraction
     ) -> None:
         self._descriptors = dict(descriptors)
         self._extraction = extraction
-        self._folders = {
-            label: folder / _key(extraction, descriptor)
+        self._cache = Cache("features", folder)
+        found_by = asdict(extraction) | {
+            "weights": detectors.weights(extraction.detector),
+            "versions": versions(PIPELINE),
+        }
+        self._about = {
+            label: found_by | {"descriptor": descriptor_digest(descriptor)}
             for label, descriptor in descriptors.items()
         }
 
@@ -100,48 +105,46 @@ class FeatureStore:
                         unreadable[photo.name] = str(each)
                     else:
                         for label in labels:
-                            self._write(photo, label, each)
+                            self._get(photo, label, each)
                     done += 1
                     progress("describing", done, len(photos))
         return unreadable
 
-    def key(self, label: str) -> str:
-        """Changes with the descriptor and with how keypoints are found."""
-        return self._folders[label].name
-
     def read(self, photo: Photo, label: str) -> Features:
         """The features of one photo by one descriptor."""
-        return npz.read_features(self._file(photo, label))
+        return self._get(photo, label, None)
 
     def read_all(self, photos: Sequence[Photo], label: str) -> Iterator[tuple[str, Features]]:
         """Names and features of photos."""
         for photo in photos:
             yield photo.name, self.read(photo, label)
 
-    def _file(self, photo: Photo, label: str) -> Path:
-        return self._folders[label] / f"{photo.key()}{npz.SUFFIX}"
+    def about(self, photos: Sequence[Photo], label: str) -> dict[str, Any]:
+        """All that the features of photos depend on, as JSON values."""
+        return self._about[label] | {"photos": [photo.about() for photo in photos]}
 
     def _missing(self, photo: Photo) -> list[str]:
-        return [label for label in self._descriptors if not self._file(photo, label).exists()]
+        return [
+            label
+            for label in self._descriptors
+            if not self._cache.path(self.about([photo], label), npz.SUFFIX).exists()
+        ]
 
-    def _write(self, photo: Photo, label: str, found: Found) -> None:
-        features = replace(describe(found, self._descriptors[label]), pixels=None)
-        path = self._file(photo, label)
-        try:
-            npz.write_features(path, features)
-        except OSError as error:
-            raise HardnetError(
-                f"{path} cannot be written: {error.strerror}; see --store"
-            ) from error
+    def _get(self, photo: Photo, label: str, found: Found | None) -> Features:
+        def make() -> Features:
+            again = found
+            if again is None:  # the file is damaged
+                detect = detectors.load(self._extraction.detector)
+                wanted = self._extraction.keypoints, self._extraction.upright
+                again = find(prepare(photo.pixels(), None), detect, *wanted)
+            return replace(describe(again, self._descriptors[label]), pixels=None)
 
-
-def _key(extraction: Extraction, descriptor: Descriptor) -> str:
-    content = json.dumps(asdict(extraction) | {"descriptor": descriptor_digest(descriptor)})
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+        about = self.about([photo], label)
+        return self._cache.get(about, make, npz.write_features, npz.read_features, npz.SUFFIX)
 
 
 PER_WORD = 64
-"""At most so many descriptors train each word; more change little."""
+"""At most this many descriptors train each word; more change little."""
 KEYPOINTS = 1000
 """Per photo of the vocabulary, if the collection's photos have fewer: words need many examples."""
 
@@ -152,7 +155,7 @@ def for_words(extraction: Extraction) -> Extraction:
 
 
 def trained_words(
-    folder: Path,
+    folder: Path | None,
     store: FeatureStore,
     photos: Sequence[Photo],
     label: str,
@@ -163,7 +166,7 @@ def trained_words(
     """The vocabulary of one descriptor, read if it was trained before.
 
     Args:
-        folder: where vocabularies are kept.
+        folder: of the cache; the user's by default.
         store: has the features of the photos.
         photos: what it is trained on.
         label: of the descriptor.
@@ -171,28 +174,24 @@ def trained_words(
         seed: of the sample and the training.
         progress: told how far it is.
     """
-    key = json.dumps([store.key(label), [photo.key() for photo in photos], words, seed, _sources()])
-    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
-    if path.exists():
-        return vocabulary.load(path)
-    rows, name = _sample(store, photos, label, words * PER_WORD, seed)
-    if len(rows) < words:
-        raise HardnetError(
-            f"{len(rows)} features cannot train {words} words: give more --vocabulary-images, or "
-            "fewer --words"
+
+    def train() -> Vocabulary:
+        rows, name = _sample(store, photos, label, words * PER_WORD, seed)
+        if len(rows) < words:
+            raise HardnetError(
+                f"{len(rows)} features cannot train {words} words: give more --vocabulary-images, "
+                "or fewer --words"
+            )
+        provenance = {"photos": len(photos), "features": len(rows), "seed": seed}
+        return kmeans.train(
+            rows, words, descriptor=name, seed=seed, progress=progress, provenance=provenance
         )
-    trained = kmeans.train(
-        rows,
-        words,
-        descriptor=name,
-        seed=seed,
-        progress=progress,
-        provenance={"photos": len(photos), "features": len(rows), "seed": seed},
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        vocabulary.save(trained, part)
-    return trained
+
+    def save(path: Path, trained: Vocabulary) -> None:
+        vocabulary.save(trained, path)
+
+    about = store.about(photos, label) | {"words": words, "seed": seed}
+    return Cache("words", folder).get(about, train, save, vocabulary.load, ".safetensors")
 
 
 def _sample(
@@ -209,11 +208,3 @@ def _sample(
     rows = np.concatenate(parts)
     chosen = np.random.default_rng(seed).permutation(len(rows))[:most]
     return rows[np.sort(chosen)], name
-
-
-def _sources() -> str:
-    """Changes with the code that trains: an old vocabulary must not pass for a new one."""
-    digest = hashlib.sha256()
-    for module in (kmeans, vocabulary):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    return digest.hexdigest()[:16]

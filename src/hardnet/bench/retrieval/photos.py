@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,8 +15,8 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, read_image, to_grey
-from hardnet.interop.entry import state_of
 from hardnet.interop.image_names import named_images
+from hardnet.storage import files_state
 
 GRID = 2
 """A distractor photograph gives its middle, and the middles of GRID x GRID equal parts of it."""
@@ -64,15 +65,14 @@ class Photo:
             grey = np.asarray(cv2.resize(grey, self.shrunk, interpolation=cv2.INTER_AREA))
         return resized(grey, self.longer_side)
 
-    def key(self) -> str:
+    def about(self) -> list[Any]:
         """Changes with the file and with what is done to it, not with the name."""
-        content = f"{self.path.resolve()} {sorted(state_of(self.path).items())} "
-        content += f"{self.window} {self.shrunk} {self.longer_side}"
-        return hashlib.sha256(content.encode()).hexdigest()[:24]
+        path = self.path.resolve()
+        return [str(path), files_state([path]), self.window, self.shrunk, self.longer_side]
 
 
 def resized(pixels: Pixels, longer_side: int | None) -> Pixels:
-    """A picture whose longer side has so many pixels: area averages down, cubic splines up."""
+    """A picture with a longer side of that many pixels: area averages down, cubic splines up."""
     height, width = pixels.shape[:2]
     if longer_side is None or max(height, width) == longer_side:
         return pixels

@@ -85,7 +85,7 @@ def compare(
     settings: Settings,
     vocabulary_photos: Sequence[Photo],
     distractors: Sequence[Photo],
-    store: Path,
+    store: Path | None,
     work: Path,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
@@ -97,7 +97,7 @@ def compare(
         settings: how.
         vocabulary_photos: other photographs, to train the words on.
         distractors: photographs that no query should find, in the order in which they come.
-        store: folder of features and vocabularies, kept for the next run.
+        store: folder of the cache of features and words; the user's by default.
         work: an empty folder for the indexes.
         progress: called with (what, done, total).
 
@@ -107,8 +107,8 @@ def compare(
         ``judge`` gives (the scores of single queries without distractors only), ``milliseconds``
         per query (median, without extraction), ``features`` per query.
     """
-    features = FeatureStore(store / "features", descriptors, settings.extraction)
-    examples = FeatureStore(store / "features", descriptors, for_words(settings.extraction))
+    features = FeatureStore(store, descriptors, settings.extraction)
+    examples = FeatureStore(store, descriptors, for_words(settings.extraction))
     photos = {
         name: Photo(name, collection.file_of(name), longer_side=settings.longer_side)
         for name in [*collection.images, *collection.queries_only]
@@ -126,7 +126,7 @@ def compare(
     for label in descriptors:
         told = partial(_within, progress, label)
         words = trained_words(
-            store / "words",
+            store,
             examples,
             vocabulary_photos,
             label,

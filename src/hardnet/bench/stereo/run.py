@@ -1,13 +1,15 @@
-"""Run the stereo benchmark: every detector, pair and descriptor once."""
+"""Run the stereo benchmark: every detector, pair and descriptor once.
+
+Every measurement is kept in the cache, so that a run that was interrupted continues where it was.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,13 +18,13 @@ from hardnet import detectors
 from hardnet.bench.stereo.measure import measure
 from hardnet.bench.stereo.sets import OpenSet
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.digest import descriptor_digest, file_digest
+from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.matching.matches import MODS, Strategy
-from hardnet.patchsets.cache import user_cache
 from hardnet.patchsets.image_pairs import ImagePair
-from hardnet.provenance import versions
+from hardnet.provenance import PIPELINE, versions
+from hardnet.storage import Cache, file_digest
 
 if TYPE_CHECKING:
     from hardnet.detectors import Detector
@@ -108,28 +110,35 @@ def compare(
         and the fields of a Measurement.
     """
     opened = list(sets)
+    kept = Cache("stereo", store)
+    digests = {label: descriptor_digest(each) for label, each in descriptors.items()}
     rows = []
     for name in detector_names:
-        shown = label_of(name)
         images = Images(detectors.load(name), protocol)
-        about = {"detector": name, "weights": _weights(name)} | protocol.settings()
-        kept = {label: KeptRows(store, d, about) for label, d in descriptors.items()}
+        about = {
+            "detector": [name.partition(":")[0], *detectors.weights(name)],
+            "protocol": protocol.settings(),
+            "versions": versions(PIPELINE),
+        }
         for each in opened:
             for pair in each.pairs:
                 for label, descriptor in descriptors.items():
-                    found = kept[label].get(pair)
-                    if found is None:
-                        a = images.described(pair.first, label, descriptor)
-                        b = images.described(pair.second, label, descriptor)
-                        matches = hardnet.match(
-                            a, b, model=protocol.geometry_of(pair), strategy=protocol.strategy
-                        )
-                        found = asdict(measure(matches, pair))
-                        kept[label].put(pair, found)
+                    of_pair = {"pair": pair_digest(pair), "descriptor": digests[label]}
+                    found = kept.json(
+                        about | of_pair, partial(_measure, images, pair, label, descriptor)
+                    )
                     where = {"set": each.name, "pair": pair.name, "truth": pair.truth}
-                    rows.append(where | {"detector": shown, "descriptor": label} | found)
+                    who = {"detector": label_of(name), "descriptor": label}
+                    rows.append(where | who | found)
                     advance()
     return rows
+
+
+def _measure(images: Images, pair: ImagePair, label: str, descriptor: Descriptor) -> dict[str, Any]:
+    a, b = (images.described(path, label, descriptor) for path in (pair.first, pair.second))
+    protocol = images.protocol
+    matches = hardnet.match(a, b, model=protocol.geometry_of(pair), strategy=protocol.strategy)
+    return asdict(measure(matches, pair))
 
 
 def label_of(detector: str) -> str:
@@ -138,25 +147,19 @@ def label_of(detector: str) -> str:
     return f"{kind}:{','.join(Path(file).name for file in files.split(','))}" if files else kind
 
 
-def _weights(detector: str) -> list[str]:
-    """Digests of the weights files that a detector's name mentions."""
-    files = detector.partition(":")[2]
-    return [file_digest(file) for file in files.split(",")] if files else []
-
-
 class Images:
     """The last images that were looked at: detected and cut once, the same for all descriptors."""
 
     def __init__(self, detector: Detector, protocol: Protocol) -> None:
         self._detector = detector
-        self._protocol = protocol
+        self.protocol = protocol
         self._found: OrderedDict[Path, tuple[Found, dict[str, Features]]] = OrderedDict()
 
     def described(self, path: Path, label: str, descriptor: Descriptor) -> Features:
         """The features of an image by one descriptor."""
         if path not in self._found:
-            prepared = prepare(path, self._protocol.max_size)
-            wanted = self._protocol.keypoints, self._protocol.upright
+            prepared = prepare(path, self.protocol.max_size)
+            wanted = self.protocol.keypoints, self.protocol.upright
             self._found[path] = find(prepared, self._detector, *wanted), {}
             while len(self._found) > _IMAGES:
                 self._found.popitem(last=False)
@@ -167,97 +170,19 @@ class Images:
         return by_label[label]
 
 
-_LIBRARIES = (
-    "hardnet",
-    "numpy",
-    "opencv-python-headless",
-    "opencv-contrib-python-headless",
-    "pydegensac",
-)
-
-
-class KeptRows:
-    """The measurements of one descriptor with one detector and protocol.
-
-    Args:
-        folder: of the store.
-        descriptor: what describes.
-        about: the detector and the protocol, as JSON values.
-    """
-
-    def __init__(self, folder: Path | None, descriptor: Descriptor, about: Mapping[str, Any]):
-        facts = dict(about) | {
-            "descriptor": descriptor_digest(descriptor),
-            "versions": versions(_LIBRARIES),
-        }
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        store = folder if folder is not None else user_cache() / "predictions"
-        self.path = store / "stereo" / f"{digest[:24]}.jsonl"
-        self._rows = _read(self.path)
-
-    def get(self, pair: ImagePair) -> dict[str, Any] | None:
-        """The measurement of a pair, or None."""
-        return self._rows.get(pair_digest(pair))
-
-    def put(self, pair: ImagePair, measurement: dict[str, Any]) -> None:
-        """Keep the measurement of a pair."""
-        key = pair_digest(pair)
-        self._rows[key] = measurement
-        line = json.dumps({"pair": key, "measurement": measurement}) + "\n"
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as file:
-                file.seek(0, 2)
-                if file.tell():
-                    file.seek(-1, 2)
-                    if file.read(1) != b"\n":  # the last line was cut short: do not continue it
-                        line = "\n" + line
-                file.write(line.encode())
-        except OSError as error:
-            raise HardnetError(
-                f"the store {self.path.parent} cannot be written ({error.strerror}): "
-                "choose another with --store"
-            ) from error
-
-
 def pair_digest(pair: ImagePair) -> str:
     """Which pair it is, by the content of its images and its ground truth."""
-    return _digest(pair.first, pair.second, *_truth_bytes(pair))
-
-
-def _truth_bytes(pair: ImagePair) -> tuple[bytes, bytes]:
-    both = (pair.homography, pair.correspondences)
-    first, second = (b"" if array is None else array.tobytes() for array in both)
-    return first, second
+    digest = hashlib.sha256()
+    for image in (pair.first, pair.second):
+        digest.update(_image_digest(image).encode())
+    for truth in (pair.homography, pair.correspondences):
+        digest.update(b"|" if truth is None else truth.tobytes() + b"|")
+    return digest.hexdigest()
 
 
 @cache
-def _digest(first: Path, second: Path, homography: bytes, correspondences: bytes) -> str:
-    digest = hashlib.sha256()
-    for image in (first, second):
-        try:
-            digest.update(file_digest(image).encode())
-        except OSError as error:
-            raise HardnetError(f"{image} cannot be read: {error.strerror}") from error
-    digest.update(homography + b"|" + correspondences)
-    return digest.hexdigest()[:24]
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+def _image_digest(path: Path) -> str:
     try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return rows
+        return file_digest(path)
     except OSError as error:
-        raise HardnetError(
-            f"the store {path.parent} cannot be read ({error.strerror}): "
-            "choose another with --store"
-        ) from error
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-            rows[entry["pair"]] = entry["measurement"]
-        except (ValueError, KeyError, TypeError):
-            continue
-    return rows
+        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.cache import set_name
 from hardnet.patchsets.image_pairs import PAIR_LIST, ImagePair, find_pairs
-from hardnet.storage import as_path
+from hardnet.storage import as_path, folder_name
 
 _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
 
@@ -149,7 +148,7 @@ def open_set(spec: str) -> OpenSet:
     else:
         folder, known = Path(path), by_name(label)
     _, pairs = find_pairs(folder)
-    return OpenSet(known.name if known else set_name(folder), folder, known, tuple(pairs))
+    return OpenSet(known.name if known else folder_name(folder), folder, known, tuple(pairs))
 
 
 def open_sets(specs: Sequence[str]) -> list[OpenSet]:
@@ -172,7 +171,7 @@ def by_name(name: str) -> StereoSet:
 
 def by_folder(folder: Path) -> StereoSet | None:
     """The set that a folder of this name holds; None if the name says nothing."""
-    name = set_name(folder).lower()
+    name = folder_name(folder).lower()
     return next((known for known in SETS if name in known.folders), None)
 
 

@@ -17,11 +17,10 @@ from typing import Any
 
 from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.digest import file_digest
 from hardnet.detectors import Detector, affine
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.manifest import MANIFEST
-from hardnet.storage import replacing
+from hardnet.storage import file_digest, replacing
 
 KEYPOINTS = 1024
 """Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""
@@ -116,10 +115,9 @@ def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
 
 def identity(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
     """Which weights are behind the names: they must stay the same as long as the index lives."""
-    files = settings.detector.partition(":")[2].split(",")
     return {
         "weights": getattr(descriptor, "weights", None),
-        "detector_weights": [file_digest(file) for file in files if Path(file).is_file()],
+        "detector_weights": detectors.weights(settings.detector),
     }
 
 

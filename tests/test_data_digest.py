@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.fingerprint import fingerprint, fingerprint_files
+from hardnet.provenance import data_digest
 
 OLD = 10**18
 
@@ -36,88 +36,90 @@ def digest(text: str) -> str:
 def test_it_is_the_digest_of_names_and_digests_in_order(folder: Path) -> None:
     rows = [("a.txt", "two"), ("b/cache/x", "counts"), ("b/ref.png", "one")]
     text = "".join(f"{name}\0{digest(content)}\0" for name, content in rows)
-    assert fingerprint(folder) == digest(text)
-    assert fingerprint_files(folder).files == 3
+    assert data_digest(folder).sha256 == digest(text)
+    assert data_digest(folder).files == 3
 
 
 def test_a_copy_elsewhere_is_the_same_and_a_change_is_not(folder: Path, tmp_path: Path) -> None:
-    before = fingerprint(folder)
+    before = data_digest(folder).sha256
     shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("fingerprint.json"))
-    assert fingerprint(tmp_path / "copy") == before
+    assert data_digest(tmp_path / "copy").sha256 == before
     write(tmp_path / "copy" / "a.txt", "owt", OLD + 1)
-    assert fingerprint(tmp_path / "copy") != before
+    assert data_digest(tmp_path / "copy").sha256 != before
     write(tmp_path / "copy" / "a.txt", "two", OLD + 2)
-    assert fingerprint(tmp_path / "copy") == before
+    assert data_digest(tmp_path / "copy").sha256 == before
     os.rename(tmp_path / "copy" / "a.txt", tmp_path / "copy" / "c.txt")
-    assert fingerprint(tmp_path / "copy") != before
+    assert data_digest(tmp_path / "copy").sha256 != before
 
 
 def test_the_cache_and_unfinished_files_do_not_count(folder: Path) -> None:
-    before = fingerprint(folder)
+    before = data_digest(folder).sha256
     write(folder / "cache" / "patches.npy", "derived")
     write(folder / "b" / "x.part", "half")
     write(folder / "c.part" / "y", "half")
-    assert fingerprint(folder) == before
+    assert data_digest(folder).sha256 == before
 
 
 def test_linked_folders_count(folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "elsewhere" / "ref.png", "three")
-    before = fingerprint(folder)
+    before = data_digest(folder).sha256
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
-    assert fingerprint(folder) != before
-    assert fingerprint_files(folder).files == 4
+    assert data_digest(folder).sha256 != before
+    assert data_digest(folder).files == 4
 
 
 def test_the_second_call_reads_no_content(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
-    before = fingerprint(folder)
+    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+    before = data_digest(folder).sha256
 
     def refuse(*_: object) -> None:
         raise AssertionError("hashed again")
 
     monkeypatch.setattr(hashlib, "file_digest", refuse)
-    assert fingerprint(folder) == before
+    assert data_digest(folder).sha256 == before
     write(folder / "a.txt", "owt", OLD + 1)
     with pytest.raises(AssertionError, match="hashed again"):
-        fingerprint(folder)
+        data_digest(folder)
 
 
 def test_a_file_changed_within_one_tick_is_seen(folder: Path) -> None:
     file = folder / "a.txt"
     file.write_text("two")
     tick = file.stat().st_mtime_ns
-    before = fingerprint(folder)
+    before = data_digest(folder).sha256
     write(file, "owt", tick)
-    assert fingerprint(folder) != before
+    assert data_digest(folder).sha256 != before
 
 
 def test_one_file_is_remembered_in_the_users_cache(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
-    print_ = fingerprint_files(folder / "a.txt")
-    assert print_.files == 1
-    assert print_.sha256 == digest(f"a.txt\0{digest('two')}\0")
-    assert len(list((tmp_path / "user" / "sets").glob("a.txt-*/fingerprint.json"))) == 1
+    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+    found = data_digest(folder / "a.txt")
+    assert found.files == 1
+    assert found.sha256 == digest(f"a.txt\0{digest('two')}\0")
+    assert len(list((tmp_path / "user" / "digests").glob("a.txt-*.json"))) == 1
 
 
-def test_a_damaged_memo_is_written_anew(folder: Path) -> None:
-    before = fingerprint(folder)
-    (folder / "cache" / "fingerprint.json").write_text("{")
-    assert fingerprint(folder) == before
+def test_a_damaged_memo_is_written_again(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+    before = data_digest(folder).sha256
+    [memo] = (tmp_path / "user" / "digests").iterdir()
+    memo.write_text("{")
+    assert data_digest(folder).sha256 == before
 
 
 def test_nothing_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="does not exist"):
-        fingerprint(tmp_path / "absent")
+        data_digest(tmp_path / "absent")
 
 
 def test_a_change_that_keeps_size_and_date_is_noticed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a repaired file is copied over a broken one with its date kept."""
-    monkeypatch.setattr("hardnet.patchsets.fingerprint.SETTLED", -1)
-    before = fingerprint(folder)
-    assert fingerprint(folder) == before
+    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+    before = data_digest(folder).sha256
+    assert data_digest(folder).sha256 == before
     write(folder / "a.txt", "owt")
-    assert fingerprint(folder) != before
+    assert data_digest(folder).sha256 != before
