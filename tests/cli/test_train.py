@@ -192,6 +192,45 @@ def _is_match(line: str) -> bool:
     return words[1] == words[4]
 
 
+def test_minutes_plan_the_pairs_and_nothing_else(place: Path) -> None:
+    started = time.perf_counter()
+    done = run(place, "--minutes", "0.4", "-o", "timed")
+    seconds = time.perf_counter() - started
+    assert done.returncode == 0, done.stderr
+    pairs = read_recipe(place / "timed" / "recipe.yaml", []).pairs
+    assert pairs % 8 == 0
+    assert pairs > 8 * 10
+    assert f"{pairs} pairs, {pairs // 8} steps".encode() in done.stderr
+    assert 6 < seconds < 120  # 24 s are asked for; the machine may have other work
+    again = run(place, "--set", f"pairs={pairs}", "-o", "counted")
+    assert again.returncode == 0, again.stderr
+    one, other = (load_file(place / x / "hardnet.safetensors") for x in ("timed", "counted"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    # A resumed run keeps its plan.
+    assert run(place, "--minutes", "5", "--resume", "-o", "timed").returncode == 0
+    assert read_recipe(place / "timed" / "recipe.yaml", []).pairs == pairs
+    refused = run(place, "--minutes", "0.4", "-o", "timed")
+    assert refused.returncode == 1
+    assert b"continue it with --resume" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--minutes", "0"], "--minutes must be positive, got 0"),
+        (["--minutes", "0.001"], "0.001 minutes are too short"),
+        (["--minutes", "5", "--set", "pairs=100"], "leave out --set pairs"),
+        (["--minutes", "5", "--set", "sampling=classical"], "cannot plan for sampling=classical"),
+        (["--minutes", "5", "--set", "devices=2"], "cannot plan for several devices"),
+    ],
+)
+def test_minutes_that_cannot_be(place: Path, words: list[str], message: str) -> None:
+    done = run(place, *words)
+    assert done.returncode == 1
+    assert message in " ".join(done.stderr.decode().split())
+    assert not (place / "runs").exists()
+
+
 def test_patches_have_the_side_of_the_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NETS["hardtfeat"], "patch_size", 64)
     changes = ["net=hardtfeat", f"data=[{place / 'set'}]", f"validation={place / 'set'}"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +47,13 @@ def train(
             help="Continue from the last checkpoint, to the same bits as one run.",
         ),
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Train for about this long: measures the speed and sets the recipe's pairs, so "
+            "that the learning rate reaches zero by then."
+        ),
+    ] = None,
     threads: Annotated[
         int, typer.Option(help="CPU threads of each process; 0 shares all cores.")
     ] = 0,
@@ -54,6 +63,10 @@ def train(
     One GPU or CPU:
 
         hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --set pairs=2000000
+
+    As many pairs as an hour allows:
+
+        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --minutes 60
 
     Several GPUs of one machine, negatives from the batch of all of them:
 
@@ -83,12 +96,15 @@ def train(
     console = Console(stderr=True, quiet=rank() > 0)
     try:
         settings = read_recipe(recipe, set_ or [])
+        if minutes is not None:
+            several = settings.devices * settings.nodes > 1 or processes_exist()
+            _check_minutes(minutes, settings, set_ or [], several)
         if settings.devices * settings.nodes > 1 and not processes_exist():
             _train_by_processes(settings, folder, resume, console)
             return
         if "LOCAL_RANK" in os.environ:
             end_with_parent()
-        _train(settings, folder, resume, console)
+        _train(settings, folder, resume, console, minutes)
     except LostProcessError as error:
         if _OUR_PROCESSES not in os.environ:
             raise
@@ -128,10 +144,47 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
 
 
-def _train(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
+def _check_minutes(minutes: float, settings: Recipe, set_: list[str], several: bool) -> None:
+    if not 0 < minutes < math.inf:
+        raise HardnetError(f"--minutes must be positive, got {minutes:g}")
+    if any(override.startswith("pairs=") for override in set_):
+        raise HardnetError("--minutes sets the pairs of the run: leave out --set pairs")
+    if settings.sampling == "classical" or several:
+        what = "several devices" if several else "sampling=classical, which mines in between"
+        raise HardnetError(f"--minutes cannot plan for {what}: use --set pairs=NUMBER")
+
+
+def _planned(
+    settings: Recipe,
+    train_set: PatchSet,
+    folder: Path,
+    resume: bool,
+    minutes: float,
+    console: Console,
+) -> Recipe:
+    """The recipe with the pairs for that time; a resumed run keeps those it was begun with."""
+    from hardnet.learn.checkpoint import CHECKPOINT
+    from hardnet.learn.recipe import read_recipe
+    from hardnet.learn.run_folder import RECIPE
+    from hardnet.learn.trainer import plan_pairs
+
+    if resume and (folder / RECIPE).exists():
+        return replace(settings, pairs=read_recipe(folder / RECIPE, []).pairs)
+    if (folder / CHECKPOINT).exists():
+        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+    pairs = plan_pairs(settings, train_set, minutes, _validation(settings))
+    console.print(f"{minutes:g} minutes: {pairs} pairs, {pairs // settings.batch} steps")
+    return replace(settings, pairs=pairs)
+
+
+def _train(
+    settings: Recipe, folder: Path, resume: bool, console: Console, minutes: float | None
+) -> None:
     from hardnet.learn.trainer import Trainer
 
     train_set = _open(settings, console)
+    if minutes is not None:
+        settings = _planned(settings, train_set, folder, resume, minutes, console)
     trainer = Trainer(settings, train_set, folder, _validation(settings), resume)
     with training_bar(console) as bar:
         task = bar.add_task(

@@ -8,10 +8,11 @@ the optimizer, and a run that was killed and resumed ends with the same bits as 
 from __future__ import annotations
 
 import copy
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import Patches, PatchSet
 
 Describe = Callable[[Patches], NDArray[np.float32]]
+
+TRIAL = 20.0
+"""Seconds of training that a plan is measured by, or four steps if they take longer."""
 
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
@@ -293,6 +297,54 @@ class Trainer:
         write_state(self.folder, state)
         if self._epochs is not None:
             self._epochs.saved(self.step)
+
+
+def plan_pairs(
+    recipe: Recipe,
+    train_set: PatchSet,
+    minutes: float,
+    validate: Callable[[Describe], float] | None = None,
+) -> int:
+    """How many pairs this machine trains on in ``minutes``, measured by a few steps of a trial.
+
+    The plan is a number of pairs, not a deadline: a run with it is a function of the recipe as any
+    other, and takes longer or shorter than ``minutes`` if the machine changes its speed.
+
+    Args:
+        recipe: the settings; its ``pairs`` do not matter.
+        train_set: as of :class:`Trainer`.
+        minutes: for the trial, the steps and the validations.
+        validate: as of :class:`Trainer`; its time is measured too.
+
+    Returns:
+        A multiple of the batch.
+    """
+    begun = time.perf_counter()
+    seconds: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        # No folder has this name, so the sets are not read for their fingerprint.
+        trial = Trainer(replace(recipe, data=["trial"], average=0.0), train_set, Path(folder))
+        while len(seconds) < 4 or (len(seconds) < 30 and time.perf_counter() - begun < TRIAL):
+            started = time.perf_counter()
+            trial._train_step(trial.batches(len(seconds)))
+            seconds.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        if validate is not None:
+            validate(trial.describe)
+        validation = time.perf_counter() - started
+        trial._lock.release()
+    step = float(np.median(seconds[1:]))  # the first one allocates
+    if recipe.validate_every:
+        step += validation / recipe.validate_every
+    left = 60 * minutes - validation - (time.perf_counter() - begun)
+    # The statistics of an averaged network cost about a third of as many steps: forward passes.
+    steps = int(left / step) - (STATISTICS_BATCHES // 3 if recipe.average else 0)
+    if steps < 1:
+        raise HardnetError(
+            f"{minutes:g} minutes are too short: the trial has used them, at {step:.1f} s a step; "
+            "give more, or use a smaller batch"
+        )
+    return steps * recipe.batch
 
 
 class Average:
