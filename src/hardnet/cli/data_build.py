@@ -111,6 +111,16 @@ def detections(
     light: Annotated[
         float, typer.Option(min=0, max=2, help="Strength of the changes of light.")
     ] = 1.0,
+    still: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the views in which only the light changes."),
+    ] = 0.25,
+    turned: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the views turned by any angle.")
+    ] = 0.2,
+    level: Annotated[
+        float, typer.Option(min=0, max=90, help="Most degrees by which other views are turned.")
+    ] = 15.0,
     carried: Annotated[
         float,
         typer.Option(min=0, max=1, help="Share of the undetected frames that is carried over."),
@@ -132,6 +142,9 @@ def detections(
         max_size=max_size,
         keypoints=keypoints,
         light=light,
+        still=still,
+        turned=turned,
+        level=level,
         carried=carried,
         pairs=pairs,
         seed=seed,

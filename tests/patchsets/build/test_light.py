@@ -43,7 +43,7 @@ def test_a_change_keeps_shape_and_range_and_does_something(name: str, photo: np.
         assert out.max() <= 1
         assert np.array_equal(out, CHANGES[name](photo, rng(seed), 1.0))
         differences.append(np.abs(out - photo).mean())
-    assert np.mean(differences) > 0.03
+    assert np.mean(differences) > 0.015
     assert np.array_equal(photo, before)
 
 
@@ -106,6 +106,32 @@ def test_relighting_can_reverse_areas_and_keeps_texture() -> None:
             correlation = np.corrcoef(out[20:100], np.sin(x[20:100] * 1.5))[0, 1]
             assert correlation > 0.9
     assert 2 <= reversed_ <= 20
+
+
+def test_raking_light_brightens_one_side_of_a_bump() -> None:
+    """A round bump: what faces the light gains what the other side loses."""
+    y, x = np.mgrid[-30:31, -30:31]
+    bump = np.exp(-(x**2 + y**2) / 200) * 0.4 + 0.2
+    image = np.repeat(bump[:, :, None], 3, 2).astype(np.float32)
+    directions = []
+    for seed in range(12):
+        change = np.log(light.rake(image, rng(seed), 1.0)[..., 0] / image[..., 0])
+        change = change[10:51, 10:51]
+        assert np.allclose(change, -change[::-1, ::-1], atol=0.02)
+        centre = np.array([(change * x[10:51, 10:51]).sum(), (change * y[10:51, 10:51]).sum()])
+        directions.append(centre / np.linalg.norm(centre))
+    assert np.linalg.norm(np.mean(directions, 0)) < 0.7  # from all sides
+
+
+def test_windows_shine_where_it_was_darker_than_around() -> None:
+    image = np.full((80, 80, 3), 0.6, np.float32)
+    image[30:40, 30:40] = 0.3
+    gained = np.stack([light.lit_windows(image, rng(s), 1.0) - image for s in range(20)])
+    assert (gained >= -1e-6).all()
+    assert gained[:, 32:38, 32:38].max() > 0.2
+    assert gained[:, :10].max() < 0.05
+    inside = gained[:, 32:38, 32:38].mean((1, 2))
+    assert (inside[:, 0] >= inside[:, 2]).all()  # warm light
 
 
 def test_shadows_only_darken_and_leave_some_light() -> None:

@@ -47,8 +47,6 @@ from hardnet.patchsets.build.views import (
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 """Detector, and whether patch-up is image-up; each kind gives points of its own."""
-UPRIGHT_TURN = 15.0
-"""Degrees that a camera held upright is turned by at most."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class DetectionSettings:
         keypoints: detected of each kind in each view.
         still: share of the views in which only the light changes.
         turned: share of the views turned by any angle; upright frames are not used there.
+        level: most degrees by which the other views are turned, as cameras held upright are.
         light: strength of the changed light in three quarters of the views; the others have the
             gentle changes of :func:`random_light_and_sensor`.
         carried: share of the keypoints not found again in a view for which the photo's own frame
@@ -82,6 +81,7 @@ class DetectionSettings:
     keypoints: int = 1000
     still: float = 0.25
     turned: float = 0.2
+    level: float = 15.0
     light: float = 1.0
     carried: float = 0.1
     shift: float = 0.25
@@ -217,7 +217,7 @@ def _random_move(
     if kind < settings.still:
         return np.eye(3), False
     turned = kind < settings.still + settings.turned
-    return random_homography(width, height, rng, 180.0 if turned else UPRIGHT_TURN), turned
+    return random_homography(width, height, rng, 180.0 if turned else settings.level), turned
 
 
 def _random_picture(

@@ -142,16 +142,56 @@ def night(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Imag
     return _shine(image, _full_size(light, image))
 
 
+def rake(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
+    """Light from another side: slopes that face it become brighter, those behind darker.
+
+    The relief is not known; log-luminance, smoothed at a random scale, stands for it. That is wrong
+    for paint and about right for stone, plaster, leaves and everything else that has a shape.
+    """
+    relief = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
+    relief = cv2.GaussianBlur(relief, (0, 0), 2 ** rng.uniform(0, 2.5))
+    angle = rng.uniform(0, 2 * np.pi)
+    slope = np.cos(angle) * np.gradient(relief, axis=1) + np.sin(angle) * np.gradient(
+        relief, axis=0
+    )
+    facing = np.tanh(slope / (2 * slope.std() + 1e-6))
+    shade = np.exp(strength * rng.uniform(0.3, 1.0) * facing).astype(np.float32)
+    return _in_range(image * shade[:, :, None])
+
+
+def lit_windows(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
+    """Some of what is darker than its surroundings shines, as windows do in the evening."""
+    height, width = image.shape[:2]
+    bright = np.asarray(image @ LUMINANCE, np.float32)
+    side = 2 * max(int(max(height, width) * 10 ** rng.uniform(-2, -1.2)), 2) + 1
+    darker = cv2.blur(bright, (side, side)) - bright
+    window = np.clip(darker / (darker.std() + 1e-6) - 0.5, 0, 1)
+    cells = rng.uniform(-1, 1, (int(rng.integers(3, 12)), int(rng.integers(3, 12))))
+    where = np.clip(2 * cv2.resize(cells.astype(np.float32), (width, height)), 0, 1)
+    glow = strength * rng.uniform(0.3, 0.9) * (window * where)[:, :, None]
+    return _in_range(image + np.asarray(glow * np.array([1.0, 0.8, 0.5]), np.float32))
+
+
 CHANGES: dict[str, Change] = {
     "relight": relight,
+    "rake": rake,
     "cast shadows": cast_shadows,
     "night": night,
+    "lit windows": lit_windows,
     "glare": glare,
     "expose": expose,
 }
 """In the order in which light travels: onto the scene, through the lens, onto the sensor."""
 
-_SHARES = {"relight": 0.6, "cast shadows": 0.35, "night": 0.25, "glare": 0.15, "expose": 0.6}
+_SHARES = {
+    "relight": 0.6,
+    "rake": 0.4,
+    "cast shadows": 0.35,
+    "night": 0.25,
+    "lit windows": 0.25,
+    "glare": 0.15,
+    "expose": 0.6,
+}
 
 
 def random_light(
