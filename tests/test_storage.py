@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
-from hardnet.storage import MARKER, OwnedFolder, as_path, claim, refuse_foreign, replacing
+from hardnet.storage import (
+    MARKER,
+    FolderLock,
+    OwnedFolder,
+    as_path,
+    claim,
+    refuse_foreign,
+    replacing,
+)
 
 
 def test_only_listed_files_go(tmp_path: Path) -> None:

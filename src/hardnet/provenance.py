@@ -22,8 +22,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hardnet.cache import user_cache
 from hardnet.errors import HardnetError
-from hardnet.storage import MARKER, as_path, file_digest, replacing, user_cache
+from hardnet.storage import MARKER, as_path, file_digest, replacing
 from hardnet.threads import usable_cores
 
 PACKAGES = (

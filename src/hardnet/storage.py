@@ -1,4 +1,4 @@
-"""What on the disk is ours to replace or delete, the one way to replace a file, the one cache.
+"""What on the disk is ours to replace or delete, the one lock, the one way to replace a file.
 
 A folder that we work in has a marker, a list of the names that we made there. A name is written to
 the list before its file is made, and only where nothing had that name: so whatever the list has is
@@ -10,28 +10,20 @@ drawn at random; it is made by one process, and only deleted by it or by proof o
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib import metadata
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
-from zipfile import BadZipFile
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import BinaryIO
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
-
-T = TypeVar("T")
-V = TypeVar("V")
 
 MARKER = ".hardnet-files"
 """The list: one JSON value per line, the first is the format and the number of the folder."""
@@ -42,6 +34,9 @@ _FORMAT = "hardnet-files-1"
 _MANY = 1000  # lines of a list that may be there in vain
 _DEPTH = 4  # folders of ours are not deeper
 _LONG = 120  # bytes of a name that leave room for what a part adds
+_LOCK = b"lock of hardnet\n"
+_POLL = 0.1  # seconds between two attempts to take a lock
+_CHUNK = 1 << 24
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
@@ -305,15 +300,124 @@ def replacing(path: Path, owned: OwnedFolder | None = None) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def user_cache() -> Path:
-    """The user's cache folder: ``HARDNET_CACHE``, else ``hardnet`` in ``XDG_CACHE_HOME``, ~/.cache.
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file must be: its size, and the crc32 of its bytes."""
 
-    It is named, not made.
+    bytes: int
+    crc32: int
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    """Write and sync a new file; its name is on the disk after :func:`sync_folder`.
+
+    It must not be there: somebody may have it mapped, and would see it change.
     """
-    if named := os.environ.get("HARDNET_CACHE"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hardnet"
+    with path.open("xb", buffering=0) as file:
+        return _write(file, chunks)
+
+
+def _write(file: FileIO, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    size = crc = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        crc = zlib.crc32(view, crc)
+        size += len(view)
+        while len(view):
+            view = view[file.write(view) :]
+    os.fsync(file.fileno())
+    return FileFacts(size, crc)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names made or replaced in a folder survive a power cut from here on."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, content: bytes) -> FileFacts:
+    """Give a file a new content, at once and for good: a reader sees the old one or the new one."""
+    with replacing(path) as part, part.open("wb", buffering=0) as file:
+        facts = _write(file, [content])
+    sync_folder(path.parent)
+    return facts
+
+
+def file_facts(path: Path) -> FileFacts:
+    """Size and crc32 of a file as it is."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+    return FileFacts(size, crc)
+
+
+class FolderLock:
+    """A lock file in a folder.
+
+    The system lets it go when the process ends, however it ends: a killed run blocks nobody.
+
+    Args:
+        folder: must exist when the lock is taken.
+        name: of the file.
+
+    Its content says that it is ours: a file of that name by others is locked, but never deleted.
+    """
+
+    def __init__(self, folder: Path, name: str = "lock") -> None:
+        self._path = folder / name
+        self._file: BinaryIO | None = None
+
+    def take(self, seconds: float = 0.0) -> bool:
+        """Whether the folder is ours now; others are given ``seconds`` to let it go."""
+        try:
+            import fcntl
+        except ImportError:  # Windows: no guard
+            return True
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                file = self._path.open("xb", buffering=0)
+                file.write(_LOCK)
+            except FileExistsError:
+                file = self._path.open("ab", buffering=0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_POLL)
+                continue
+            # Whoever had it before may have deleted it: a lock on a file without a name is none.
+            if self._is_named(file):
+                self._file = file
+                return True
+            file.close()
+
+    def _is_named(self, file: BinaryIO) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Delete the file, if we have the lock and made the file; before it is released."""
+        with suppress(FileNotFoundError):
+            if self._file is not None and self._path.read_bytes() == _LOCK:
+                self._path.unlink()
+
+    def release(self) -> None:
+        """Let it go, if we have it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def folder_name(folder: Path) -> str:
@@ -325,136 +429,6 @@ def file_digest(path: Path | str) -> str:
     """SHA-256 of a file's content, as hex."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def files_state(files: Iterable[Path]) -> str:
-    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
-
-    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
-    with its old date and the same size would pass for it.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        facts = path.stat()
-        digest.update(f"{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
-        digest.update(f"{facts.st_ctime_ns}\0".encode())
-    return digest.hexdigest()[:12]
-
-
-class Cache:
-    """What takes long to compute, kept on disk; all of it may be deleted at any time.
-
-    An entry is named by a digest of what it depends on: the version of this package, the settings,
-    and the digests of data and weights. If one of them changes it is another entry, so that an old
-    value is never taken for a new one. An entry is whole or absent, whoever writes it and however
-    often at the same time; a damaged one is computed again.
-
-    Args:
-        kind: of the entries: the name of their folder.
-        folder: that holds the folder; the user's cache by default.
-    """
-
-    def __init__(self, kind: str, folder: Path | str | None = None) -> None:
-        self.folder = (user_cache() if folder is None else as_path(folder)) / kind
-
-    def path(self, about: Mapping[str, Any], suffix: str = "", label: str = "") -> Path:
-        """Where an entry is, or would be.
-
-        Args:
-            about: settings, and digests of data and weights, as JSON values.
-            suffix: of the file.
-            label: begins its name, for people.
-        """
-        facts = json.dumps({"version": _version(), **about}, sort_keys=True)
-        digest = hashlib.sha256(facts.encode()).hexdigest()[:24]
-        return self.folder / f"{label}{'.' if label else ''}{digest}{suffix}"
-
-    def get(
-        self,
-        about: Mapping[str, Any],
-        make: Callable[[], T],
-        save: Callable[[Path, T], None],
-        load: Callable[[Path], V],
-        suffix: str = "",
-        label: str = "",
-        alone: bool = False,
-    ) -> V:
-        """An entry, computed if it is absent or damaged.
-
-        Args:
-            about: see :meth:`path`.
-            make: computes the value.
-            save: writes it to a file.
-            load: reads such a file; an error says that it is damaged.
-            suffix: of the file.
-            label: begins its name.
-            alone: a new entry takes the place of all others of its label.
-
-        Raises:
-            HardnetError: the cache cannot be written.
-        """
-        path = self.path(about, suffix, label)
-        with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):
-            return load(path)
-        value = make()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as part:
-                save(part, value)
-        except OSError as error:
-            raise self.unwritable(error) from error
-        if alone:
-            names = re.compile(rf"{re.escape(label)}\.[0-9a-f]{{24}}{re.escape(suffix)}")
-            for other in self.folder.iterdir():
-                if other != path and names.fullmatch(other.name):
-                    other.unlink(missing_ok=True)
-        return load(path)
-
-    def json(self, about: Mapping[str, Any], make: Callable[[], T]) -> T:
-        """An entry of JSON values."""
-        value: T = self.get(about, make, _save_json, _load_json, ".json")
-        return value
-
-    def array(
-        self, about: Mapping[str, Any], make: Callable[[], NDArray[Any]], label: str = ""
-    ) -> NDArray[Any]:
-        """An entry that is an array, mapped from its file."""
-        return self.get(about, make, save_array, load_array, ".npy", label)
-
-    def unwritable(self, error: OSError) -> HardnetError:
-        """A full or read-only disk, as something the user can help."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            problem, advice = "is on a full disk", "make room, or choose"
-        else:
-            problem, advice = f"cannot be written ({error.strerror})", "choose"
-        return HardnetError(
-            f"the cache {self.folder} {problem}: {advice} another with --store or HARDNET_CACHE"
-        )
-
-
-def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an ``.npy`` file, whatever the path is called."""
-    with path.open("wb") as stream:  # np.save would add a suffix to a path
-        np.save(stream, array)
-
-
-def load_array(path: Path) -> NDArray[Any]:
-    """An ``.npy`` file, mapped into memory, read-only."""
-    array: NDArray[Any] = np.load(path, mmap_mode="r")
-    return array
-
-
-@cache
-def _version() -> str:
-    return metadata.version("hardnet")
-
-
-def _save_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value))
-
-
-def _load_json(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def _value(line: str) -> object:

@@ -18,7 +18,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import DivergedError, HardnetError  # noqa: E402
-from hardnet.folder_lock import FolderLock  # noqa: E402
 from hardnet.learn import run_folder  # noqa: E402
 from hardnet.learn.checkpoint import CHECKPOINT, drop_mined, write_mined  # noqa: E402
 from hardnet.learn.describe import to_input  # noqa: E402
@@ -28,7 +27,7 @@ from hardnet.nets.checkpoints import load_net  # noqa: E402
 from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
 from hardnet.patchsets.patchset import PatchSet  # noqa: E402
 from hardnet.provenance import data_digest  # noqa: E402
-from hardnet.storage import MARKER  # noqa: E402
+from hardnet.storage import MARKER, FolderLock  # noqa: E402
 
 
 @pytest.fixture(scope="module")

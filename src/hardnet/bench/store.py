@@ -24,11 +24,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hardnet.cache import Cache, load_array
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.patchset import decoded
-from hardnet.storage import Cache, as_path, folder_name, load_array, replacing
+from hardnet.storage import as_path, folder_name, replacing
 
 PORTION = 4096
 """Rows computed and written at a time: a killed run loses at most these."""

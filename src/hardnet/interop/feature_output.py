@@ -21,10 +21,9 @@ from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.folder_lock import FolderLock
 from hardnet.interop import hdf5, npz
 from hardnet.interop.entry import FACTS, Entry, Fact, to_entry
-from hardnet.storage import OwnedFolder, refuse_foreign, replacing
+from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
 
 STATE = "extract.json"
 LOCK = "extract.lock"  # no name that a folder of photos is likely to have

@@ -9,14 +9,13 @@ import torch
 from safetensors import SafetensorError
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.learn.checkpoint import CHECKPOINT, failed_write, read_state
 from hardnet.learn.origin import ORIGIN, record_origin
 from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
 from hardnet.learn.runlog import LOG
 from hardnet.nets import Net, build_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
-from hardnet.storage import OwnedFolder, replacing
+from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
 PATIENCE = 10.0

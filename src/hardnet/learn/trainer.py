@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.learn.allocator import keep_freed_memory
 from hardnet.learn.batches import Batch, Batches, prefetched
 from hardnet.learn.checkpoint import CHECKPOINT, write_state
@@ -49,6 +48,7 @@ from hardnet.learn.stopping import StopRequest
 from hardnet.nets import Net
 from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.storage import FolderLock
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.storage import Cache, files_state, load_array, save_array
+from hardnet.cache import Cache, files_state, load_array, save_array
 
 Progress = Callable[[int, int], None]
 """Called with (parts done, parts in all) while a set is decoded."""

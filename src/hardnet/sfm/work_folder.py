@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.sfm.colmap import DATABASE, SPARSE, check_database, database_files
-from hardnet.storage import OwnedFolder, claim, replacing
+from hardnet.storage import FolderLock, OwnedFolder, claim, replacing
 
 STATE = "state.json"
 LOCK = "lock"

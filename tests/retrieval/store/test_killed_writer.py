@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
-from hardnet.storage import MARKER
+from hardnet.storage import MARKER, FolderLock
 
 
 @pytest.fixture

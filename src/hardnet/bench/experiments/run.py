@@ -17,12 +17,11 @@ from hardnet.bench.experiments.grids import Cell, Grid, cell_recipe
 from hardnet.bench.experiments.held_out import HeldOut, open_held_out
 from hardnet.bench.experiments.results import collect
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.patchset import PatchSet, Progress
 from hardnet.patchsets.union import open_sets
 from hardnet.provenance import data_digest
-from hardnet.storage import replacing
+from hardnet.storage import FolderLock, replacing
 
 RESULTS = "results.json"
 SETTINGS = "experiment.json"

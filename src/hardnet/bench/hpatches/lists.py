@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.cache import Cache, files_state
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
-from hardnet.storage import Cache, files_state
 
 SEED = 42
 PAIRS = 1_000_000

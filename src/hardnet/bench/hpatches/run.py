@@ -15,10 +15,11 @@ from hardnet.bench import metrics
 from hardnet.bench.hpatches import matching, retrieval, verification
 from hardnet.bench.hpatches.lists import Lookup, Progress, Tasks
 from hardnet.bench.store import CsvFolder, Store, write_csv
+from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import TAGS, HPatches
 from hardnet.provenance import data_digest
-from hardnet.storage import Cache, as_path
+from hardnet.storage import as_path
 
 TASKS = ("verification", "matching", "retrieval")
 PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hardnet import detectors
 from hardnet.bench.retrieval.photos import Photo
+from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
@@ -26,7 +27,6 @@ from hardnet.interop import npz
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import kmeans, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.storage import Cache
 from hardnet.threads import usable_cores
 
 Progress = Callable[[str, int, int], None]

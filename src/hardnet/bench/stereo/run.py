@@ -17,6 +17,7 @@ import hardnet
 from hardnet import detectors
 from hardnet.bench.stereo.measure import measure
 from hardnet.bench.stereo.sets import OpenSet
+from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
@@ -24,7 +25,7 @@ from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, fin
 from hardnet.matching.matches import MODS, Strategy
 from hardnet.patchsets.image_pairs import ImagePair
 from hardnet.provenance import PIPELINE, versions
-from hardnet.storage import Cache, file_digest
+from hardnet.storage import file_digest
 
 if TYPE_CHECKING:
     from hardnet.detectors import Detector

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.retrieval.building.index_settings import compare
-from hardnet.storage import OwnedFolder, refuse_foreign, replacing
+from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
 
 _SETTINGS = "settings.json"
 _LOCK = "lock"

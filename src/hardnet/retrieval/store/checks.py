@@ -12,9 +12,8 @@ from typing import BinaryIO
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR
-from hardnet.retrieval.store.durable import FileFacts
 from hardnet.retrieval.store.manifest import Manifest, read_manifest
-from hardnet.storage import as_path
+from hardnet.storage import FileFacts, as_path
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""

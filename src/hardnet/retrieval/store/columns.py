@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.durable import FileFacts, write_file
 from hardnet.retrieval.tensor_file import KINDS, tensor_file
+from hardnet.storage import FileFacts, write_file
 
 Column = NDArray[Any]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR
-from hardnet.retrieval.store.durable import FileFacts, replace_file
 from hardnet.retrieval.store.segment_columns import SegmentFacts
+from hardnet.storage import FileFacts, replace_file
 
 FORMAT = 1
 MANIFEST = "manifest.json"

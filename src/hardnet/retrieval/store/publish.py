@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from hardnet.retrieval.store import compaction
-from hardnet.retrieval.store.durable import FileFacts, sync_folder, write_file
 from hardnet.retrieval.store.manifest import (
     MANIFEST,
     Manifest,
@@ -18,7 +17,7 @@ from hardnet.retrieval.store.staging import Staging
 from hardnet.retrieval.store.state import write_state
 from hardnet.retrieval.store.statistics import compute
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
-from hardnet.storage import OwnedFolder
+from hardnet.storage import FileFacts, OwnedFolder, sync_folder, write_file
 
 
 class NewIndex(TypedDict):

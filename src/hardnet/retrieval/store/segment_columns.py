@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.retrieval.store.columns import write_columns
-from hardnet.retrieval.store.durable import FileFacts
 from hardnet.retrieval.store.names import HashedNames
+from hardnet.storage import FileFacts
 
 SEGMENT_IMAGES = 65_536
 """So many images at most, since a posting says its image in two bytes."""

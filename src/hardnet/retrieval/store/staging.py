@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -14,18 +16,19 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import compaction
 from hardnet.retrieval.store.columns import REPAIR
-from hardnet.retrieval.store.durable import FileFacts, file_facts, writing
 from hardnet.retrieval.store.manifest import SegmentEntry, segment_path
 from hardnet.retrieval.store.names import HashedNames
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
 from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES, SegmentFacts
 from hardnet.retrieval.store.statistics import Alive
-from hardnet.storage import OwnedFolder
+from hardnet.storage import FileFacts, OwnedFolder, file_facts
 
 MANY = 16
 """So many segments of about the same size may be; one more, and they are made one."""
 MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
 """What is about the same size: shares of a full segment."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""
@@ -175,3 +178,21 @@ class Staging:
 def _check_whole(segment: Segment, facts: FileFacts) -> None:
     if file_facts(segment.path) != facts:
         raise HardnetError(f"{segment.path} is damaged: its checksum is wrong; {REPAIR}")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Errors of the disk below this become one line that names the folder and the fix."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise HardnetError(
+                f"the disk of the index {folder} is full ({reason}); what was committed is "
+                "unharmed: make room and repeat the command"
+            ) from error
+        raise HardnetError(
+            f"the index {folder} cannot be written: {reason}; what was committed is unharmed: "
+            "check the disk and your rights to the folder"
+        ) from error

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.retrieval.store.columns import Column, write_columns
-from hardnet.retrieval.store.durable import FileFacts
 from hardnet.retrieval.store.statistics import Alive, Statistics, inverse_document_frequency
+from hardnet.storage import FileFacts
 
 
 def write_state(path: Path, alive: Sequence[Alive], statistics: Statistics) -> FileFacts:

@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterable
 
 from hardnet.errors import HardnetError
-from hardnet.folder_lock import FolderLock
 from hardnet.retrieval.closable import Closable
 from hardnet.retrieval.store import compaction
-from hardnet.retrieval.store.durable import writing
 from hardnet.retrieval.store.manifest import MANIFEST, Manifest, read_manifest
 from hardnet.retrieval.store.names import encode_name
 from hardnet.retrieval.store.publish import NewIndex as NewIndex
@@ -17,9 +15,9 @@ from hardnet.retrieval.store.publish import publish
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES
 from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.store.staging import Progress, Staged, Staging
+from hardnet.retrieval.store.staging import Progress, Staged, Staging, writing
 from hardnet.retrieval.store.sweep import sweep
-from hardnet.storage import OwnedFolder, as_path
+from hardnet.storage import FolderLock, OwnedFolder, as_path
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written when so many features are in hand: a hundred megabytes."""

@@ -1,0 +1,166 @@
+"""The one cache: what takes long to compute, kept on disk."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.storage import as_path, replacing
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def user_cache() -> Path:
+    """The user's cache folder: ``HARDNET_CACHE``, else ``hardnet`` in ``XDG_CACHE_HOME``, ~/.cache.
+
+    It is named, not made.
+    """
+    if named := os.environ.get("HARDNET_CACHE"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hardnet"
+
+
+def files_state(files: Iterable[Path]) -> str:
+    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
+
+    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
+    with its old date and the same size would pass for it.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        facts = path.stat()
+        digest.update(f"{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+        digest.update(f"{facts.st_ctime_ns}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+class Cache:
+    """What takes long to compute, kept on disk; all of it may be deleted at any time.
+
+    An entry is named by a digest of what it depends on: the version of this package, the settings,
+    and the digests of data and weights. If one of them changes it is another entry, so that an old
+    value is never taken for a new one. An entry is whole or absent, whoever writes it and however
+    often at the same time; a damaged one is computed again.
+
+    Args:
+        kind: of the entries: the name of their folder.
+        folder: that holds the folder; the user's cache by default.
+    """
+
+    def __init__(self, kind: str, folder: Path | str | None = None) -> None:
+        self.folder = (user_cache() if folder is None else as_path(folder)) / kind
+
+    def path(self, about: Mapping[str, Any], suffix: str = "", label: str = "") -> Path:
+        """Where an entry is, or would be.
+
+        Args:
+            about: settings, and digests of data and weights, as JSON values.
+            suffix: of the file.
+            label: begins its name, for people.
+        """
+        facts = json.dumps({"version": _version(), **about}, sort_keys=True)
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:24]
+        return self.folder / f"{label}{'.' if label else ''}{digest}{suffix}"
+
+    def get(
+        self,
+        about: Mapping[str, Any],
+        make: Callable[[], T],
+        save: Callable[[Path, T], None],
+        load: Callable[[Path], V],
+        suffix: str = "",
+        label: str = "",
+        alone: bool = False,
+    ) -> V:
+        """An entry, computed if it is absent or damaged.
+
+        Args:
+            about: see :meth:`path`.
+            make: computes the value.
+            save: writes it to a file.
+            load: reads such a file; an error says that it is damaged.
+            suffix: of the file.
+            label: begins its name.
+            alone: a new entry takes the place of all others of its label.
+
+        Raises:
+            HardnetError: the cache cannot be written.
+        """
+        path = self.path(about, suffix, label)
+        with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):
+            return load(path)
+        value = make()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                save(part, value)
+        except OSError as error:
+            raise self.unwritable(error) from error
+        if alone:
+            names = re.compile(rf"{re.escape(label)}\.[0-9a-f]{{24}}{re.escape(suffix)}")
+            for other in self.folder.iterdir():
+                if other != path and names.fullmatch(other.name):
+                    other.unlink(missing_ok=True)
+        return load(path)
+
+    def json(self, about: Mapping[str, Any], make: Callable[[], T]) -> T:
+        """An entry of JSON values."""
+        value: T = self.get(about, make, _save_json, _load_json, ".json")
+        return value
+
+    def array(
+        self, about: Mapping[str, Any], make: Callable[[], NDArray[Any]], label: str = ""
+    ) -> NDArray[Any]:
+        """An entry that is an array, mapped from its file."""
+        return self.get(about, make, save_array, load_array, ".npy", label)
+
+    def unwritable(self, error: OSError) -> HardnetError:
+        """A full or read-only disk, as something the user can help."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem, advice = "is on a full disk", "make room, or choose"
+        else:
+            problem, advice = f"cannot be written ({error.strerror})", "choose"
+        return HardnetError(
+            f"the cache {self.folder} {problem}: {advice} another with --store or HARDNET_CACHE"
+        )
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an ``.npy`` file, whatever the path is called."""
+    with path.open("wb") as stream:  # np.save would add a suffix to a path
+        np.save(stream, array)
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """An ``.npy`` file, mapped into memory, read-only."""
+    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    return array
+
+
+@cache
+def _version() -> str:
+    return metadata.version("hardnet")
+
+
+def _save_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _load_json(path: Path) -> Any:
+    return json.loads(path.read_text())
