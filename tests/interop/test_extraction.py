@@ -16,9 +16,9 @@ import pytest
 import hardnet
 from hardnet.errors import HardnetError
 from hardnet.features import Features
+from hardnet.images import named_images
 from hardnet.interop import extraction, hdf5, npz
 from hardnet.interop.extraction import Settings, extract_to
-from hardnet.interop.image_names import named_images
 from hardnet.storage import FolderLock
 
 SETTINGS = Settings(descriptor="rootsift", keypoints=60, max_size=200)

@@ -14,17 +14,16 @@ import h5py
 import numpy as np
 import pytest
 
-from hardnet.images import read_image, write_image
+from hardnet.images import named_images, read_image, write_image
 from hardnet.interop import hdf5, npz
 from hardnet.interop.extraction import Settings, extract_to
-from hardnet.interop.image_names import named_images
 
 SETTINGS = {"descriptor": "rootsift", "keypoints": 300, "max_size": 300}
 SCRIPT = f"""
 import sys, time
 from pathlib import Path
 from hardnet.interop import extraction, hdf5
-from hardnet.interop.image_names import named_images
+from hardnet.images import named_images
 real = hdf5._write
 def slowly(*arguments):
     real(*arguments)

@@ -65,8 +65,8 @@ def _extract(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
+    from hardnet.images import named_images
     from hardnet.interop.extraction import Settings, extract_to
-    from hardnet.interop.image_names import named_images
 
     start = time.perf_counter()
     settings = Settings(detector, descriptor, keypoints, max_size or None, upright, half)

@@ -75,7 +75,7 @@ def extract_to(
 
     Args:
         output: the file or folder.
-        images: name -> file, e.g. by ``image_names.named_images``.
+        images: name -> file, e.g. by ``hardnet.images.named_images``.
         settings: how to describe; an output with others is refused.
         workers: see :func:`hardnet.pipeline.extract_many`.
         overwrite: begin anew, whatever is there.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError
-from hardnet.interop.image_names import named_images
+from hardnet.images import named_images
 
 Box = tuple[float, float, float, float]
 """x, y, width, height in pixels; the centre of the top-left pixel is (0, 0)."""

@@ -15,8 +15,7 @@ import numpy as np
 from hardnet.cache import files_state
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_header, read_image_file
-from hardnet.images import Pixels, read_image, to_grey
-from hardnet.interop.image_names import named_images
+from hardnet.images import Pixels, named_images, read_image, to_grey
 
 GRID = 2
 """A distractor photograph gives its middle, and the middles of GRID x GRID equal parts of it."""
