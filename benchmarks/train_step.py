@@ -32,7 +32,7 @@ from torch import Tensor
 
 from hardnet import provenance
 from hardnet.learn.allocator import keep_freed_memory
-from hardnet.learn.chunks import ChunkedNet
+from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.objective import build_objective
 from hardnet.learn.recipe import Recipe
 from hardnet.nets import Net, build_net

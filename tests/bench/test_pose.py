@@ -10,11 +10,11 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.bench import pose  # noqa: E402
-from hardnet.bench.development import Photos, Setup  # noqa: E402
-from hardnet.descriptors import load  # noqa: E402
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.patchsets.build.colmap_model import View  # noqa: E402
+from hardnet.bench import pose
+from hardnet.bench.development import Photos, Setup
+from hardnet.descriptors import load
+from hardnet.errors import HardnetError
+from hardnet.patchsets.build.colmap_model import View
 
 WIDTH, HEIGHT = 800, 600
 

@@ -10,8 +10,8 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.bench.metrics import align  # noqa: E402
-from hardnet.bench.sfm import (  # noqa: E402  # noqa: E402
+from hardnet.bench.metrics import align
+from hardnet.bench.sfm import (
     COLMAP,
     Pose,
     compare,
@@ -21,7 +21,7 @@ from hardnet.bench.sfm import (  # noqa: E402  # noqa: E402
     read_poses,
     read_scene,
 )
-from hardnet.errors import HardnetError  # noqa: E402
+from hardnet.errors import HardnetError
 
 CAMERA = """2759.48 0 1520.69
 0 2764.16 1006.81

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.cli import bench_images, colmap  # noqa: E402
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.interop.colmap.pairs import PairSettings  # noqa: E402
-from hardnet.interop.colmap.report import ModelNumbers, Report  # noqa: E402
-from hardnet.interop.colmap.settings import Settings  # noqa: E402
+from hardnet.cli import bench_images, colmap
+from hardnet.errors import HardnetError
+from hardnet.interop.colmap.pairs import PairSettings
+from hardnet.interop.colmap.report import ModelNumbers, Report
+from hardnet.interop.colmap.settings import Settings
 
 app = typer.Typer()
 colmap.register(app)

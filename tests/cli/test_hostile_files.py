@@ -191,7 +191,7 @@ def test_weights_with_python_objects(command: Hardnet, place: Path, name: str) -
         refused(command("match", *photos, "--descriptor", name), name)
         refused(command("match", *photos, "--detector", f"affnet:{name}"), name)
         shutil.copy(name, "last.ckpt")
-        from hardnet.learn.checkpoint import read_state
+        from hardnet.learn.run import read_state
 
         with pytest.raises(HardnetError, match=r"last\.ckpt"):
             read_state(Path())

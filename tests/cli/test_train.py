@@ -19,15 +19,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning_fabric")
 
-from rich.console import Console  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from rich.console import Console
+from safetensors.torch import load_file
 
-from hardnet.cli.train import _open, _validation  # noqa: E402
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.recipe import read_recipe  # noqa: E402
-from hardnet.nets import NETS  # noqa: E402
-from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
-from hardnet.patchsets.patchset import Patches  # noqa: E402
+from hardnet.cli.train import _open, _validation
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import read_recipe
+from hardnet.nets import NETS
+from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.patchset import Patches
 
 STEPS = 40
 RECIPE = """

@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import distributed as dist
 
-from hardnet.learn.chunks import ChunkedNet
+from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import build_net
 
 SHARES = ([0, 1, 2, 3, 4, 8, 9, 10], [5, 6, 7, 11])  # unequal, and in two stretches each

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from hardnet.errors import HardnetError
 from hardnet.learn.batches import Batch
-from hardnet.learn.describe import to_input
-from hardnet.learn.distributed import from_rank_zero
+from hardnet.learn.distributed import from_rank_zero, to_input
 from hardnet.learn.objective import Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.trainer import Trainer
@@ -70,8 +69,8 @@ def results(devices: int, folder: Path) -> dict[str, dict[str, Any]]:
         trainer.net.double()
         found[name] = record_first_step(trainer)
         with (
-            patch("hardnet.learn.embedding.to_input", in_double),
-            patch("hardnet.learn.describe.to_input", in_double),
+            patch("hardnet.learn.distributed.to_input", in_double),
+            patch("hardnet.learn.distributed.to_input", in_double),
         ):
             trainer.run()
         found[name]["state"] = trainer.result().state_dict()

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from hardnet.learn.augment import Flips
+from hardnet.learn.batches import Flips
 
 
 def test_four_symmetries_shared_by_the_pair() -> None:

@@ -12,14 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.distributed import (  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.learn.distributed import (
     from_rank_zero,
     gather_rows,
     open_fabric,
     rows_of,
 )
-from hardnet.learn.launch import run_processes  # noqa: E402
+from hardnet.learn.launch import run_processes
 
 PROGRAM = Path(__file__).with_name("shared_batch.py")
 CASES = runpy.run_path(str(PROGRAM))["CASES"]

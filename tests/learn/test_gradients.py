@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.gradients import gradient_magnitudes
+from hardnet.learn.objective import gradient_magnitudes
 
 P, N = np.linspace(0.03, 1.97, 8), np.linspace(0.05, 1.9, 13)  # off the kinks
 POSITIVE, NEGATIVE = np.meshgrid(P, N, indexing="ij")

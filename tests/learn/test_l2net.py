@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.distances import distance_matrix  # noqa: E402
-from hardnet.learn.l2net import l2net  # noqa: E402
-from hardnet.learn.losses import softmin  # noqa: E402
+from hardnet.learn.losses import softmin
+from hardnet.learn.objective import l2net
+from hardnet.learn.sampling import distance_matrix
 
 
 def unit(n: int, seed: int, dim: int = 16) -> torch.Tensor:

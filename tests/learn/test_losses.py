@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.losses import (  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.learn.losses import (
     LOSSES,
     contrastive,
     hardnet_loss,
@@ -19,7 +19,7 @@ from hardnet.learn.losses import (  # noqa: E402
     softmin,
     triplet_margin,
 )
-from hardnet.learn.objective import build_objective  # noqa: E402
+from hardnet.learn.objective import build_objective
 
 
 def values(*numbers: float) -> torch.Tensor:

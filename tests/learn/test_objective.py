@@ -14,15 +14,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.distances import EPSILON  # noqa: E402
-from hardnet.learn.objective import (  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.learn.objective import (
     LOSSES,
     NEGATIVES,
     REGULARIZERS,
     SAMPLINGS,
     build_objective,
 )
+from hardnet.learn.sampling import EPSILON
 
 KEYS = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
 MORE = (*KEYS, "negatives", "regularizer_weight")

@@ -9,17 +9,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hardnet.learn.distances import distance_matrix, pair_distances  # noqa: E402
-from hardnet.learn.l2net import l2net  # noqa: E402
-from hardnet.learn.regularizers import second_order_similarity  # noqa: E402
-from hardnet.learn.sampling import (  # noqa: E402
+from hardnet.learn.objective import (
+    l2net,
+    second_order_similarity,
+)
+from hardnet.learn.sampling import (
     SAME_PATCH,
+    distance_matrix,
     hardest_in_batch,
     hardest_in_batch_blockwise,
     mined,
     only_negatives,
+    pair_distances,
     random_in_batch,
 )
 

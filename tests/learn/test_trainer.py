@@ -17,17 +17,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.errors import DivergedError, HardnetError  # noqa: E402
-from hardnet.learn import run_folder  # noqa: E402
-from hardnet.learn.checkpoint import CHECKPOINT, drop_mined, write_mined  # noqa: E402
-from hardnet.learn.describe import to_input  # noqa: E402
-from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
-from hardnet.learn.trainer import Progress, Trainer  # noqa: E402
-from hardnet.nets.checkpoints import load_net  # noqa: E402
-from hardnet.patchsets.brown_writer import BrownWriter  # noqa: E402
-from hardnet.patchsets.patchset import PatchSet  # noqa: E402
-from hardnet.provenance import data_digest  # noqa: E402
-from hardnet.storage import MARKER, FolderLock  # noqa: E402
+from hardnet.errors import DivergedError, HardnetError
+from hardnet.learn import run
+from hardnet.learn.distributed import to_input
+from hardnet.learn.recipe import Recipe, read_recipe
+from hardnet.learn.run import CHECKPOINT, drop_mined, write_mined
+from hardnet.learn.trainer import Progress, Trainer
+from hardnet.nets.checkpoints import load_net
+from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.patchset import PatchSet
+from hardnet.provenance import data_digest
+from hardnet.storage import MARKER, FolderLock
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_successors_train_in_chunks_as_at_once(
         settings = recipe(dropout=0.0, chunk=chunk, net=net, **axes)
         trainer = Trainer(settings, patch_set, tmp_path / f"{chunk}")
         trainer.net.double()
-        with patch("hardnet.learn.embedding.to_input", in_double):
+        with patch("hardnet.learn.distributed.to_input", in_double):
             terms.append(trainer.backward(trainer.batches(0)))
         gradients.append([p.grad for p in trainer.net.parameters()])
     assert terms[0].loss.item() == pytest.approx(terms[1].loss.item(), rel=1e-12)
@@ -269,7 +269,7 @@ def test_weights_that_are_not_finite_are_never_saved(patch_set: PatchSet, tmp_pa
 def test_one_process_at_a_time_in_a_folder(
     patch_set: PatchSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
     first = Trainer(recipe(net="hardtfeat"), patch_set, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(HardnetError, match=f"another process is training in {tmp_path}: wait"):

@@ -11,8 +11,8 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.sfm import sift  # noqa: E402
-from hardnet.storage import OwnedFolder  # noqa: E402
+from hardnet.sfm import sift
+from hardnet.storage import OwnedFolder
 
 
 def test_what_a_killed_process_left_does_not_come_back(tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ _OUR_PROCESSES = "HARDNET_PROCESSES"
 
 def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
     """Start one process per device with this same command, and say how they ended."""
-    from hardnet.learn.checkpoint import CHECKPOINT, last_step
     from hardnet.learn.distributed import rows_of
     from hardnet.learn.launch import LOST, describe_end, run_processes
+    from hardnet.learn.run import CHECKPOINT, last_step
 
     rows_of(0, settings.devices * settings.nodes, settings.batch)
     _open(settings, console)  # mistakes are said once, and patches are decoded once
@@ -163,9 +163,8 @@ def _planned(
     console: Console,
 ) -> Recipe:
     """The recipe with the pairs for that time; a resumed run keeps those it was begun with."""
-    from hardnet.learn.checkpoint import CHECKPOINT
     from hardnet.learn.recipe import read_recipe
-    from hardnet.learn.run_folder import RECIPE
+    from hardnet.learn.run import CHECKPOINT, RECIPE
     from hardnet.learn.trainer import plan_pairs
 
     if resume and (folder / RECIPE).exists():

@@ -13,11 +13,17 @@ from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import torch
+from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from hardnet.learn.augment import Flips
+from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
+from hardnet.learn.run import drop_mined, read_mined, write_mined
+from hardnet.nets import Net
 from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import PatchSet
 
@@ -111,3 +117,102 @@ def prefetched(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What happens to each pair of a batch: a transpose or not, then a mirror image or not.
+
+    These are four of the eight symmetries of the square, as in the published training: identity,
+    transpose, mirror, and a quarter turn.
+
+    Attributes:
+        transpose: (n,) swap rows and columns.
+        mirror: (n,) mirror left-right, after that.
+    """
+
+    transpose: NDArray[np.bool_]
+    mirror: NDArray[np.bool_]
+
+    @classmethod
+    def draw(cls, pairs: int, rng: np.random.Generator) -> Flips:
+        """Each of the four symmetries with probability 1/4, independently for ``pairs`` pairs."""
+        return cls(rng.random(pairs) < 0.5, rng.random(pairs) < 0.5)
+
+    def __getitem__(self, rows: slice) -> Flips:
+        """Those of some of the pairs."""
+        return Flips(self.transpose[rows], self.mirror[rows])
+
+    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Flip patch i of (n, S, S) as pair i is flipped; the anchors and positives alike."""
+        out = np.array(patches)
+        out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
+        out[self.mirror] = out[self.mirror][:, :, ::-1]
+        return out
+
+
+class MinedEpochs:
+    """The hard negatives of the whole set, found anew at the first step of each epoch.
+
+    Args:
+        net: the network that is trained.
+        train_set: its patches.
+        folder: of the run; keeps the tables of the current and the next epoch.
+        steps: of an epoch.
+        seed: of the run.
+        fabric: the processes; each describes its part of the set.
+    """
+
+    def __init__(
+        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
+    ) -> None:
+        self._net, self._train_set, self._folder = net, train_set, folder
+        self._steps, self._seed, self._fabric = steps, seed, fabric
+
+    def end(self, step: int) -> int:
+        """One after the last step of the epoch that ``step`` is in."""
+        return step - step % self._steps + self._steps
+
+    def __call__(self, step: int) -> NDArray[np.int64]:
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
+
+        At the first step of an epoch they are mined with the network as it is now; in its middle,
+        where a resumed run begins, they are read from the folder.
+        """
+        epoch = step // self._steps
+        if step % self._steps:
+            return from_rank_zero(self._fabric, partial(read_mined, self._folder, epoch))
+        from hardnet.learn.mining import mine  # needs faiss, which other samplings do not
+
+        descriptors = self._describe_all()
+
+        def mine_and_keep() -> NDArray[np.int64]:
+            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
+            write_mined(self._folder, epoch, mined)
+            return mined
+
+        return from_rank_zero(self._fabric, mine_and_keep)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of ``step`` is written: tables of earlier epochs are needed no more."""
+        drop_mined(self._folder, before=step // self._steps)
+
+    def _describe_all(self) -> NDArray[np.float32]:
+        """(N, D) descriptors of the training set; each process computes a part."""
+        patches = self._train_set.patches
+        share = -(-len(patches) // self._fabric.world_size)
+        first = self._fabric.global_rank * share
+        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
+        own[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
+        return np.asarray(joined.cpu().numpy())
+
+
+DROPOUT, SAMPLING, MINING = 2, 3, 4
+"""Streams of random numbers of a step. Pairs are drawn with (seed, step), and 1 is augmentation."""
+
+
+def seed_of(seed: int, number: int, stream: int) -> int:
+    """A seed for one purpose in one step (or epoch) of a run."""
+    return int(np.random.default_rng([seed, number, stream]).integers(2**63))

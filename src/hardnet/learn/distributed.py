@@ -9,17 +9,23 @@ the rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch import distributed as dist
 
 from hardnet.errors import HardnetError
+from hardnet.learn.chunked import ChunkedNet
+from hardnet.nets import Net
+from hardnet.nets.layers import apply, unit_length
+from hardnet.patchsets.patchset import Patches
 
 T = TypeVar("T")
 
@@ -153,3 +159,96 @@ def _of_an_exchange(error: RuntimeError) -> bool:
     text = str(error).lower()
     names = ("gloo", "nccl", "connection", "socket", "store")
     return isinstance(error, dist.DistError) or any(name in text for name in names)
+
+
+class Embedding:
+    """The network in training mode, applied to a batch of which each process has some rows.
+
+    Args:
+        net: the network.
+        batch: n, pairs of all processes.
+        rows: those of this process.
+        chunk: patches at a time; 0 for all at once by plain autograd (if there is one process).
+        group: the processes; None for this one alone.
+        any_length: leave out the last layer, which scales descriptors to unit length.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        batch: int,
+        rows: slice,
+        chunk: int,
+        group: Any,
+        any_length: bool = False,
+    ) -> None:
+        self._net, self._batch, self._rows, self._group = net, batch, rows, group
+        self._plain = not chunk and group is None
+        self._layers = net.layers()
+        if any_length:
+            if self._layers[-1] is not unit_length:
+                raise HardnetError(
+                    f"regularizer lengths needs a network that ends in unit_length, and "
+                    f"{type(net).__name__} does not: use another regularizer"
+                )
+            self._layers = self._layers[:-1]
+        self._chunked = ChunkedNet(net, chunk or 3 * batch, group, self._layers)
+
+    def __call__(self, streams: Sequence[NDArray[np.uint8]], seed: int) -> list[Tensor]:
+        """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
+
+        Args:
+            streams: anchors, positives, and mined negatives if there are any: the rows of this
+                process.
+            seed: of dropout.
+
+        Returns:
+            For each stream the descriptors of all processes. Batch normalisation looks at all
+            streams together, as in the published training.
+        """
+        device = next(self._net.parameters()).device
+        inputs = to_input(np.concatenate(streams), device)
+        self._net.train()
+        if self._plain:
+            torch.manual_seed(seed)
+            own = apply(self._layers, inputs)
+        else:
+            total = len(streams) * self._batch
+            rows = torch.arange(total).view(len(streams), -1)[:, self._rows].flatten()
+            own = self._chunked(inputs, seed, rows, total)
+        return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
+
+
+# MERGED: Descriptors by a network in training, between two steps.
+
+
+def to_input(patches: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """(n, S, S) uint8 -> (n, 1, S, S) float32 in 0..1 on the device."""
+    # A copy: patches of a set are a read-only memory map, of which PyTorch would warn.
+    tensor = torch.from_numpy(np.array(patches)).to(device)
+    return tensor[:, None].to(torch.float32) / 255
+
+
+def describe(
+    net: Net, patches: Patches, rows: range | None = None, batch: int = 512
+) -> NDArray[np.float32]:
+    """Descriptors by ``net`` as it is now; it is left in evaluation mode.
+
+    Args:
+        net: on any device.
+        patches: (N, S, S).
+        rows: the patches to describe; all by default.
+        batch: patches at a time.
+
+    Returns:
+        (len(rows), D) unit vectors.
+    """
+    rows = range(len(patches)) if rows is None else rows
+    device = next(net.parameters()).device
+    out = np.empty((len(rows), net.dim), np.float32)
+    net.eval()
+    with torch.no_grad():
+        for i in range(0, len(rows), batch):
+            part = patches[rows.start + i : min(rows.start + i + batch, rows.stop)]
+            out[i : i + len(part)] = net(to_input(part, device)).cpu().numpy()
+    return out

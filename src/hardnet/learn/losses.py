@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hardnet.errors import HardnetError
-from hardnet.learn.distances import distance_matrix
-from hardnet.learn.sampling import hardest_in_batch
+from hardnet.learn.sampling import distance_matrix, hardest_in_batch
 
 
 def triplet_margin(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:

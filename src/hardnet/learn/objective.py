@@ -7,20 +7,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hardnet.errors import HardnetError
 from hardnet.learn import losses
-from hardnet.learn.distances import pair_distances
-from hardnet.learn.l2net import l2net
-from hardnet.learn.regularizers import (
-    correlation_penalty,
-    length_difference,
-    second_order_similarity,
+from hardnet.learn.losses import pair_loss
+from hardnet.learn.sampling import (
+    BLOCK,
+    EPSILON,
+    SAME_PATCH,
+    distance_matrix,
+    hardest_in_batch_blockwise,
+    mined,
+    pair_distances,
+    random_in_batch,
 )
-from hardnet.learn.sampling import hardest_in_batch_blockwise, mined, random_in_batch
-from hardnet.nets.layers import unit_length
+from hardnet.nets.layers import lengths, unit_length
 
 SAMPLINGS = ("hardest", "random", "classical", "all")
 LOSSES = (*losses.LOSSES, "l2net")
@@ -195,3 +201,180 @@ def _check_name(key: str, name: str, known: Sequence[str]) -> None:
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         raise HardnetError(f"{key}: unknown name {name!r}; {hint}")
+
+
+# Instead of one negative per pair it looks at all of them: the match should win a softmax over its
+# row of the distance matrix, and over its column.
+
+ABSENT = 50.0  # e^-50 vanishes in any sum, and its gradient is finite in any version of torch
+
+
+def l2net(
+    anchors: Tensor,
+    positives: Tensor,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+    block: int = BLOCK,
+) -> Tensor:
+    """L = -1/(2n) sum_i [ log( e^-D_ii / sum_j e^-D_ij ) + log( e^-D_ii / sum_j e^-D_ji ) ].
+
+    (e^(2 - D) of the publication: the e^2 cancels.) The mean of rows and columns is L2-Net's; the
+    published HardNet code adds them up, which is twice as much. The matrix is made ``block`` rows
+    at a time, and again in the backward pass: its gradients are exact and it is never held.
+
+    Args:
+        anchors: (n, D) unit vectors.
+        positives: (n, D) unit vectors.
+        anchor_swap: the mean of rows and columns; otherwise the rows alone.
+        same_patch: other descriptors closer than this are copies and count in no sum.
+        block: rows of the matrix held at a time.
+
+    Returns:
+        Scalar.
+    """
+    rows, columns = [], []
+    for start in range(0, len(anchors), block):
+        row, column = checkpoint(
+            _log_sums,
+            anchors[start : start + block],
+            positives,
+            start,
+            same_patch,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        rows.append(row)
+        columns.append(column)
+    positive = pair_distances(anchors, positives)
+    by_row = (positive + torch.cat(rows)).mean()
+    if not anchor_swap:
+        return by_row
+    by_column = (positive + torch.stack(columns).logsumexp(dim=0)).mean()
+    return (by_row + by_column) / 2
+
+
+def _log_sums(
+    anchors: Tensor, positives: Tensor, offset: int, same_patch: float
+) -> tuple[Tensor, Tensor]:
+    """Logs of sums of e^-D over rows (k,) and columns (n,) of rows offset ... offset + k."""
+    distances = distance_matrix(anchors, positives)
+    rows = torch.arange(len(anchors), device=anchors.device)
+    copies = distances.detach() < same_patch
+    copies[rows, rows + offset] = False
+    logits = -distances.masked_fill(copies, ABSENT)
+    return logits.logsumexp(dim=1), logits.logsumexp(dim=0)
+
+
+# CPR, the penalty on correlated descriptor channels, is L2-Net's and in table 2 of the paper; the
+# second-order similarity is SOSNet's, and the difference of lengths is HyNet's. The publications
+# of the last two sum over the batch; here they are means, as the losses are, so their weights
+# against the loss are the published ones.
+
+NEIGHBOURS = 8
+"""Of each descriptor in each of the three distance matrices, for the second-order similarity."""
+
+
+def correlation_penalty(descriptors: Tensor) -> Tensor:
+    """|| offdiagonal( C ) ||_F / n with C = (X - mean X)^T (X - mean X).
+
+    C is not divided by the channels' variances: this is the penalty of the published training
+    code, which is what table 2 measured. It is added to the loss with weight 1.
+
+    Args:
+        descriptors: (n, D), the anchors of a batch.
+
+    Returns:
+        Scalar; 0, with gradient 0, where the channels do not vary at all.
+    """
+    centred = descriptors - descriptors.mean(dim=0)
+    products = centred.T @ centred
+    off_diagonal = products - torch.diag(products.diagonal())
+    # vector_norm has the gradient 0 at 0, where the square root of a sum of squares has none.
+    norm: Tensor = torch.linalg.vector_norm(off_diagonal)
+    return norm / len(descriptors)
+
+
+def second_order_similarity(
+    anchors: Tensor, positives: Tensor, neighbours: int = NEIGHBOURS, block: int = BLOCK
+) -> Tensor:
+    """1/n sum_i sqrt( sum_{j in A_i} (d(a_i, a_j) - d(p_i, p_j))^2 + 1e-6 ).
+
+    Neighbours should be as far apart among the anchors as among the positives. j is in A_i if one
+    of i and j is among the ``neighbours`` nearest of the other: a_j of a_i, p_j of p_i, or p_j of
+    a_i. Who is a neighbour is found block by block without gradient; the n x n distances are never
+    held.
+
+    Args:
+        anchors: (n, D) unit vectors.
+        positives: (n, D) unit vectors.
+        neighbours: of each descriptor in each of the three matrices.
+        block: rows of a matrix held at a time.
+
+    Returns:
+        Scalar.
+    """
+    n = len(anchors)
+    i, j = _neighbour_pairs(anchors, positives, min(neighbours, n - 1), block)
+    among_anchors = pair_distances(anchors[i], anchors[j])
+    difference = (among_anchors - pair_distances(positives[i], positives[j])).square()
+    sums = anchors.new_zeros(n).index_add(0, i, difference).index_add(0, j, difference)
+    return (sums + EPSILON).sqrt().mean()
+
+
+def _neighbour_pairs(
+    anchors: Tensor, positives: Tensor, neighbours: int, block: int
+) -> tuple[Tensor, Tensor]:
+    """(E,) i and (E,) j, i < j: each pair of neighbours once."""
+    n = len(anchors)
+    keys = []
+    with torch.no_grad():
+        for x, y in ((anchors, anchors), (positives, positives), (anchors, positives)):
+            for start in range(0, n, block):
+                part = distance_matrix(x[start : start + block], y)
+                own = torch.arange(start, start + len(part), device=x.device)[:, None]
+                part.scatter_(1, own, torch.inf)
+                near = part.topk(neighbours, dim=1, largest=False).indices
+                keys.append((torch.minimum(own, near) * n + torch.maximum(own, near)).flatten())
+        key: Tensor = torch.cat(keys).unique()  # type: ignore[no-untyped-call]
+    return key // n, key % n
+
+
+def length_difference(anchors: Tensor, positives: Tensor) -> Tensor:
+    """1/n sum_i (|a_i| - |p_i|)^2 of descriptors before they are scaled to unit length.
+
+    HyNet adds it with weight 0.1.
+
+    Args:
+        anchors: (n, D) of any length.
+        positives: (n, D) of any length.
+
+    Returns:
+        Scalar.
+    """
+    return (lengths(anchors) - lengths(positives)).square().mean()
+
+
+Magnitudes = NDArray[np.float64]
+
+
+def gradient_magnitudes(
+    loss: str, margin: float, positive: ArrayLike, negative: ArrayLike
+) -> tuple[Magnitudes, Magnitudes]:
+    """Derivatives of the loss of one pair by its two distances, from autograd.
+
+    Args:
+        loss: "triplet", "softmin" or "contrastive".
+        margin: of the loss.
+        positive: (P,) distances d(a, p).
+        negative: (N,) distances d(a, n).
+
+    Returns:
+        (P, N) |dL/dpositive| and (P, N) |dL/dnegative|.
+    """
+    pulls, pushes = (torch.as_tensor(np.asarray(x, np.float64)) for x in (positive, negative))
+    grid = torch.meshgrid(pulls, pushes, indexing="ij")
+    p, n = (x.clone().requires_grad_() for x in grid)
+    # The losses are means over the pairs of a batch; here every point of the grid is a pair.
+    total = pair_loss(loss, margin)(p, n) * p.numel()
+    by_positive, by_negative = torch.autograd.grad(total, (p, n))
+    return by_positive.abs().numpy(), by_negative.abs().numpy()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.learn.recipe_checks import check_name, check_values
 from hardnet.storage import as_path
 
 AXES = (
@@ -216,7 +217,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
     from omegaconf import OmegaConf
 
-    from hardnet.learn.checkpoint import write_whole
+    from hardnet.learn.run import write_whole
 
     text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
     write_whole(path, lambda file: file.write(text.encode()))
@@ -238,3 +239,75 @@ def refuse_changes(stored: Path, recipe: Recipe) -> None:
                 f"{stored.parent} was begun with {key}={was}, not {now}: use that value to resume "
                 f"it, or another --output (these keys may change: {', '.join(FREE)})"
             )
+
+
+_POSITIVE = (
+    "pairs",
+    "epoch",
+    "validation_pairs",
+    "checkpoint_every",
+    "lr",
+    "workers",
+    "devices",
+    "nodes",
+)
+_NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
+_LARGEST_SEED = 2**63 - 1
+
+
+def check_name(where: object, what: str, name: str, known: Iterable[str]) -> None:
+    """HardnetError with the nearest valid name unless ``name`` is one of ``known``."""
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
+        raise HardnetError(f"{where}: unknown {what} {name}{hint}")
+
+
+def check_values(recipe: Recipe, where: object) -> None:
+    """HardnetError for a value that cannot be trained with; ``where`` names the file."""
+    if not all(recipe.data) or not recipe.data:
+        raise HardnetError(f"{where}: data names no patch set; add one or use --set data=[SET]")
+    for key in _POSITIVE:
+        if not 0 < getattr(recipe, key) < math.inf:
+            raise HardnetError(f"{where}: {key} must be positive, got {getattr(recipe, key)}")
+    for key in _NOT_NEGATIVE:
+        if not 0 <= getattr(recipe, key) < math.inf:
+            raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
+    for key in ("dropout", "momentum", "dampening", "average"):
+        if not 0 <= getattr(recipe, key) < 1:
+            raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
+    if recipe.batch < 2:
+        raise HardnetError(
+            f"{where}: batch must be 2 or more, got {recipe.batch}: the negatives of a pair are "
+            "the other pairs of its batch"
+        )
+    if not 0 <= recipe.seed <= _LARGEST_SEED:
+        raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
+    if recipe.weights:
+        _check_weights(recipe, where)
+    _check_choices(recipe, where)
+
+
+def _check_weights(recipe: Recipe, where: object) -> None:
+    if len(recipe.weights) != len(recipe.data):
+        raise HardnetError(
+            f"{where}: weights has {len(recipe.weights)} values for {len(recipe.data)} sets "
+            "of data; give one per set, or none"
+        )
+    for weight in recipe.weights:
+        if not 0 < weight < math.inf:
+            raise HardnetError(f"{where}: weights must be positive, got {weight}")
+
+
+def _check_choices(recipe: Recipe, where: object) -> None:
+    try:
+        from hardnet.learn.objective import build_objective
+        from hardnet.nets import NETS
+    except ImportError:
+        raise MissingExtraError("torch", "train") from None
+    check_name(where, "net", recipe.net, NETS)
+    try:
+        build_objective(**recipe.axes)
+    except HardnetError as error:
+        raise HardnetError(f"{where}: {error}") from None

@@ -1,7 +1,7 @@
 """Which non-matching descriptor each pair is compared with: section 3.1 of the paper.
 
-Row i of the distance matrix holds the distances of anchor a_i to every positive, column i those of
-positive p_i to every anchor. A sampling picks one of them for pair i, never its own partner:
+Row i of the distance matrix D holds the distances of anchor a_i to every positive, column i those
+of positive p_i to every anchor. A sampling picks one of them for pair i, never its own partner:
 
 - hardest in batch: the closest of all;
 - random: of one other pair of the batch, drawn blindly;
@@ -9,10 +9,8 @@ positive p_i to every anchor. A sampling picks one of them for pair i, never its
 
 Every function returns (n,) distances, inf for a pair that has no negative. With ``anchor_swap`` the
 closer of two negatives is taken, one of the anchor (the row) and one of the positive (the column);
-without it only the anchor's.
-
-The hardest in batch may also be looked for within the anchors and within the positives, as SOSNet
-and HyNet do: a_i is compared with the other anchors too, and p_i with the other positives.
+without it only the anchor's. The hardest in batch may also be looked for within the anchors and
+within the positives, as SOSNet and HyNet do.
 """
 
 from __future__ import annotations
@@ -20,7 +18,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardnet.learn.distances import distance_matrix, pair_distances
+EPSILON = 1e-6  # keeps the square root's gradient finite where two descriptors coincide
+
+
+def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
+    """Euclidean distances D[i, j] = d(a_i, p_j) between unit vectors.
+
+    For unit vectors |a - p|^2 = 2 - 2 a.p, so the whole matrix is one multiplication.
+
+    Args:
+        anchors: (n, D) unit vectors.
+        positives: (m, D) unit vectors.
+
+    Returns:
+        (n, m) distances, never below sqrt(EPSILON).
+    """
+    return torch.sqrt((2 - 2 * anchors @ positives.T).clamp_min(0) + EPSILON)
+
+
+def pair_distances(anchors: Tensor, positives: Tensor) -> Tensor:
+    """The diagonal of D alone: (n,) distances d(a_i, p_i)."""
+    return torch.sqrt((2 - 2 * (anchors * positives).sum(1)).clamp_min(0) + EPSILON)
+
 
 SAME_PATCH = 0.008
 """A "non-matching" descriptor closer than this is the same patch under two names (a point that was

@@ -25,11 +25,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.allocator import keep_freed_memory
-from hardnet.learn.batches import Batch, Batches, prefetched
-from hardnet.learn.checkpoint import CHECKPOINT, write_state
-from hardnet.learn.describe import describe
+from hardnet.learn.batches import (
+    DROPOUT,
+    SAMPLING,
+    Batch,
+    Batches,
+    MinedEpochs,
+    prefetched,
+    seed_of,
+)
 from hardnet.learn.distributed import (
+    Embedding,
     any_rank,
+    describe,
     from_rank_zero,
     naming_lost_processes,
     open_fabric,
@@ -37,14 +45,18 @@ from hardnet.learn.distributed import (
     sum_gradients,
     world_group,
 )
-from hardnet.learn.embedding import Embedding
-from hardnet.learn.epochs import MinedEpochs
 from hardnet.learn.objective import Terms, build_objective
 from hardnet.learn.recipe import Recipe
-from hardnet.learn.run_folder import first_net, open_run, weights_file, write_weights
-from hardnet.learn.runlog import RunLog
-from hardnet.learn.seeds import DROPOUT, SAMPLING, seed_of
-from hardnet.learn.stopping import StopRequest
+from hardnet.learn.run import (
+    CHECKPOINT,
+    RunLog,
+    StopRequest,
+    first_net,
+    open_run,
+    weights_file,
+    write_state,
+    write_weights,
+)
 from hardnet.nets import Net
 from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import Patches, PatchSet

@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.bench.experiments import grids  # noqa: E402
-from hardnet.bench.experiments.run import (  # noqa: E402
+from hardnet.bench.experiments import grids
+from hardnet.bench.experiments.run import (
     RESULTS,
     SCORE,
     SETTINGS,
@@ -28,9 +28,9 @@ from hardnet.bench.experiments.run import (  # noqa: E402
     locked,
     read_score,
 )
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.learn.checkpoint import CHECKPOINT  # noqa: E402
-from hardnet.learn.recipe import Recipe, read_recipe  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import Recipe, read_recipe
+from hardnet.learn.run import CHECKPOINT
 
 RUN = """
 import json, sys
@@ -315,10 +315,10 @@ def test_a_cell_that_diverges_before_mining_is_a_result(
 ) -> None:
     """The network may break in the last step of an epoch, and mining is the first to see it."""
     pytest.importorskip("faiss")
-    from hardnet.learn import epochs
+    from hardnet.learn import batches
 
-    describe = epochs.describe
-    monkeypatch.setattr(epochs, "describe", lambda *rest: describe(*rest) * float("nan"))
+    describe = batches.describe
+    monkeypatch.setattr(batches, "describe", lambda *rest: describe(*rest) * float("nan"))
     experiment = Experiment(grids.ablation(), base, tmp_path, tests, "classical-triplet")
     assert experiment.run() == []
     cells = {cell["cell"]: cell for cell in experiment.finish({})["cells"]}

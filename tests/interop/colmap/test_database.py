@@ -11,15 +11,15 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.bench.metrics import align, rotation_angle  # noqa: E402
-from hardnet.bench.sfm import read_poses  # noqa: E402
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.interop.colmap import CameraSettings, write_database  # noqa: E402
-from hardnet.interop.colmap.report import database_report  # noqa: E402
-from hardnet.patchsets.build.colmap_database import open_database, read_keypoints  # noqa: E402
-from hardnet.sfm.mapping import MapperSettings, build_models  # noqa: E402
+from hardnet.bench.metrics import align, rotation_angle
+from hardnet.bench.sfm import read_poses
+from hardnet.errors import HardnetError
+from hardnet.interop.colmap import CameraSettings, write_database
+from hardnet.interop.colmap.report import database_report
+from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
+from hardnet.sfm.mapping import MapperSettings, build_models
 
-from .conftest import (  # noqa: E402
+from .conftest import (
     KnownScene,
     make_features,
     make_matches,

@@ -17,11 +17,11 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet import match  # noqa: E402
-from hardnet.errors import HardnetError, MissingExtraError  # noqa: E402
-from hardnet.interop import hdf5  # noqa: E402
-from hardnet.interop.colmap import CameraSettings, Settings, reconstruct  # noqa: E402
-from hardnet.matching.matches import Strategy  # noqa: E402
+from hardnet import match
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.interop import hdf5
+from hardnet.interop.colmap import CameraSettings, Settings, reconstruct
+from hardnet.matching.matches import Strategy
 
 SMALL = Settings(descriptor="rootsift", keypoints=200, max_size=300)
 

@@ -14,36 +14,36 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.frames import from_similarity  # noqa: E402
-from hardnet.patchsets.brown import read_brown  # noqa: E402
-from hardnet.patchsets.build.colmap_model import (  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.frames import from_similarity
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.colmap_model import (
     Scene,
     Tracks,
     find_database,
     read_model,
     read_photo,
 )
-from hardnet.patchsets.build.colmap_patches import (  # noqa: E402
+from hardnet.patchsets.build.colmap_patches import (
     ColmapSettings,
     choose_patches,
     level,
 )
-from hardnet.patchsets.build.from_colmap import build_from_colmap  # noqa: E402
-from hardnet.patchsets.build.track_choice import (  # noqa: E402
+from hardnet.patchsets.build.from_colmap import build_from_colmap
+from hardnet.patchsets.build.track_choice import (
     choose_points,
     drop_twins,
     farthest,
     long_enough,
 )
-from hardnet.patchsets.build.track_frames import (  # noqa: E402
+from hardnet.patchsets.build.track_frames import (
     carried_frames,
     database_frames,
     nearest,
     references,
     similar,
 )
-from hardnet.sfm.colmap import find_models  # noqa: E402
+from hardnet.sfm.colmap import find_models
 
 SETTINGS = ColmapSettings(pairs=200)
 

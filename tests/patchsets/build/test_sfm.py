@@ -10,12 +10,12 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.errors import HardnetError  # noqa: E402
-from hardnet.patchsets.brown import read_brown  # noqa: E402
-from hardnet.patchsets.build.colmap_model import read_model  # noqa: E402
-from hardnet.patchsets.build.colmap_patches import ColmapSettings  # noqa: E402
-from hardnet.patchsets.build.from_colmap import build_from_colmap  # noqa: E402
-from hardnet.patchsets.build.sfm import (  # noqa: E402
+from hardnet.errors import HardnetError
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.colmap_model import read_model
+from hardnet.patchsets.build.colmap_patches import ColmapSettings
+from hardnet.patchsets.build.from_colmap import build_from_colmap
+from hardnet.patchsets.build.sfm import (
     SfmReport,
     SfmSettings,
     find_photo_folders,

@@ -223,7 +223,7 @@ def _train_and_test(
     run: Run, train_set: PatchSet, held_out: HeldOut, report: Report | None
 ) -> None:
     """Train, test, write the score."""
-    from hardnet.learn.checkpoint import CHECKPOINT
+    from hardnet.learn.run import CHECKPOINT
     from hardnet.learn.trainer import Trainer
 
     name, recipe = run.folder.name, run.recipe

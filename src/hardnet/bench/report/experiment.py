@@ -311,7 +311,7 @@ def draw_gradients(path: Path) -> None:
     One column per loss; above what pulls the positive, below what pushes the negative. The paper
     lays the two over each other; apart, "half of both" does not look like "all of one".
     """
-    from hardnet.learn.gradients import gradient_magnitudes
+    from hardnet.learn.objective import gradient_magnitudes
 
     furthest = 2.0
     distances = (np.arange(_SAMPLES) + 0.5) * furthest / _SAMPLES

@@ -13,14 +13,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn  # noqa: E402
+from torch import Tensor, nn
 
-from hardnet.learn.chunks import ChunkedNet  # noqa: E402
-from hardnet.learn.chunks_dropout import dropout  # noqa: E402
-from hardnet.learn.chunks_store import Store, kept_values  # noqa: E402
-from hardnet.learn.losses import hardnet_loss  # noqa: E402
-from hardnet.nets import NETS, build_net  # noqa: E402
-from hardnet.nets.layers import Layer, apply  # noqa: E402
+from hardnet.learn.chunked import (
+    ChunkedNet,
+    Store,
+    kept_values,
+)
+from hardnet.learn.chunked_layers import dropout
+from hardnet.learn.losses import hardnet_loss
+from hardnet.nets import NETS, build_net
+from hardnet.nets.layers import Layer, apply
 
 PAIRS = 11
 

@@ -1,4 +1,6 @@
-"""Batch normalisation of a batch that is never in one place.
+"""Layers of a batch that is never in one place: batch normalisation, dropout, threads.
+
+Batch normalisation:
 
 x^ = (x - mean) / sqrt(var + eps), with mean and var over the batch. The batch comes in chunks and
 is spread over processes; only sums per channel are exchanged. With N values per channel and g the
@@ -11,8 +13,15 @@ so that the backward pass, too, needs two sums over the whole batch before its f
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -150,3 +159,86 @@ def _update_running(module: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
         weight = 1 / float(module.num_batches_tracked)
     module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
     module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)
+
+
+_LEVELS = 2**16  # a mask entry is decided by 16 random bits
+_PER_BLOCK = 16  # 16-bit numbers in one block of Philox, which counts in blocks of 256 bits
+
+
+def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: NDArray[np.int64]) -> Tensor:
+    """Zero a share ``rate`` of the entries, and scale the others to keep the mean.
+
+    Philox is a function of a key and a counter. The key is (seed, layer) and the counter follows
+    from the row, so every chunk, process and recomputation draws the same mask for the same row.
+
+    Args:
+        x: (n, ...) values.
+        rate: share of zeros, in steps of 2^-16.
+        seed: of this training step.
+        layer: which dropout layer of the network.
+        rows: (n,) number of each row in the batch of all processes.
+    """
+    if not rate:
+        return x
+    # The last axis runs fastest in memory: channels for images, as activations are channels last.
+    shape = (*x.shape[:1], *x.shape[2:], *x.shape[1:2])
+    kept = _random_bits(seed, layer, rows, int(np.prod(shape[1:]))) >= round(rate * _LEVELS)
+    mask = torch.from_numpy(kept).view(shape).movedim(-1, 1).to(x.device)
+    return x * (mask.to(x.dtype) / (1 - rate))
+
+
+def _random_bits(seed: int, layer: int, rows: NDArray[np.int64], size: int) -> NDArray[np.uint16]:
+    """(n, size) numbers of 16 bits, one stretch of the stream per row."""
+    blocks = -(-size // _PER_BLOCK)
+    ends = np.flatnonzero(np.diff(rows) != 1) + 1
+    key = (seed % 2**64) + (layer << 64)
+    runs = [
+        np.random.Philox(key=key, counter=int(run[0]) * blocks).random_raw(len(run) * blocks * 4)
+        for run in np.split(rows, ends)
+        if len(run)
+    ]
+    bits = np.concatenate(runs).view(np.uint16).reshape(len(rows), -1)
+    return bits[:, :size]
+
+
+# PyTorch splits every operation among its threads and waits for all of them: some thousand times
+# in a training step. On a machine that also does other work each of these waits can cost a time
+# slice. Here every thread takes whole chunks, and they meet only between two segments of the
+# network.
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Threads:
+    """Threads whose operations have one thread each.
+
+    Args:
+        count: how many; 1 is the caller alone.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        """``function`` of each item, in their order: sums of the results are reproducible."""
+        if self.count == 1:
+            return map(function, items)
+        if self._pool is None:
+            self._pool = _start(self.count)
+        return self._pool.map(function, items)
+
+
+def _start(count: int) -> ThreadPoolExecutor:
+    together = threading.Barrier(count)
+
+    def begin() -> None:
+        torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
+        together.wait()
+
+    pool = ThreadPoolExecutor(count, "chunks", begin)
+    for done in [pool.submit(int) for _ in range(count)]:
+        done.result()
+    torch.set_num_threads(count)  # the default of later threads as it was
+    return pool

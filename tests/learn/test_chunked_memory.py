@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 import torch
 from hardnet.learn.allocator import keep_freed_memory
-from hardnet.learn.chunks import ChunkedNet
+from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import build_net
 keep_freed_memory()
 torch.set_num_threads(1)

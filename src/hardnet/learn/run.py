@@ -1,0 +1,362 @@
+"""The folder of a run: its lock, recipe, checkpoint, log and provenance, and how a run is stopped.
+
+Every file is written whole or not at all. A run stops between two steps, where its state is whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from hardnet import provenance
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
+from hardnet.nets import Net, build_net
+from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
+from hardnet.provenance import data_digest
+from hardnet.storage import FolderLock, OwnedFolder, replacing
+
+RECIPE = "recipe.yaml"
+PATIENCE = 10.0
+"""Seconds: so long may a process of a killed run take to notice that it is to end."""
+
+
+def open_run(
+    folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Begin a run, or go on with one; its resolved recipe and its origin are written.
+
+    Args:
+        folder: of the run; made if absent.
+        recipe: the settings.
+        resume: go on from the folder's checkpoint; otherwise a folder with one is refused.
+        lock: of the folder; it is held when this returns.
+
+    Returns:
+        The checkpoint to go on from (None for a new run), and the facts of the run's origin.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise HardnetError(f"{folder} is a file: name the folder of the run with --output")
+    if resume and not (folder / CHECKPOINT).exists():
+        raise HardnetError(f"{folder} has no {CHECKPOINT} to resume from")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not lock.take(PATIENCE):
+        raise HardnetError(
+            f"another process is training in {folder}: wait for its end or stop it, or use another "
+            "--output"
+        )
+    try:
+        return _open_locked(folder, recipe, resume)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    folder: Path, recipe: Recipe, resume: bool
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    state = None
+    if (folder / CHECKPOINT).exists():
+        if not resume:
+            raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+        state = read_state(folder)
+        if state["seed"] != recipe.seed:
+            raise HardnetError(
+                f"{folder / CHECKPOINT} was made with seed {state['seed']}; resume with that seed"
+            )
+        if (folder / RECIPE).exists():
+            refuse_changes(folder / RECIPE, recipe)
+    _own(folder, recipe, state is not None)
+    facts = record_origin(folder, recipe, state["step"] if state else 0)
+    write_recipe(recipe, folder / RECIPE)
+    return state, facts
+
+
+def _own(folder: Path, recipe: Recipe, begun: bool) -> None:
+    """Say which files of the folder are ours; files of others with their names are an error."""
+    names = (CHECKPOINT, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
+    marked = OwnedFolder.find(folder) is not None
+    owned = OwnedFolder.mark(folder)
+    if begun and not marked:  # by a version without lists of files: its checkpoint is the proof
+        owned.adopt(*names)
+    owned.sweep()
+    for name in names:
+        owned.claim(name)
+
+
+def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
+    """The network with the weights a run begins with; a resumed run replaces them."""
+    torch.manual_seed(recipe.seed)
+    net = build_net(recipe.net, recipe.dropout)
+    if recipe.init and not resume:
+        stored = read_checkpoint(recipe.init)
+        if stored.net != recipe.net:
+            raise HardnetError(
+                f"init: {recipe.init} holds weights of {stored.net}, and the recipe trains "
+                f"{recipe.net}: use --set net={stored.net}, or other weights"
+            )
+        net.load_state_dict(stored.state)
+    # Channels last is the layout oneDNN and cuDNN convolve in: no reordering at each layer.
+    net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return net
+
+
+def weights_file(folder: Path, recipe: Recipe) -> Path:
+    """Where the final weights of a run are."""
+    return folder / f"{recipe.net}.safetensors"
+
+
+def write_weights(
+    folder: Path, net: Net, recipe: Recipe, pairs: int, facts: dict[str, Any]
+) -> None:
+    """Write the final weights, with the origin of the run as their metadata."""
+    path = weights_file(folder, recipe)
+    origin = {key: value for key, value in facts.items() if key != "settings"}
+    metadata = {"recipe": facts["settings"], "pairs": pairs, **origin}
+    try:
+        with replacing(path) as part:
+            save_checkpoint(part, net, recipe.net, metadata)
+    except (OSError, SafetensorError) as error:
+        raise failed_write(path, error) from error
+
+
+CHECKPOINT = "last.ckpt"
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that a kill or a full disk leaves the previous version in place.
+
+    Args:
+        path: the file.
+        write: writes the content to the open file it is given.
+    """
+    owned = OwnedFolder.find(path.parent)
+    if owned is not None:
+        owned.claim(path.name)
+    try:
+        with replacing(path, owned) as part, part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:  # PyTorch reports a failed write as RuntimeError
+        raise failed_write(path, error) from error
+
+
+def failed_write(path: Path, error: Exception) -> HardnetError:
+    """The error to raise when ``path`` could not be replaced."""
+    kept = "; the previous one is intact" if path.exists() else ""
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return HardnetError(
+        f"{path} could not be written ({reason}){kept}: make room and continue with --resume"
+    )
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights."""
+    write_whole(folder / CHECKPOINT, lambda file: torch.save(state, file))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read the checkpoint of a run."""
+    path = folder / CHECKPOINT
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
+        return read | {"average": state.get("average")}  # not in files of earlier versions
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise HardnetError(f"{path} is not a checkpoint of a training run: {reason}") from error
+
+
+def last_step(folder: Path) -> int | None:
+    """The step of a run's checkpoint; None without one."""
+    return int(read_state(folder)["step"]) if (folder / CHECKPOINT).exists() else None
+
+
+def write_mined(folder: Path, epoch: int, mined: NDArray[np.int64]) -> None:
+    """Keep the hard negatives of an epoch: a run resumed in its middle needs them."""
+    OwnedFolder.mark(folder)  # so that it can be dropped
+    write_whole(_mined_file(folder, epoch), lambda file: np.save(file, mined))
+
+
+def read_mined(folder: Path, epoch: int) -> NDArray[np.int64]:
+    """The (N,) hard negatives that :func:`write_mined` kept."""
+    path = _mined_file(folder, epoch)
+    try:
+        mined: NDArray[np.int64] = np.load(path)
+    except (OSError, ValueError) as error:
+        raise HardnetError(
+            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
+            "restore it, or begin again in another --output"
+        ) from error
+    return mined
+
+
+def drop_mined(folder: Path, before: int) -> None:
+    """Remove the hard negatives of epochs that no checkpoint needs any more."""
+    owned = OwnedFolder.mark(folder)
+    for name in owned.names(".npy"):
+        epoch = name.removeprefix("mined-").removesuffix(".npy")
+        if epoch.isdecimal() and int(epoch) < before:
+            owned.remove(name)
+
+
+def _mined_file(folder: Path, epoch: int) -> Path:
+    return folder / f"mined-{epoch}.npy"
+
+
+LOG = "log.csv"
+COLUMNS = ("step", "pairs", "lr", "loss", "positive", "negative", "pairs_per_second", "fpr95")
+
+
+class RunLog:
+    """Append rows; a resumed run first drops the rows after its checkpoint."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._path = folder / LOG
+        rows = _rows_until(self._path, step) if step and self._path.exists() else []
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(self._path, lambda file: file.write(text.getvalue().encode()))
+        self._board = _open_board(folder / "tensorboard", step)
+
+    def add(self, row: dict[str, float]) -> None:
+        """Append one row; absent columns stay empty."""
+        try:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, COLUMNS).writerow(row)
+        except OSError as error:
+            raise failed_write(self._path, error) from error
+        if self._board is not None:
+            for key in set(row) - {"step", "pairs"}:
+                self._board.add_scalar(key, row[key], int(row["step"]))
+
+    def close(self) -> None:
+        """Flush TensorBoard."""
+        if self._board is not None:
+            self._board.close()
+
+
+def _rows_until(path: Path, step: int) -> list[dict[str, str]]:
+    """The rows up to ``step``; a row that a kill or a full disk cut short has empty columns."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [r for r in rows if None not in r.values() and int(r["step"]) <= step]
+
+
+def _open_board(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:  # curves are a convenience: a missing tensorboard must not stop a run
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+ORIGIN = "provenance.json"
+
+
+def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
+    """Write the facts of a run that begins; check and extend those of a run that goes on.
+
+    Args:
+        folder: of the run.
+        recipe: its settings.
+        step: where it goes on; 0 for a new run.
+
+    Returns:
+        Command, settings, data (one fingerprint per set), machine, versions, revision, date; and
+        ``resumed``: the same facts, without settings and data, of each time it went on.
+    """
+    facts = provenance.collect(provenance.command_line(), _settings(recipe))
+    facts["data"] = [_data_facts(name) for name in recipe.data]
+    facts["resumed"] = []
+    path = folder / ORIGIN
+    if step and path.exists():
+        begun = _read(path)
+        for was, now in zip(begun["data"], facts["data"], strict=True):
+            if was["sha256"] != now["sha256"]:
+                raise HardnetError(
+                    f"the patch set {now['name']} has changed since {folder} was begun: "
+                    "train in another --output, or restore the set"
+                )
+        again = {k: v for k, v in facts.items() if k not in ("settings", "data", "resumed")}
+        begun["resumed"].append({"step": step, **again})
+        facts = begun
+    write_whole(path, lambda file: file.write(f"{json.dumps(facts, indent=1)}\n".encode()))
+    return facts
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    settings = asdict(recipe)
+    settings["data"] = [provenance.without_folders(name) for name in recipe.data]
+    for key in ("validation", "init"):
+        settings[key] = provenance.without_folders(settings[key])
+    return settings
+
+
+def _data_facts(name: str) -> dict[str, Any]:
+    """DataDigest of one training set; a set that is no folder, made by a program, has none."""
+    folder = Path(name)
+    if not folder.exists():
+        folder = Path(name.rpartition(":")[0] or name)  # FOLDER:SPLIT
+    shown = provenance.without_folders(name)
+    if not folder.exists():
+        return {"name": shown, "sha256": None, "files": 0}
+    found = data_digest(folder)
+    return {"name": shown, "sha256": found.sha256, "files": found.files}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HardnetError(f"{path} cannot be read: {error}; restore or remove it") from error
+    return facts
+
+
+class StopRequest:
+    """While active, the first ctrl-C or SIGTERM only sets ``asked``; a second one interrupts.
+
+    An interrupt in the middle of a step would leave weights of which some are updated and some are
+    not. Outside the main thread, where Python allows no signal handlers, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
