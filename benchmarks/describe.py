@@ -22,7 +22,7 @@ from report.tables import write
 
 from hardnet import provenance
 from hardnet.descriptors import WEIGHTS, load
-from hardnet.interop.calibration import real_patches
+from hardnet.interop.quantise import photo_patches
 
 Describe = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -45,7 +45,7 @@ def main(
 ) -> None:
     """Throughput, agreement and memory of describing patches; writes a JSON file."""
     folder = images or Path(str(files("skimage") / "data"))
-    real = _fill(real_patches(folder, patches), patches)
+    real = _fill(photo_patches(folder, patches), patches)
     contestants: dict[str, Describe] = {"kornia": _kornia(weights, threads)}
     cv2.setNumThreads(threads)
     for name in OURS:

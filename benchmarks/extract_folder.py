@@ -29,7 +29,7 @@ from hardnet import descriptors, detectors, provenance
 from hardnet.errors import HardnetError
 from hardnet.features import Features, describe, extract, find, prepare
 from hardnet.images import list_images
-from hardnet.interop.extraction import Settings, extract_to
+from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.pipeline import extract_many
 
 MIN_SIDE = 400
@@ -53,7 +53,7 @@ def main(
     paths = _choose(images or _default_folders(), count)
     rows = []
     for name in descriptor or ["hardnet", "hardnet-int8"]:
-        settings = Settings(detector, name, keypoints)
+        settings = ExtractionSettings(detector, name, keypoints)
         row = {"descriptor": name} | _measure(paths, settings, workers, repetitions)
         row["memory_mb"] = {
             how: _peak_memory(how, paths, settings, workers) for how in ("sequential", "overlapped")
@@ -107,7 +107,7 @@ def _choose(folders: list[Path], count: int) -> list[Path]:
 
 
 def _measure(
-    paths: list[Path], settings: Settings, workers: int | None, repetitions: int
+    paths: list[Path], settings: ExtractionSettings, workers: int | None, repetitions: int
 ) -> dict[str, Any]:
     """Medians; what is compared takes turns, so that load hits all alike."""
     detect, network = detectors.load(settings.detector), descriptors.load(settings.descriptor)
@@ -187,7 +187,9 @@ print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) /
 """
 
 
-def _peak_memory(how: str, paths: list[Path], settings: Settings, workers: int | None) -> float:
+def _peak_memory(
+    how: str, paths: list[Path], settings: ExtractionSettings, workers: int | None
+) -> float:
     """Peak memory in MB of a process that describes the first photos and keeps nothing."""
     words = json.dumps([how, [str(path) for path in paths[:8]], asdict(settings), workers])
     command = [sys.executable, "-c", _MEMORY, words]

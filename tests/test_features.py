@@ -340,8 +340,8 @@ def test_files_that_hold_no_features_are_named(camera: np.ndarray, tmp_path: Pat
 
 
 def test_interop_reads_saved_features(camera: np.ndarray, tmp_path: Path) -> None:
-    from hardnet.interop import npz
+    from hardnet.interop import feature_files
 
     found = extract(camera, descriptor=MeanGrey(), keypoints=5)
     found.save(tmp_path / "a.npz")
-    np.testing.assert_array_equal(npz.read_features(tmp_path / "a.npz").frames, found.frames)
+    np.testing.assert_array_equal(feature_files.read_npz(tmp_path / "a.npz").frames, found.frames)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,9 @@ Frames = NDArray[np.float32]
 WINDOW_SIGMAS = 12.0
 """Side of the measurement window in units of the keypoint's sigma: SIFT's own window
 (4 x 4 cells of 3 sigma each)."""
+
+_COLMAP_CENTRE = 0.5
+"""Where COLMAP has the centre of the top-left pixel: it counts from the corner."""
 
 
 def empty_frames() -> Frames:
@@ -131,15 +134,26 @@ def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     if table.ndim != 2 or table.shape[1] not in (4, 6):
         raise InputError(f"COLMAP keypoints have 4 or 6 columns here, got shape {table.shape}")
     if table.shape[1] == 4:
-        return from_similarity(table[:, :2] - 0.5, table[:, 2], table[:, 3], window)
+        return from_similarity(points_from_colmap(table[:, :2]), table[:, 2], table[:, 3], window)
     shape = table[:, 2:].reshape(-1, 2, 2) * (window / 2)
-    return np.concatenate([shape, table[:, :2, None] - 0.5], 2).astype(np.float32)
+    centre = points_from_colmap(table[:, :2])[:, :, None]
+    return np.concatenate([shape, centre], 2).astype(np.float32)
 
 
 def to_colmap(frames: Frames, window: float = WINDOW_SIGMAS) -> NDArray[np.float32]:
     """(N, 6) COLMAP keypoints of frames; the inverse of :func:`from_colmap`."""
     shape = frames[:, :, :2].astype(np.float64).reshape(-1, 4) * (2 / window)
-    return np.concatenate([frames[:, :, 2] + 0.5, shape], 1).astype(np.float32)
+    return np.concatenate([points_to_colmap(frames[:, :, 2]), shape], 1).astype(np.float32)
+
+
+def points_from_colmap(points: NDArray[Any]) -> NDArray[Any]:
+    """(..., 2) pixels, from COLMAP's, which count from the corner of the first pixel."""
+    return points - _COLMAP_CENTRE
+
+
+def points_to_colmap(points: NDArray[Any]) -> NDArray[Any]:
+    """(..., 2) COLMAP's pixels; the inverse of :func:`points_from_colmap`."""
+    return points + _COLMAP_CENTRE
 
 
 def from_oxford(ellipses: ArrayLike) -> Frames:

@@ -15,8 +15,11 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 from hardnet.cli import bench_images, colmap
 from hardnet.errors import HardnetError
 from hardnet.interop.colmap.pairs import PairSettings
-from hardnet.interop.colmap.report import ModelNumbers, Report
-from hardnet.interop.colmap.settings import Settings
+from hardnet.interop.colmap.reconstruction import (
+    ModelNumbers,
+    ReconstructionReport,
+    ReconstructionSettings,
+)
 
 app = typer.Typer()
 colmap.register(app)
@@ -61,18 +64,20 @@ def test_no_model_is_exit_code_1_with_a_reason(album: Path, tmp_path: Path) -> N
 def test_options_become_settings(
     album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Settings] = []
+    given: list[ReconstructionSettings] = []
     numbers = ModelNumbers(3, 1234, 5000, 4.05, 0.51)
 
-    def pretend(images: Path, work: Path, settings: Settings, **options: object) -> Report:
+    def pretend(
+        images: Path, work: Path, settings: ReconstructionSettings, **options: object
+    ) -> ReconstructionReport:
         given.append(settings)
-        return Report(3, {}, 9, 3, 3, 99, {"sparse/0": numbers})
+        return ReconstructionReport(3, {}, 9, 3, 3, 99, {"sparse/0": numbers})
 
     monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
     monkeypatch.setattr("hardnet.interop.colmap.pairs.MANY_PHOTOS", 2)
     command = ["colmap", str(album), "-o", str(tmp_path / "work")]
     done = run.invoke(app, command)
-    assert given == [Settings()]
+    assert given == [ReconstructionSettings()]
     assert "4 photos have 6 pairs" in done.stderr
     for part in ("1234", "4.05", "0.510 px"):
         assert part in done.stdout
@@ -124,11 +129,15 @@ def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
 
 
 def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Settings] = []
+    given: list[ReconstructionSettings] = []
 
-    def pretend(images: Path, work: Path, settings: Settings, **options: object) -> Report:
+    def pretend(
+        images: Path, work: Path, settings: ReconstructionSettings, **options: object
+    ) -> ReconstructionReport:
         given.append(settings)
-        return Report(3, {}, 9, 3, 3, 99, {"sparse/0": ModelNumbers(3, 1234, 5000, 4.05, 0.51)})
+        return ReconstructionReport(
+            3, {}, 9, 3, 3, 99, {"sparse/0": ModelNumbers(3, 1234, 5000, 4.05, 0.51)}
+        )
 
     def found(index: Path, photos: dict[str, Path], similar: int, **_: object) -> tuple:
         assert (index, similar, len(photos)) == (Path("some.index"), 2, 4)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet.interop import hdf5, npz
+from hardnet.interop import feature_files
 
 QUICK = ("--descriptor", "rootsift", "--keypoints", "80", "--max-size", "200")
 
@@ -48,8 +48,8 @@ def test_a_folder_to_a_file_and_back(extract: Extract, folder: Path, tmp_path: P
     assert found == {
         "output": str(output), "described": 2, "unchanged": 0, "keypoints": 160, "skipped": [],
     }  # fmt: skip
-    assert hdf5.names(output) == ["camera.png", "deep/chelsea.png"]
-    read = hdf5.read_features(output, "deep/chelsea.png")
+    assert feature_files.hdf5_names(output) == ["camera.png", "deep/chelsea.png"]
+    read = feature_files.read_hdf5(output, "deep/chelsea.png")
     direct = hardnet.extract(folder / "deep/chelsea.png", "dog", "rootsift", 80, 200, upright=True)
     np.testing.assert_array_equal(read.descriptors, direct.descriptors)
     np.testing.assert_array_equal(read.frames, direct.frames)
@@ -76,7 +76,7 @@ def test_files_to_a_folder(extract: Extract, folder: Path, tmp_path: Path) -> No
     assert "80 keypoints each" in run.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"camera.png.npz", "chelsea.png.npz", "extract.json", ".hardnet-files"}
-    assert len(npz.read_features(tmp_path / "out" / "chelsea.png.npz")) == 80
+    assert len(feature_files.read_npz(tmp_path / "out" / "chelsea.png.npz")) == 80
 
 
 def test_broken_photos_are_listed_and_the_rest_is_there(
@@ -93,7 +93,7 @@ def test_broken_photos_are_listed_and_the_rest_is_there(
     assert lines[0].startswith("skipped: ")
     assert "bad [bold].jpg" in lines[0]
     assert "none.jpg does not exist" in lines[1]
-    assert hdf5.names(tmp_path / "x.h5") == ["camera.png", "deep/chelsea.png"]
+    assert feature_files.hdf5_names(tmp_path / "x.h5") == ["camera.png", "deep/chelsea.png"]
 
 
 def test_fuzzed_images_never_end_the_batch(extract: Extract, fuzzed_images, tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_fuzzed_images_never_end_the_batch(extract: Extract, fuzzed_images, tmp_
         assert found["described"] == len(fuzzed_images.readable)
         for name, picture in fuzzed_images.readable.items():
             if output.suffix == ".h5":
-                read = hdf5.read_features(output, name)
+                read = feature_files.read_hdf5(output, name)
             else:
-                read = npz.read_features(output / f"{name}.npz")
+                read = feature_files.read_npz(output / f"{name}.npz")
             assert read.image_size == picture.shape[1::-1]
             assert len(read) > 0
             direct = hardnet.extract(fuzzed_images.folder / name, "dog", "rootsift", 80, 200)
             np.testing.assert_array_equal(read.descriptors, direct.descriptors)
-    assert hdf5.names(tmp_path / "x.h5") == sorted(fuzzed_images.readable)
+    assert feature_files.hdf5_names(tmp_path / "x.h5") == sorted(fuzzed_images.readable)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_huge_image_in_the_batch(
 ) -> None:
     run = extract(folder, huge_image, "-o", tmp_path / "x.h5", *QUICK)
     assert run.returncode == 0, run.stderr
-    assert hdf5.read_features(tmp_path / "x.h5", "huge.png").image_size == (10_000, 10_000)
+    assert feature_files.read_hdf5(tmp_path / "x.h5", "huge.png").image_size == (10_000, 10_000)
 
 
 def test_ctrl_c_says_how_to_go_on(

@@ -11,7 +11,7 @@ import pytest
 import hardnet
 from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
-from hardnet.interop import hdf5, npz
+from hardnet.interop import feature_files
 
 Command = Callable[..., object]
 
@@ -112,7 +112,7 @@ def test_features_beside_files_of_others(command: Command, place: Path) -> None:
     for options in ((), (), ("--overwrite",)):
         assert command("extract", "photos", "-o", "Downloads", *CHEAP, *options).returncode == 0
         assert intact(mine)
-        assert len(npz.read_features("Downloads/a.png.npz")) > 50
+        assert len(feature_files.read_npz("Downloads/a.png.npz")) > 50
         mine |= plant("Downloads/other.npz", "Downloads/sub/other.npz")
 
 
@@ -173,10 +173,10 @@ def test_an_empty_path_in_python(place: Path) -> None:
         lambda: index.add(""),
         lambda: index.remove([""]),
         lambda: index.search(""),
-        lambda: npz.read_features(""),
-        lambda: npz.write_features("", features),
-        lambda: hdf5.write_features("", "a", features),
-        lambda: hdf5.names(""),
+        lambda: feature_files.read_npz(""),
+        lambda: feature_files.write_npz("", features),
+        lambda: feature_files.write_hdf5("", "a", features),
+        lambda: feature_files.hdf5_names(""),
     ):
         with pytest.raises(HardnetError, match=r"empty|unknown descriptor ''"):
             call()

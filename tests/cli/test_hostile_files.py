@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 import hardnet
 from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
-from hardnet.interop import hdf5
+from hardnet.interop import feature_files
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.store import manifest as manifests
 from hardnet.stored_names import check_inside
@@ -239,7 +239,7 @@ def test_results_of_a_benchmark(command: Hardnet, place: Path) -> None:
 
 
 def features_file(path: Path, name: str = "coins.png") -> None:
-    hdf5.write_features(path, name, hardnet.extract("photos/coins.png", **QUICK))
+    feature_files.write_hdf5(path, name, hardnet.extract("photos/coins.png", **QUICK))
 
 
 @pytest.mark.parametrize("kind", ["link of a file", "link of a name", "link of a dataset",
@@ -268,10 +268,10 @@ def test_hdf5_reads_one_file(place: Path, kind: str) -> None:
                 group.create_dataset("scores", (count,), np.float32, external=where)
     name = "again.png" if kind == "link of a name" else "coins.png"
     with pytest.raises(HardnetError, match=r"feats\.h5 has a (link|dataset).*one file only"):
-        hdf5.read_features("feats.h5", name)
+        feature_files.read_hdf5("feats.h5", name)
     if "link" in kind:
         with pytest.raises(HardnetError, match=r"feats\.h5 has a link"):
-            hdf5.names("feats.h5")
+            feature_files.hdf5_names("feats.h5")
 
 
 def test_hdf5_writes_one_file(place: Path) -> None:
@@ -289,7 +289,7 @@ def test_names_in_hdf5_stay_inside(command: Hardnet, place: Path) -> None:
     with h5py.File("feats.h5", "a") as file:
         file.move("coins.png", "../../coins.png")
     with pytest.raises(HardnetError, match=r"feats\.h5 names the image '\.\./\.\./coins\.png'"):
-        hdf5.names("feats.h5")
+        feature_files.hdf5_names("feats.h5")
     done = command("extract", "photos", "-o", "feats.h5", "--keypoints", 20)
     refused(done, "feats.h5", "../../coins.png")
 
@@ -298,7 +298,7 @@ def test_names_in_hdf5_stay_inside(command: Hardnet, place: Path) -> None:
 def test_colmap(command: Hardnet, place: Path, name: str) -> None:
     pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
     from hardnet.bench.sfm import read_poses
-    from hardnet.sfm.mapping import MapperSettings, build_models
+    from hardnet.interop.colmap.mapping import MapperSettings, build_models
 
     model = place / "model"
     model.mkdir()

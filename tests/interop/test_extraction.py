@@ -17,11 +17,11 @@ import hardnet
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import named_images
-from hardnet.interop import extraction, hdf5, npz
-from hardnet.interop.extraction import Settings, extract_to
+from hardnet.interop import extraction, feature_files
+from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.storage import FolderLock
 
-SETTINGS = Settings(descriptor="rootsift", keypoints=60, max_size=200)
+SETTINGS = ExtractionSettings(descriptor="rootsift", keypoints=60, max_size=200)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def read(output: Path, name: str) -> Features:
     if output.suffix == ".h5":
-        return hdf5.read_features(output, name)
-    return npz.read_features(output / f"{name}.npz")
+        return feature_files.read_hdf5(output, name)
+    return feature_files.read_npz(output / f"{name}.npz")
 
 
 def content(output: Path) -> dict[str, bytes]:
@@ -68,7 +68,7 @@ def content(output: Path) -> dict[str, bytes]:
     return found
 
 
-def run(output: Path, folder: Path, settings: Settings = SETTINGS, **options: object):
+def run(output: Path, folder: Path, settings: ExtractionSettings = SETTINGS, **options: object):
     return extract_to(output, named_images([folder]), settings, **options)
 
 
@@ -85,7 +85,7 @@ def test_entries_are_what_extract_gives(folder: Path, output: Path) -> None:
             np.testing.assert_array_equal(getattr(back, field), getattr(direct, field))
         assert back.path == str((folder / name).resolve())
     if output.suffix == ".h5":
-        assert hdf5.names(output) == NAMES
+        assert feature_files.hdf5_names(output) == NAMES
         assert sorted(p.name for p in output.parent.iterdir()) == ["feats.h5", "photos"]
 
 
@@ -139,7 +139,7 @@ def test_other_settings_are_refused(
 ) -> None:
     run(output, folder)
     before = content(output)
-    settings = Settings(**(vars(SETTINGS) | other))
+    settings = ExtractionSettings(**(vars(SETTINGS) | other))
     with pytest.raises(HardnetError, match=rf"{output.name} was made with {words}.*--overwrite"):
         run(output, folder, settings)
     assert content(output) == before
@@ -154,7 +154,7 @@ def test_other_weights_under_the_same_name_are_refused(folder: Path, tmp_path: P
 
     weights = tmp_path / "net.onnx"
     shutil.copy(WEIGHTS / "hardnet.onnx", weights)
-    settings = Settings(descriptor=str(weights), keypoints=5, max_size=100)
+    settings = ExtractionSettings(descriptor=str(weights), keypoints=5, max_size=100)
     run(tmp_path / "x.h5", folder, settings)
     assert run(tmp_path / "x.h5", folder, settings).unchanged == 3
     shutil.copy(WEIGHTS / "hardnet-int8.onnx", weights)
@@ -208,7 +208,7 @@ def test_an_interrupted_overwrite_goes_on_and_keeps_the_old_file(
     output = tmp_path / "x.h5"
     run(output, folder)
     before = content(output)
-    other = Settings(descriptor="sift", keypoints=30, max_size=200)
+    other = ExtractionSettings(descriptor="sift", keypoints=30, max_size=200)
 
     for stop_at in (1, 2):  # the same command again: what is done is not lost
 
@@ -224,7 +224,9 @@ def test_an_interrupted_overwrite_goes_on_and_keeps_the_old_file(
         run(output, folder)
     report = run(output, folder, other, overwrite=True)
     assert (report.described, report.unchanged) == (1, 2)
-    assert {hdf5.read_features(output, n).descriptor for n in hdf5.names(output)} == {"sift"}
+    assert {
+        feature_files.read_hdf5(output, n).descriptor for n in feature_files.hdf5_names(output)
+    } == {"sift"}
     assert not (tmp_path / "x.h5.parts").exists()
 
 
@@ -328,7 +330,7 @@ def test_a_damaged_part_is_done_again(
     part.write_bytes(part.read_bytes()[:500])
     report = run(output, folder)
     assert (report.described, report.unchanged) == (1, 2)
-    assert hdf5.names(output) == NAMES
+    assert feature_files.hdf5_names(output) == NAMES
 
 
 def test_names(folder: Path, tmp_path: Path) -> None:

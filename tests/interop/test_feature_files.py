@@ -17,8 +17,8 @@ import hardnet
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.frames import to_similarity
-from hardnet.interop import hdf5, npz
-from hardnet.interop.entry import SIGMA
+from hardnet.interop import feature_files
+from hardnet.interop.feature_files import SIGMA
 
 FIELDS = ("frames", "scores", "descriptors", "image_size", "descriptor", "scale")
 
@@ -60,10 +60,10 @@ def same(a: Features, b: Features) -> None:
 def round_trip(request: pytest.FixtureRequest, tmp_path: Path):
     def there_and_back(features: Features, **options: bool) -> Features:
         if request.param == "npz":
-            npz.write_features(tmp_path / "deep" / "x.npz", features, **options)
-            return npz.read_features(tmp_path / "deep" / "x.npz")
-        hdf5.write_features(tmp_path / "x.h5", "a/b.jpg", features, **options)
-        return hdf5.read_features(tmp_path / "x.h5", "a/b.jpg")
+            feature_files.write_npz(tmp_path / "deep" / "x.npz", features, **options)
+            return feature_files.read_npz(tmp_path / "deep" / "x.npz")
+        feature_files.write_hdf5(tmp_path / "x.h5", "a/b.jpg", features, **options)
+        return feature_files.read_hdf5(tmp_path / "x.h5", "a/b.jpg")
 
     return there_and_back
 
@@ -97,8 +97,8 @@ def test_half_keeps_three_digits_and_all_of_the_frames(small: Features, round_tr
 
 def test_read_features_match(pair: tuple[Features, Features], tmp_path: Path) -> None:
     for name, features in zip(("l.png", "r.png"), pair, strict=True):
-        hdf5.write_features(tmp_path / "feats.h5", name, features)
-    read = [hdf5.read_features(tmp_path / "feats.h5", name) for name in ("l.png", "r.png")]
+        feature_files.write_hdf5(tmp_path / "feats.h5", name, features)
+    read = [feature_files.read_hdf5(tmp_path / "feats.h5", name) for name in ("l.png", "r.png")]
     result, direct = hardnet.match(*read), hardnet.match(*pair)
     np.testing.assert_array_equal(result.indices, direct.indices)
     np.testing.assert_array_equal(result.inliers, direct.inliers)
@@ -113,14 +113,14 @@ def test_a_project_can_be_moved_as_a_whole(photos: Path, tmp_path: Path) -> None
     features = hardnet.extract(
         project / "photos" / "camera.png", descriptor="rootsift", keypoints=5, max_size=200
     )
-    hdf5.write_features(project / "feats.h5", "camera.png", features)
+    feature_files.write_hdf5(project / "feats.h5", "camera.png", features)
     project.rename(tmp_path / "moved")
-    read = hdf5.read_features(tmp_path / "moved" / "feats.h5", "camera.png")
+    read = feature_files.read_hdf5(tmp_path / "moved" / "feats.h5", "camera.png")
     assert read.path == str((tmp_path / "moved" / "photos" / "camera.png").resolve())
     os.remove(read.path)
-    assert hdf5.read_features(tmp_path / "moved" / "feats.h5", "camera.png").path is None
+    assert feature_files.read_hdf5(tmp_path / "moved" / "feats.h5", "camera.png").path is None
     with pytest.raises(HardnetError, match="neither their image nor its path"):
-        hdf5.read_features(tmp_path / "moved" / "feats.h5", "camera.png").read_pixels()
+        feature_files.read_hdf5(tmp_path / "moved" / "feats.h5", "camera.png").read_pixels()
 
 
 def test_hloc_reads_it(pair: tuple[Features, Features], tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_hloc_reads_it(pair: tuple[Features, Features], tmp_path: Path) -> None:
     path = tmp_path / "feats.h5"
     written = {"db/left.png": pair[0], "query/day 1/ü.png": pair[1], "db/even.png": empty(pair[0])}
     for name, features in written.items():
-        hdf5.write_features(path, name, features)
+        feature_files.write_hdf5(path, name, features)
     found = set()
     with h5py.File(path, "r") as file:
         # It takes the parents of all datasets for images...
@@ -164,8 +164,8 @@ def test_a_file_of_hloc_is_read(tmp_path: Path) -> None:
         group.create_dataset("scores", data=np.array([0.5, 0.25], np.float16))
         group.create_dataset("image_size", data=np.array([640, 480]))
         file.create_group("global/1.jpg").create_dataset("global_descriptor", data=np.ones(4))
-    assert hdf5.names(path) == ["db/1.jpg"]
-    read = hdf5.read_features(path, "db/1.jpg")
+    assert feature_files.hdf5_names(path) == ["db/1.jpg"]
+    read = feature_files.read_hdf5(path, "db/1.jpg")
     np.testing.assert_array_equal(read.xy, [[10.5, 20], [30, 40]])
     _, sigma, angle = to_similarity(read.frames)
     np.testing.assert_allclose(sigma, SIGMA)
@@ -176,22 +176,22 @@ def test_a_file_of_hloc_is_read(tmp_path: Path) -> None:
     assert (read.image_size, read.scale, read.path) == ((640, 480), 1.0, None)
     assert read.descriptor == "feats-superpoint-n4096-r1024"
     with pytest.raises(HardnetError, match=r"no image 'global/1\.jpg'"):
-        hdf5.read_features(path, "global/1.jpg")
+        feature_files.read_hdf5(path, "global/1.jpg")
 
 
 def test_writing_again_replaces_one_entry(small: Features, tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
-        hdf5.write_features(tmp_path / "x.h5", name, small)
+        feature_files.write_hdf5(tmp_path / "x.h5", name, small)
     other = replace(small, scores=small.scores + 1, descriptor="other")
-    hdf5.write_features(tmp_path / "x.h5", "a.jpg", other)
-    same(hdf5.read_features(tmp_path / "x.h5", "a.jpg"), other)
-    same(hdf5.read_features(tmp_path / "x.h5", "b.jpg"), small)
+    feature_files.write_hdf5(tmp_path / "x.h5", "a.jpg", other)
+    same(feature_files.read_hdf5(tmp_path / "x.h5", "a.jpg"), other)
+    same(feature_files.read_hdf5(tmp_path / "x.h5", "b.jpg"), small)
 
 
 def test_an_entry_that_fails_is_not_there(
     small: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hdf5.write_features(tmp_path / "x.h5", "a.jpg", small)
+    feature_files.write_hdf5(tmp_path / "x.h5", "a.jpg", small)
     real = h5py.Group.create_dataset
 
     def full(self: h5py.Group, name: str, **options: object) -> object:
@@ -201,21 +201,24 @@ def test_an_entry_that_fails_is_not_there(
 
     monkeypatch.setattr(h5py.Group, "create_dataset", full)
     with pytest.raises(HardnetError, match=r"x\.h5 cannot be written: No space left on device"):
-        hdf5.write_features(tmp_path / "x.h5", "b.jpg", small)
-    assert hdf5.names(tmp_path / "x.h5") == ["a.jpg"]
-    same(hdf5.read_features(tmp_path / "x.h5", "a.jpg"), small)
+        feature_files.write_hdf5(tmp_path / "x.h5", "b.jpg", small)
+    assert feature_files.hdf5_names(tmp_path / "x.h5") == ["a.jpg"]
+    same(feature_files.read_hdf5(tmp_path / "x.h5", "a.jpg"), small)
 
 
 def test_a_wrong_name_gets_a_hint(small: Features, tmp_path: Path) -> None:
-    hdf5.write_features(tmp_path / "x.h5", "church/front.jpg", small)
+    feature_files.write_hdf5(tmp_path / "x.h5", "church/front.jpg", small)
     for wrong in ("front.jpg", "church", "church/front.jpg/scores"):
         with pytest.raises(HardnetError, match=r"church/front.jpg.* \(1 in all\)"):
-            hdf5.read_features(tmp_path / "x.h5", wrong)
+            feature_files.read_hdf5(tmp_path / "x.h5", wrong)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "text", "folder", "cut"])
 def test_what_is_no_such_file_is_one_line(small: Features, tmp_path: Path, kind: str) -> None:
-    for suffix, read in (("h5", lambda p: hdf5.read_features(p, "a")), ("npz", npz.read_features)):
+    for suffix, read in (
+        ("h5", lambda p: feature_files.read_hdf5(p, "a")),
+        ("npz", feature_files.read_npz),
+    ):
         path = tmp_path / f"x.{suffix}"
         if kind in ("empty", "text"):
             path.write_text("" if kind == "empty" else "words, not numbers " * 99)
@@ -223,9 +226,9 @@ def test_what_is_no_such_file_is_one_line(small: Features, tmp_path: Path, kind:
             path.mkdir()
         elif kind == "cut":
             if suffix == "h5":
-                hdf5.write_features(path, "a", small)
+                feature_files.write_hdf5(path, "a", small)
             else:
-                npz.write_features(path, small)
+                feature_files.write_npz(path, small)
             path.write_bytes(path.read_bytes()[:900])
         with pytest.raises(HardnetError, match=path.name) as caught:
             read(path)
@@ -235,21 +238,21 @@ def test_what_is_no_such_file_is_one_line(small: Features, tmp_path: Path, kind:
 def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", keypoints=np.array([{"a": 1}], dtype=object))
     with pytest.raises(HardnetError, match=r"x\.npz"):
-        npz.read_features(tmp_path / "x.npz")
+        feature_files.read_npz(tmp_path / "x.npz")
 
 
 def test_counts_that_disagree_are_damage(small: Features, tmp_path: Path) -> None:
-    hdf5.write_features(tmp_path / "x.h5", "a", small)
+    feature_files.write_hdf5(tmp_path / "x.h5", "a", small)
     with h5py.File(tmp_path / "x.h5", "a") as file:
         del file["a/scores"]
         file["a"].create_dataset("scores", data=np.zeros(2))
     with pytest.raises(HardnetError, match=r"x\.h5: a is damaged: 3 keypoints, .* 2 scores"):
-        hdf5.read_features(tmp_path / "x.h5", "a")
+        feature_files.read_hdf5(tmp_path / "x.h5", "a")
 
 
 def test_a_file_that_another_process_writes_is_said(small: Features, tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
-    hdf5.write_features(path, "a", small)
+    feature_files.write_hdf5(path, "a", small)
     script = "import h5py, sys; f = h5py.File(sys.argv[1], 'a'); print(1, flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -258,9 +261,9 @@ def test_a_file_that_another_process_writes_is_said(small: Features, tmp_path: P
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(HardnetError, match="another process"):
-            hdf5.read_features(path, "a")
+            feature_files.read_hdf5(path, "a")
         with pytest.raises(HardnetError, match="another process"):
-            hdf5.write_features(path, "b", small)
+            feature_files.write_hdf5(path, "b", small)
     finally:
         other.communicate(b"\n", timeout=20)
-    assert hdf5.names(path) == ["a"]
+    assert feature_files.hdf5_names(path) == ["a"]

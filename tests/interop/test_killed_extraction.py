@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 
 from hardnet.images import named_images, read_image, write_image
-from hardnet.interop import hdf5, npz
-from hardnet.interop.extraction import Settings, extract_to
+from hardnet.interop import feature_files
+from hardnet.interop.extraction import ExtractionSettings, extract_to
 
 SETTINGS = {"descriptor": "rootsift", "keypoints": 300, "max_size": 300}
 SCRIPT = f"""
 import sys, time
 from pathlib import Path
-from hardnet.interop import extraction, hdf5
+from hardnet.interop import extraction, feature_files
 from hardnet.images import named_images
-real = hdf5._write
+real = feature_files._write
 def slowly(*arguments):
     real(*arguments)
     arguments[0].flush()  # so that HDF5 is in the middle of something
     time.sleep(0.01)
-hdf5._write = slowly
-settings = extraction.Settings(**{SETTINGS})
+feature_files._write = slowly
+settings = extraction.ExtractionSettings(**{SETTINGS})
 extraction.extract_to(Path(sys.argv[1]), named_images([Path(sys.argv[2])]), settings)
 """
 COUNT = 12
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 def expected(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> dict[str, bytes]:
     """What an extraction gives that nobody disturbs."""
     output = tmp_path_factory.mktemp("whole") / "x.h5"
-    extract_to(output, named_images([folder]), Settings(**SETTINGS))
+    extract_to(output, named_images([folder]), ExtractionSettings(**SETTINGS))
     return datasets(output)
 
 
@@ -88,13 +88,13 @@ def check(output: Path, expected: dict[str, bytes]) -> int:
     found: dict[str, bytes] = {}
     if output.exists():
         found = datasets(output)
-        for name in hdf5.names(output):
-            assert len(hdf5.read_features(output, name)) == 300
+        for name in feature_files.hdf5_names(output):
+            assert len(feature_files.read_hdf5(output, name)) == 300
     assert found.items() <= expected.items()
     names = {name.rpartition("/")[0] for name in found}
     assert len(found) == 5 * len(names)
     for path in parts.rglob("*.npz"):
-        features = npz.read_features(path)
+        features = feature_files.read_npz(path)
         name = path.relative_to(parts).as_posix().removesuffix(".npz")
         assert expected[f"{name}/frames"].startswith(features.frames.tobytes())
         names.add(name)

@@ -8,15 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
 from hardnet.descriptors.onnx import OnnxDescriptor
 from hardnet.errors import HardnetError
-from hardnet.interop.calibration import real_patches
-from hardnet.interop.onnx import to_onnx
-from hardnet.interop.quantise import best_scale, quantise_weights, relu_chain, to_onnx_int8
+from hardnet.interop.onnx import Convolution, fold, to_onnx
+from hardnet.interop.quantise import (
+    best_scale,
+    photo_patches,
+    quantise_weights,
+    relu_chain,
+    to_onnx_int8,
+)
 from hardnet.nets import HardNet, TFeat
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
 from hardnet.nets.layers import normalise_patches
@@ -125,13 +131,65 @@ def test_real_patches_are_reproducible_and_errors_name_the_folder(
     photos: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "camera.png").write_bytes((photos / "camera.png").read_bytes())
-    patches = real_patches(tmp_path, 50)
+    patches = photo_patches(tmp_path, 50)
     assert patches.shape == (50, 32, 32)
-    np.testing.assert_array_equal(patches, real_patches(tmp_path, 50))
+    np.testing.assert_array_equal(patches, photo_patches(tmp_path, 50))
     (tmp_path / "broken.png").write_bytes(b"no image")
-    assert len(real_patches(tmp_path, 50)) > 20
+    assert len(photo_patches(tmp_path, 50)) > 20
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(HardnetError, match="contains no image"):
-        real_patches(empty, 50)
+        photo_patches(empty, 50)
     with pytest.raises(HardnetError, match="no folder"):
-        real_patches(tmp_path / "none", 50)
+        photo_patches(tmp_path / "none", 50)
+
+
+def _random_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d) -> nn.BatchNorm2d | nn.BatchNorm1d:
+    for tensor in (norm.running_mean, norm.weight, norm.bias):
+        if tensor is not None:
+            nn.init.normal_(tensor)
+    assert norm.running_var is not None
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    return norm.eval()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_folded_convolution_gives_the_same_values(bias: bool, affine: bool) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
+    norm = _random_norm(nn.BatchNorm2d(5, affine=affine))
+    (folded,) = fold([conv, nn.Dropout(0.3), norm])
+    assert isinstance(folded, Convolution)
+    x = torch.randn(2, 3, 8, 8)
+    weight, shift = torch.from_numpy(folded.weight), torch.from_numpy(folded.bias)
+    found = F.conv2d(x, weight, shift, folded.stride, folded.padding)
+    torch.testing.assert_close(found, norm(conv(x)), atol=1e-5, rtol=1e-5)
+
+
+def test_a_folded_fully_connected_layer_gives_the_same_values() -> None:
+    torch.manual_seed(0)
+    dense, norm = nn.Linear(7, 4), _random_norm(nn.BatchNorm1d(4))
+    (folded,) = fold([dense, norm])
+    assert isinstance(folded, Convolution)
+    x = torch.randn(6, 7)
+    found = x.numpy() @ folded.weight.T + folded.bias
+    np.testing.assert_allclose(found, norm(dense(x)).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.BatchNorm2d(1)],
+        [nn.Conv2d(1, 1, 3), nn.ReLU(), nn.BatchNorm2d(1)],
+        [nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.BatchNorm2d(1)],
+        [nn.Conv2d(2, 2, 3, groups=2)],
+        [nn.Conv2d(1, 1, 3, dilation=2)],
+        [nn.Conv2d(1, 1, 3, padding="same")],
+        [nn.Conv2d(1, 1, (3, 5))],
+        [nn.Conv2d(1, 1, 3, stride=(1, 2))],
+        [nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")],
+    ],
+)
+def test_what_cannot_be_folded_is_named(layers: list[nn.Module]) -> None:
+    with pytest.raises(HardnetError, match="cannot be exported"):
+        fold(layers)

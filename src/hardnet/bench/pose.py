@@ -20,12 +20,14 @@ from hardnet.bench.metrics import rotation_angle
 from hardnet.bench.sfm import CAMERAS, read_scene
 from hardnet.bench.sfm import MODEL as GROUND_TRUTH
 from hardnet.errors import HardnetError
+from hardnet.frames import points_to_colmap
 from hardnet.images import read_image
+from hardnet.interop.colmap.database import require_pycolmap
+from hardnet.interop.colmap.mapping import is_model
 from hardnet.matching.geometry import Geometry, Pose, estimate, relative_pose, sampson_error
 from hardnet.matching.neighbours import RATIO, match_descriptors
 from hardnet.patchsets.build import colmap_model
-from hardnet.patchsets.build.colmap_model import HALF_PIXEL, View, read_model
-from hardnet.sfm.colmap import is_model, require_pycolmap
+from hardnet.patchsets.build.colmap_model import View, read_model
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor
@@ -125,7 +127,7 @@ def read_pose_scene(folder: Path) -> PoseScene:
 def directions(view: View, xy: ArrayLike) -> Floats:
     """(N, 2) pixels of a photo -> (N, 2) places at depth 1, without the lens distortion."""
     pixels = np.asarray(xy, np.float64).reshape(-1, 2)
-    return np.asarray(view.camera.cam_from_img(pixels + HALF_PIXEL), np.float64).reshape(-1, 2)
+    return np.asarray(view.camera.cam_from_img(points_to_colmap(pixels)), np.float64).reshape(-1, 2)
 
 
 def estimate_pose(
@@ -272,7 +274,7 @@ def _refined(
 ) -> tuple[Floats, Floats]:
     """The pose with the smallest Sampson errors of the inliers in front of both cameras."""
     pycolmap = require_pycolmap()
-    a, b = (np.asarray(xy, np.float64).reshape(-1, 2) + HALF_PIXEL for xy in (xy_a, xy_b))
+    a, b = (points_to_colmap(np.asarray(xy, np.float64).reshape(-1, 2)) for xy in (xy_a, xy_b))
     start = pycolmap.Rigid3d(pycolmap.Rotation3d(found.rotation), found.translation)
     better = pycolmap.refine_relative_pose(
         start, pair.a.camera, a, pair.b.camera, b, found.in_front[:, None]

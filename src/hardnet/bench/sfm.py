@@ -21,13 +21,22 @@ from numpy.typing import NDArray
 from hardnet.bench.metrics import align, rotation_angle
 from hardnet.errors import HardnetError
 from hardnet.images import list_images, read_image
-from hardnet.interop.colmap.reconstruction import reconstruct
-from hardnet.interop.colmap.report import Report, database_report, model_numbers
-from hardnet.interop.colmap.settings import Settings
-from hardnet.sfm import sift
-from hardnet.sfm.cameras import CameraSettings
-from hardnet.sfm.colmap import DATABASE, SPARSE, is_model, quiet, require_pycolmap
-from hardnet.sfm.mapping import MapperSettings, build_models
+from hardnet.interop.colmap.database import DATABASE, CameraSettings, quiet, require_pycolmap
+from hardnet.interop.colmap.mapping import (
+    SPARSE,
+    MapperSettings,
+    build_models,
+    extract_sift,
+    is_model,
+    match_sift,
+)
+from hardnet.interop.colmap.reconstruction import (
+    ReconstructionReport,
+    ReconstructionSettings,
+    database_report,
+    model_numbers,
+    reconstruct,
+)
 from hardnet.stored_names import check_inside
 
 COLMAP = "colmap-sift"
@@ -115,7 +124,7 @@ def compare(
         for detector, (label, descriptor) in product(detectors, descriptors.items()):
             method = f"{detector}+{label}"
             place = work / scene.name / method.replace("/", "-")
-            settings = Settings(
+            settings = ReconstructionSettings(
                 detector=detector,
                 descriptor=descriptor,
                 keypoints=budget,
@@ -164,14 +173,14 @@ def pose_errors(estimated: Mapping[str, Pose], truth: Mapping[str, Pose]) -> Pos
 
 def _colmap_sift(
     scene: Scene, place: Path, keypoints: int, max_size: int, mapper: MapperSettings
-) -> Report:
+) -> ReconstructionReport:
     """COLMAP's own features, matching and mapping."""
     place.mkdir(parents=True)
     database, sparse = place / DATABASE, place / SPARSE
     names = [p.relative_to(scene.images).as_posix() for p in list_images(scene.images)]
     with quiet(require_pycolmap()):
-        sift.extract(database, scene.images, names, max_size, keypoints, mapper.seed, scene.cameras)
-        sift.match(database, mapper.seed)
+        extract_sift(database, scene.images, names, max_size, keypoints, mapper.seed, scene.cameras)
+        match_sift(database, mapper.seed)
         refine = scene.cameras.params is None
         models = build_models(
             database, scene.images, sparse, replace(mapper, refine_cameras=refine)
@@ -181,7 +190,9 @@ def _colmap_sift(
     return replace(report, models=numbers)
 
 
-def _row(scene: Scene, method: str, report: Report, place: Path, seconds: float) -> dict[str, Any]:
+def _row(
+    scene: Scene, method: str, report: ReconstructionReport, place: Path, seconds: float
+) -> dict[str, Any]:
     row: dict[str, Any] = {
         "scene": scene.name,
         "truth": scene.origin,

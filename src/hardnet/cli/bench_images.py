@@ -223,7 +223,7 @@ def sfm(
     from hardnet.bench.sfm import read_scene
     from hardnet.descriptors import parse_specs
     from hardnet.detectors import load as load_detector
-    from hardnet.sfm.colmap import require_pycolmap
+    from hardnet.interop.colmap.database import require_pycolmap
 
     check_output(output)
     require_pycolmap()

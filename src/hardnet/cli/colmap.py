@@ -24,8 +24,7 @@ from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.interop.colmap.report import Report
-    from hardnet.interop.colmap.settings import Settings
+    from hardnet.interop.colmap.reconstruction import ReconstructionReport, ReconstructionSettings
 
 _HELP = """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
@@ -122,13 +121,12 @@ def _colmap(
     workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
+    from hardnet.interop.colmap.database import CameraSettings
+    from hardnet.interop.colmap.mapping import MapperSettings
     from hardnet.interop.colmap.pairs import Method, PairSettings
-    from hardnet.interop.colmap.reconstruction import reconstruct
-    from hardnet.interop.colmap.settings import Settings
+    from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
     from hardnet.matching.neighbours import RATIO
-    from hardnet.sfm.cameras import CameraSettings
-    from hardnet.sfm.mapping import MapperSettings
 
     if index is not None and (pairs is not Pairs.retrieval or pairs_file is not None):
         raise HardnetError("--index is of use with --pairs retrieval only: add that, or leave it")
@@ -140,7 +138,7 @@ def _colmap(
     else:
         method: Method = "sequential" if pairs is Pairs.sequential else "exhaustive"
         chosen = PairSettings(method, overlap, quadratic, loop)
-    settings = Settings(
+    settings = ReconstructionSettings(
         detector=detector,
         descriptor=descriptor,
         keypoints=keypoints,
@@ -198,7 +196,7 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise HardnetError(f"--camera-params {text}: give numbers, separated by commas") from None
 
 
-def _warn_of_many(images: Path, settings: Settings) -> None:
+def _warn_of_many(images: Path, settings: ReconstructionSettings) -> None:
     from hardnet.images import list_images
     from hardnet.interop.colmap.pairs import MANY_PHOTOS, PairSettings
 
@@ -212,7 +210,7 @@ def _warn_of_many(images: Path, settings: Settings) -> None:
         )
 
 
-def _show(report: Report, work: Path) -> None:
+def _show(report: ReconstructionReport, work: Path) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row("photos", f"{report.photos - len(report.skipped)} of {report.photos}")
     table.add_row("keypoints", str(report.keypoints))
@@ -231,7 +229,7 @@ def _show(report: Report, work: Path) -> None:
         say(f"skipped {name}: {why}", error=True)
 
 
-def _why_not(report: Report, min_images: int) -> str:
+def _why_not(report: ReconstructionReport, min_images: int) -> str:
     """What a user can do about photos that do not fit together."""
     usable = report.photos - len(report.skipped)
     if usable < min_images:

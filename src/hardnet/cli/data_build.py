@@ -187,10 +187,10 @@ def colmap(
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
+    from hardnet.interop.colmap.mapping import find_models
     from hardnet.patchsets.build.colmap_model import Scene, find_database
     from hardnet.patchsets.build.colmap_patches import ColmapSettings
     from hardnet.patchsets.build.from_colmap import build_from_colmap
-    from hardnet.sfm.colmap import find_models
 
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")

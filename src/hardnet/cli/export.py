@@ -56,14 +56,13 @@ def export(
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet.descriptors.torch import TorchDescriptor
-    from hardnet.interop.calibration import real_patches
     from hardnet.storage import OwnedFolder
 
     stored = read_checkpoint(checkpoint)
     net = load_net(checkpoint)
     if int8:
         relu_chain(net)  # says so before anything is written if the network has no 8-bit form
-    real = None if calibration is None else real_patches(calibration, 2 * _CHECKED)
+    real = None if calibration is None else _real_patches(calibration, 2 * _CHECKED)
     # Calibrated on one half, checked on the other.
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]
     output.mkdir(parents=True, exist_ok=True)
@@ -100,6 +99,19 @@ def _described(path: Path, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     from hardnet.descriptors import load
 
     return load(path)(patches)
+
+
+def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
+    """(N, 32, 32) patches drawn from a set in the Brown format, or of photographs."""
+    from hardnet.interop.quantise import photo_patches
+    from hardnet.patches import PATCH_SIZE
+    from hardnet.patchsets.brown import read_brown
+
+    if not (folder / "info.txt").is_file():
+        return photo_patches(folder, count)
+    patches = read_brown(folder, PATCH_SIZE).patches
+    chosen = np.random.default_rng(0).permutation(len(patches))[:count]
+    return np.array(patches[np.sort(chosen)])
 
 
 def _smooth_noise(count: int) -> NDArray[np.uint8]:

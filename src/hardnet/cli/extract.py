@@ -21,7 +21,7 @@ from hardnet.cli.options import (
 from hardnet.cli.output import Stage, say
 
 if TYPE_CHECKING:
-    from hardnet.interop.extraction import Report
+    from hardnet.interop.extraction import ExtractionReport
 
 _HELP = """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
 
@@ -66,10 +66,10 @@ def _extract(
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.images import named_images
-    from hardnet.interop.extraction import Settings, extract_to
+    from hardnet.interop.extraction import ExtractionSettings, extract_to
 
     start = time.perf_counter()
-    settings = Settings(detector, descriptor, keypoints, max_size or None, upright, half)
+    settings = ExtractionSettings(detector, descriptor, keypoints, max_size or None, upright, half)
     errors = Console(stderr=True)
     try:
         with Stage(errors) as stage:
@@ -95,7 +95,7 @@ def _extract(
         raise typer.Exit(1)
 
 
-def _to_json(report: Report, output: Path, seconds: float) -> dict[str, object]:
+def _to_json(report: ExtractionReport, output: Path, seconds: float) -> dict[str, object]:
     return {
         "output": str(output),
         "described": report.described,
@@ -106,7 +106,7 @@ def _to_json(report: Report, output: Path, seconds: float) -> dict[str, object]:
     }
 
 
-def _summary(report: Report, output: Path, seconds: float) -> str:
+def _summary(report: ExtractionReport, output: Path, seconds: float) -> str:
     parts = [f"{report.described} photos described in {seconds:.1f} s"]
     if report.described:
         parts.append(f"{report.keypoints / report.described:.0f} keypoints each")

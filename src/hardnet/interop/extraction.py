@@ -1,10 +1,22 @@
-"""Describe many images into a file or a folder; what is there already is not done again."""
+"""Describe many images into a file or a folder; what is there already is not done again.
+
+The output may be left half done at any moment. Every image becomes an ``.npz`` file, which is whole
+or not there. A folder of these is an output. An HDF5 file is made of such a folder
+(``feats.h5.parts``) at the end: it is written inside it and takes the place of the old one at once.
+HDF5 itself writes in place and cannot be killed safely, so no file that has its final name is ever
+open for writing. The price is room for the features twice, at the end.
+
+The folder also has the settings, because features of different settings must not be mixed, and a
+lock while somebody is writing.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+import json
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +24,25 @@ from typing import TYPE_CHECKING, Any
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
-from hardnet.interop.entry import state_of
-from hardnet.interop.feature_output import FeatureOutput, open_output
+from hardnet.interop import feature_files
+from hardnet.interop.feature_files import FACTS, Entry, Fact, state_of, to_entry
 from hardnet.pipeline import extract_many
+from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result
 
-_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
 
+STATE = "extract.json"
+LOCK = "extract.lock"  # no name that a folder of photos is likely to have
+_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many are done, how many there are."""
+_Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExtractionSettings:
     """What decides the features of an image; see :func:`hardnet.extract`.
 
     ``half`` keeps descriptors as float16: half the size, three digits.
@@ -41,7 +57,7 @@ class Settings:
 
 
 @dataclass
-class Report:
+class ExtractionReport:
     """What became of the images.
 
     Attributes:
@@ -60,38 +76,38 @@ class Report:
 def extract_to(
     output: Path,
     images: Mapping[str, Path],
-    settings: Settings | None = None,
+    settings: ExtractionSettings | None = None,
     *,
     workers: int | None = None,
     overwrite: bool = False,
     extract: Callable[[Sequence[Path]], Generator[Result, None, None]] | None = None,
     progress: Progress = lambda what, done, total: None,
-) -> Report:
+) -> ExtractionReport:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
 
-    It can be interrupted at any moment, also by ``kill -9`` or a full disk: called again, it goes
-    on. Images whose file has not changed since are not done again. One that cannot be read is
-    skipped; the others are not affected. Entries of images that are not named now stay.
+    It can be interrupted at any moment, also by ``kill -9`` or a full disk: called again, it
+    continues. Images whose file has not changed since are not done again. One that cannot be read
+    is skipped; the others are not affected. Entries of images that are not named now stay.
 
     Args:
         output: the file or folder.
         images: name -> file, e.g. by ``hardnet.images.named_images``.
         settings: how to describe; an output with others is refused.
         workers: see :func:`hardnet.pipeline.extract_many`.
-        overwrite: begin anew, whatever is there.
+        overwrite: begin again, whatever is there.
         extract: who describes files with these settings; by default threads of this process.
         progress: told how far it is.
 
     Raises:
         HardnetError: other settings, somebody else is writing the output, or it cannot be written.
     """
-    settings = settings or Settings()
+    settings = settings or ExtractionSettings()
     describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
     kept: dict[str, Any] = asdict(settings) | {
         "weights": getattr(describe, "weights", None),
         "detector_weights": detectors.weights(settings.detector),
     }
-    report = Report()
+    report = ExtractionReport()
     with open_output(output, kept, overwrite) as store:
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
@@ -126,7 +142,7 @@ def extract_to(
 
 
 def _todo(
-    store: FeatureOutput, images: Mapping[str, Path], report: Report
+    store: FeatureOutput, images: Mapping[str, Path], report: ExtractionReport
 ) -> dict[str, dict[str, int]]:
     """The images that must be described, each with the state of its file."""
     todo = {}
@@ -154,7 +170,7 @@ def _add(
     features: Features,
     state: Mapping[str, int],
     half: bool,
-    report: Report,
+    report: ExtractionReport,
 ) -> None:
     try:
         store.add(name, features, state, half)
@@ -177,3 +193,188 @@ def _kept(store: FeatureOutput, what: str) -> HardnetError:
     return HardnetError(
         f"{what}; what is described is kept in {store.folder}: run the same command again to go on"
     )
+
+
+@contextmanager
+def open_output(path: Path, settings: _Values, overwrite: bool = False) -> Iterator[FeatureOutput]:
+    """Begin an output, or continue it.
+
+    Args:
+        path: ends in ``.h5`` or ``.hdf5`` for an HDF5 file; else a folder.
+        settings: JSON values.
+        overwrite: begin again where there is something already. The old HDF5 file stays until the
+            new one takes its place; the files of a folder are deleted at once.
+
+    Raises:
+        HardnetError: other settings, not our file, somebody else is writing.
+    """
+    is_file = path.suffix.lower() in feature_files.HDF5
+    if path.suffix == feature_files.NPZ:
+        raise HardnetError(f"{path}: an npz file holds one image; name a folder for them")
+    folder = path.with_name(f"{path.name}.parts") if is_file else path
+    if path.exists() and path.is_dir() == is_file:
+        raise HardnetError(f"{path} is a {'folder' if is_file else 'file'}: choose another name")
+    if not is_file and not (folder / STATE).exists() and _has_entries(folder):
+        raise HardnetError(f"{folder} has .npz files of somebody else: choose another --output")
+    if is_file and not (folder / STATE).exists():
+        refuse_foreign(folder, [LOCK])
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder, LOCK)
+    if not lock.take():
+        raise HardnetError(f"another process is writing {path}: wait for its end, or stop it")
+    try:
+        owned = _owned(folder)
+        try:
+            yield FeatureOutput(path, owned, settings, overwrite)
+        finally:
+            if is_file and not owned.names(feature_files.NPZ):
+                owned.dissolve(lock)
+    finally:
+        lock.remove()
+        lock.release()
+
+
+def _owned(folder: Path) -> OwnedFolder:
+    """The folder with what is ours in it, also if a version without lists of files made it."""
+    owned = OwnedFolder.find(folder)
+    if owned is None:
+        ours = []
+        if (folder / STATE).exists():
+            _read_state(folder)
+            ours = [STATE, *_old_entries(folder)]
+        owned = OwnedFolder.mark(folder)
+        owned.adopt(*ours)
+    owned.sweep()
+    return owned
+
+
+class FeatureOutput:
+    """An output that this process may write; see :func:`open_output`."""
+
+    def __init__(self, path: Path, owned: OwnedFolder, settings: _Values, overwrite: bool) -> None:
+        self.path, self.folder, self._owned = path, owned.path, owned
+        self._settings: _Values = json.loads(json.dumps(settings))
+        self._is_file = path != owned.path
+        self._old: dict[str, Mapping[str, Fact]] = {}
+        self._dropped = False
+        self._begin(overwrite)
+
+    def has(self, name: str, state: Mapping[str, int]) -> bool:
+        """Whether the image was described when its file was in this state (``state_of``)."""
+        part = self._part(name)
+        facts = self._old.get(name, {})
+        if os.path.exists(part):  # unlike Path.exists, False for a name that is too long
+            try:
+                facts = feature_files.read_entry(part, FACTS).facts
+            except HardnetError:  # a power failure can do that
+                return False
+        return all(facts.get(key) == value for key, value in state.items())
+
+    def add(self, name: str, features: Features, state: Mapping[str, int], half: bool) -> None:
+        """Write the features of an image; raises OSError if the disk does not take them."""
+        part = self._owned.claim(f"{name}{feature_files.NPZ}")
+        seen_from = self.path.parent if self._is_file else part.parent
+        feature_files.write_entry(part, to_entry(features, seen_from, half, state), self._owned)
+
+    def drop(self, name: str) -> None:
+        """Forget an image, if it is there: it has changed, and cannot be read any more."""
+        self._owned.remove(f"{name}{feature_files.NPZ}")
+        if self._old.pop(name, None) is not None:
+            self._dropped = True
+
+    def finish(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Make the HDF5 file; ``progress`` is told how many images of how many are in it."""
+        if not self._is_file:
+            return
+        parts = sorted(
+            name.removesuffix(feature_files.NPZ) for name in self._owned.names(feature_files.NPZ)
+        )
+        if parts or self._dropped:
+            kept = sorted(set(self._old) - set(parts))
+
+            def entries() -> Iterator[tuple[str, Entry]]:
+                for done, name in enumerate(parts, 1):
+                    yield name, feature_files.read_entry(self._part(name))
+                    progress(done, len(parts))
+
+            settings = json.dumps(self._settings)
+            feature_files.write_hdf5_file(
+                self.path, entries(), settings, kept, workplace=self.folder
+            )
+        # The state first: a folder without it is rubbish, even if this is interrupted.
+        self._clear()
+
+    def _part(self, name: str) -> Path:
+        return self.folder / f"{name}{feature_files.NPZ}"
+
+    def _begin(self, overwrite: bool) -> None:
+        """Compare the settings with those of what is there, and note them."""
+        fresh: dict[str, Any] = {"settings": self._settings, "overwrite": overwrite}
+        begun = self._read_state(overwrite)
+        if (self.folder / STATE).exists():
+            self._owned.claim(STATE)  # or somebody else's
+        # An interrupted --overwrite that is repeated continues: nobody wants to lose hours.
+        if begun is None or (overwrite and not (self._is_file and begun == fresh)):
+            self._clear()
+            begun = fresh
+        self._compare(begun["settings"], self.folder)
+        if self._is_file and self.path.exists() and not begun["overwrite"]:
+            was = feature_files.hdf5_settings(self.path)
+            if was is None:
+                raise HardnetError(
+                    f"{self.path} was not written by hardnet extract: choose another --output, or "
+                    "replace it with --overwrite"
+                )
+            self._compare(json.loads(was), self.path)
+            self._old = feature_files.hdf5_facts(self.path)
+        with replacing(self._owned.claim(STATE)) as part:
+            part.write_text(json.dumps(begun, indent=1) + "\n")
+
+    def _read_state(self, overwrite: bool) -> dict[str, Any] | None:
+        try:
+            return _read_state(self.folder)
+        except HardnetError:
+            if overwrite and STATE in self._owned:
+                return None
+            raise
+
+    def _compare(self, was: _Values, where: Path) -> None:
+        for key, value in self._settings.items():
+            if was.get(key) != value:
+                made = f"{key}={was.get(key)}, not {value}"
+                if key.endswith("weights"):  # a digest says nothing to people
+                    made = f"other {key}"
+                raise HardnetError(
+                    f"{where} was made with {made}: choose another --output, or begin again with "
+                    "--overwrite"
+                )
+
+    def _clear(self) -> None:
+        self._owned.remove(STATE)
+        self._owned.remove(*self._owned.names(feature_files.NPZ))
+
+
+def _read_state(folder: Path) -> dict[str, Any] | None:
+    path = folder / STATE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        return {"settings": dict(state["settings"]), "overwrite": bool(state["overwrite"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise HardnetError(
+            f"{path} is damaged, or not of hardnet extract: begin again with --overwrite, or move "
+            "it if it is another program's"
+        ) from error
+
+
+def _has_entries(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob(f"*{feature_files.NPZ}"))
+
+
+def _old_entries(folder: Path) -> Iterator[str]:
+    """Files of features by ``hardnet extract``, which notes the state of each photo's file."""
+    for path in folder.rglob(f"*{feature_files.NPZ}"):
+        with suppress(HardnetError):
+            if {"bytes", "mtime_ns"} <= feature_files.read_entry(path, FACTS).facts.keys():
+                yield path.relative_to(folder).as_posix()

@@ -9,19 +9,24 @@ a convolution.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
-from hardnet.interop.folding import Convolution, double, fold
-from hardnet.interop.onnx_graph import Graph, normalise_nodes, unit_length_nodes
+from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from hardnet.nets import Net
     from hardnet.nets.layers import Layer
+
+
+OPSET = 17  # of March 2022; read by every onnxruntime the package allows
+_IR_VERSION = 8  # the file format that came with that opset
 
 
 def to_onnx(net: Net) -> bytes:
@@ -40,15 +45,6 @@ def to_onnx(net: Net) -> bytes:
     if writer.last != "descriptors":
         raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
     return writer.graph.serialise(net.patch_size, net.dim)
-
-
-def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
-    """Stride, padding and kernel size in ONNX's words."""
-    return {
-        "kernel_shape": list(layer.weight.shape[2:]),
-        "pads": [layer.padding] * 4,
-        "strides": [layer.stride] * 2,
-    }
 
 
 class _Writer:
@@ -131,9 +127,17 @@ class _Writer:
         self.last = self.graph.node(kind, [self.last, *constants], name, **attributes)
 
     def _number(self, kind: str) -> int:
-        """How many of this kind there were before."""
         self._written[kind] += 1
         return self._written[kind] - 1
+
+
+def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
+    """Stride, padding and kernel size in ONNX's words."""
+    return {
+        "kernel_shape": list(layer.weight.shape[2:]),
+        "pads": [layer.padding] * 4,
+        "strides": [layer.stride] * 2,
+    }
 
 
 def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
@@ -143,3 +147,153 @@ def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
     return (
         (kernel, stride) if plain and isinstance(kernel, int) and isinstance(stride, int) else None
     )
+
+
+class Graph:
+    """Nodes and constants of an ONNX graph from "patches" to "descriptors"."""
+
+    def __init__(self) -> None:
+        try:
+            import onnx
+        except ImportError as error:
+            raise MissingExtraError("onnx", "train") from error
+        self._onnx = onnx
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
+        """Add a constant and return its name."""
+        self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add an operation with one output and return the output's name."""
+        make = self._onnx.helper.make_node
+        self._nodes.append(make(kind, list(inputs), [output], name=output, **attributes))
+        return output
+
+    def serialise(self, patch_size: int, dim: int) -> bytes:
+        """The checked model as the bytes of an ``.onnx`` file."""
+        make, real = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        side = patch_size
+        graph = make.make_graph(
+            self._nodes,
+            "hardnet",
+            [make.make_tensor_value_info("patches", real, ["N", 1, side, side])],
+            [make.make_tensor_value_info("descriptors", real, ["N", dim])],
+            self._constants,
+        )
+        opset = [make.make_opsetid("", OPSET)]
+        model = make.make_model(
+            graph, opset_imports=opset, ir_version=_IR_VERSION, producer_name="hardnet"
+        )
+        self._onnx.checker.check_model(model, full_check=True)
+        return bytes(model.SerializeToString(deterministic=True))
+
+
+def normalise_nodes(graph: Graph, pixels: int) -> str:
+    """``hardnet.nets.layers.normalise_patches`` as nodes."""
+    from hardnet.nets.layers import STD_FLOOR
+
+    axes = graph.constant("patch_axes", np.array([1, 2, 3], np.int64))
+    mean = graph.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
+    centred = graph.node("Sub", ["patches", mean], "centred")
+    square = graph.node("Mul", [centred, centred], "square")
+    total = graph.node("ReduceSum", [square, axes], "total", keepdims=1)
+    variance = graph.node("Div", [total, graph.constant("n1", np.float32(pixels - 1))], "variance")
+    std = graph.node("Sqrt", [variance], "std")
+    floor = graph.constant("std_floor", np.float32(STD_FLOOR))
+    return graph.node("Div", [centred, graph.node("Add", [std, floor], "std_safe")], "normalised")
+
+
+def unit_length_nodes(graph: Graph, vectors: str) -> str:
+    """``hardnet.nets.layers.unit_length`` as nodes."""
+    axes = graph.constant("vector_axes", np.array([1], np.int64))
+    square = graph.node("Mul", [vectors, vectors], "vector_square")
+    total = graph.node("ReduceSum", [square, axes], "vector_total", keepdims=1)
+    tiny = graph.constant("tiny", np.float32(1e-10))
+    length = graph.node("Sqrt", [graph.node("Add", [total, tiny], "vector_safe")], "length")
+    return graph.node("Div", [vectors, length], "descriptors")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution or a fully connected layer, with the batch normalisation that follows it.
+
+    Attributes:
+        weight: (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
+        bias: (outputs,).
+        stride: of the convolution.
+        padding: zeros on each side.
+    """
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    stride: int = 1
+    padding: int = 0
+
+
+def fold(layers: Iterable[Layer]) -> list[Convolution | Layer]:
+    """The layers as they act in evaluation mode, without dropout, convolutions folded.
+
+    BN(Wx + b) = gamma (Wx + b - mean) / sqrt(var + eps) + beta is a convolution with other weights
+    and another bias. They are computed in double precision.
+
+    Raises:
+        HardnetError: a batch normalisation does not follow a convolution or fully connected layer,
+            or a convolution is not square or has groups or dilation.
+    """
+    from torch import nn
+
+    folded: list[Convolution | Layer] = []
+    before: nn.Conv2d | nn.Linear | None = None
+    for layer in layers:
+        if isinstance(layer, nn.Dropout):
+            continue
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            if before is None:
+                raise HardnetError(f"{layer} does not follow a convolution: it cannot be exported")
+            folded[-1] = _fold(before, layer)
+            before = None
+        elif isinstance(layer, nn.Conv2d | nn.Linear):
+            folded.append(_fold(layer, None))
+            before = layer
+        else:
+            folded.append(layer)
+            before = None
+    return folded
+
+
+def _fold(
+    layer: nn.Conv2d | nn.Linear, norm: nn.BatchNorm1d | nn.BatchNorm2d | None
+) -> Convolution:
+    from torch import nn
+
+    weight = double(layer.weight)
+    bias = np.zeros(len(weight)) if layer.bias is None else double(layer.bias)
+    if norm is not None:
+        scale = 1 / np.sqrt(double(norm.running_var) + norm.eps)
+        if norm.weight is not None:
+            scale *= double(norm.weight)
+        weight = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
+        bias = (bias - double(norm.running_mean)) * scale
+        if norm.bias is not None:
+            bias += double(norm.bias)
+    stride, padding = _geometry(layer) if isinstance(layer, nn.Conv2d) else (1, 0)
+    return Convolution(weight.astype(np.float32), bias.astype(np.float32), stride, padding)
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[int, int]:
+    """Stride and padding."""
+    plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+    square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
+    if not plain or not square or isinstance(layer.padding, str):
+        raise HardnetError(f"{layer} cannot be exported: only square convolutions of one group")
+    return layer.stride[0], layer.padding[0]
+
+
+def double(tensor: Tensor | None) -> NDArray[np.float64]:
+    """Values of a parameter or a running statistic."""
+    if tensor is None:
+        raise HardnetError("the network has no batch norm statistics")
+    return np.asarray(tensor.detach().cpu().double().numpy())

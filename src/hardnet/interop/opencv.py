@@ -8,12 +8,14 @@ The keypoints are those of OpenCV's SIFT with the same parameters; the descripto
 is returned, what is None, and what is an error is as with SIFT.
 
 Importing this module teaches ``pickle`` and ``copy`` about ``cv2.KeyPoint`` and ``cv2.DMatch``,
-which OpenCV does not; who reads such a pickle needs OpenCV only.
+which OpenCV does not: ``multiprocessing`` pickles whatever it sends to another process. Who reads
+such a pickle needs OpenCV only.
 """
 
 # ruff: noqa: N802, N803  (OpenCV's spelling)
 from __future__ import annotations
 
+import copyreg
 from functools import partial
 from typing import Any
 
@@ -25,19 +27,13 @@ from hardnet import descriptors as registry
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.frames import WINDOW_SIGMAS, from_opencv
-from hardnet.interop import opencv_pickle
-from hardnet.interop.opencv_inputs import (
-    KeyPoints,
-    OpenCVError,
-    check_keypoints,
-    check_mask,
-    grey,
-    is_empty,
-    write,
-)
 from hardnet.patches import PATCH_SIZE, cut_patches
 
-opencv_pickle.register()
+KeyPoints = tuple[cv2.KeyPoint, ...]
+
+
+class OpenCVError(HardnetError, cv2.error):
+    """What ``except cv2.error`` in an existing program expects."""
 
 
 class HardNet:
@@ -60,8 +56,7 @@ class HardNet:
             Descriptor.
         window: side of the square that is described, in units of half a keypoint's size. The
             default is SIFT's, and best for SIFT, AKAZE and GFTT. Other detectors mean something
-            else by ``KeyPoint.size``: on three photo pairs FAST had most correct matches with 6,
-            BRISK with 4 and ORB with 2 to 4 (40% more than with 12).
+            else by ``KeyPoint.size``: try 6 for FAST, 4 for BRISK and 2 to 4 for ORB.
     """
 
     def __init__(
@@ -137,7 +132,7 @@ class HardNet:
         rows = self._rows(grey(image), points)
         if isinstance(image, cv2.UMat):
             return points, cv2.UMat(rows)  # type: ignore[call-overload]
-        return points, write(rows, descriptors)
+        return points, write_into(rows, descriptors)
 
     def detectAndCompute(
         self,
@@ -223,3 +218,66 @@ HardNet_create = HardNet.create
 
 def _is_list(*values: Any) -> bool:
     return all(isinstance(value, list | tuple) for value in values)
+
+
+def grey(image: Any) -> NDArray[np.uint8]:
+    """(H, W) uint8 of what OpenCV takes for an image, made grey as SIFT does it."""
+    array = image.get() if isinstance(image, cv2.UMat) else image
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise OpenCVError(f"image has incorrect depth ({kind}): give uint8, as SIFT needs")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim == 3 and array.shape[2] in (3, 4):
+        array = cv2.cvtColor(array, cv2.COLOR_BGR2GRAY)
+    if array.ndim != 2:
+        raise OpenCVError(f"image has shape {array.shape}: give (H, W) or (H, W, 3) BGR")
+    return np.ascontiguousarray(array, np.uint8)
+
+
+def is_empty(image: Any) -> bool:
+    """True for an image without pixels."""
+    array = image.get() if isinstance(image, cv2.UMat) else image
+    return isinstance(array, np.ndarray) and not array.size
+
+
+def check_mask(image: Any, mask: Any) -> None:
+    """OpenCV reads past the end of a mask that is smaller than its image."""
+    arrays = isinstance(image, np.ndarray) and isinstance(mask, np.ndarray)
+    if arrays and mask.size and mask.shape[:2] != image.shape[:2]:
+        raise OpenCVError(f"mask has shape {mask.shape}, its image {image.shape}: make it fit")
+
+
+def check_keypoints(keypoints: Any) -> KeyPoints:
+    """A tuple of keypoints, none for None."""
+    if isinstance(keypoints, cv2.KeyPoint):
+        raise OpenCVError("keypoints: one keypoint is no sequence of them")
+    points = () if keypoints is None else tuple(keypoints)
+    for i, point in enumerate(points):
+        if not isinstance(point, cv2.KeyPoint):
+            kind = type(point).__name__
+            raise OpenCVError(f"keypoints: item {i} has a wrong type ({kind}, not cv2.KeyPoint)")
+    return points
+
+
+def write_into(rows: NDArray[Any], target: Any) -> NDArray[Any]:
+    """The rows, in the array that is meant for them if they fit."""
+    fits = isinstance(target, np.ndarray) and target.shape == rows.shape
+    if not fits or target.dtype != rows.dtype:
+        return rows
+    target[...] = rows
+    written: NDArray[Any] = target
+    return written
+
+
+def _reduce_keypoint(point: cv2.KeyPoint) -> tuple[Any, ...]:
+    values = *point.pt, point.size, point.angle, point.response, point.octave, point.class_id
+    return cv2.KeyPoint, values
+
+
+def _reduce_match(match: cv2.DMatch) -> tuple[Any, ...]:
+    return cv2.DMatch, (match.queryIdx, match.trainIdx, match.imgIdx, match.distance)
+
+
+copyreg.pickle(cv2.KeyPoint, _reduce_keypoint)
+copyreg.pickle(cv2.DMatch, _reduce_match)

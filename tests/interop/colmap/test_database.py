@@ -6,18 +6,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
-
-pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.bench.metrics import align, rotation_angle
 from hardnet.bench.sfm import read_poses
 from hardnet.errors import HardnetError
+from hardnet.images import read_image
 from hardnet.interop.colmap import CameraSettings, write_database
-from hardnet.interop.colmap.report import database_report
+from hardnet.interop.colmap.database import stored_size, to_stored, turn_frames
+from hardnet.interop.colmap.mapping import MapperSettings, build_models
+from hardnet.interop.colmap.reconstruction import database_report
 from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
-from hardnet.sfm.mapping import MapperSettings, build_models
 
 from .conftest import (
     KnownScene,
@@ -26,6 +27,8 @@ from .conftest import (
     upright_frames,
     write_photo,
 )
+
+pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 
 def test_keypoints_are_half_a_pixel_farther_and_carry_their_shape(tmp_path: Path) -> None:
@@ -195,3 +198,29 @@ def test_cameras_that_cannot_be(tmp_path: Path) -> None:
     ):
         with pytest.raises(HardnetError, match=message):
             write_database(tmp_path / "database.db", images, features, {}, cameras)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_pixel_is_found_where_the_file_has_it(tmp_path: Path, orientation: int) -> None:
+    write_photo(tmp_path / "photo.jpg", (24, 17), orientation)
+    upright = read_image(tmp_path / "photo.jpg")
+    flags = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION
+    stored = cv2.imread(str(tmp_path / "photo.jpg"), flags)
+    assert stored is not None
+    height, width = upright.shape
+    assert stored_size((width, height), orientation) == (24, 17)
+    matrix = to_stored((width, height), orientation)
+    for v in range(height):
+        for u in range(width):
+            x, y, one = matrix @ (u, v, 1)
+            assert one == 1
+            assert stored[int(y), int(x)] == upright[v, u]
+
+
+def test_frames_turn_with_their_photo() -> None:
+    # Orientation 6: shown turned by 90 degrees clockwise. A patch whose x axis points right in the
+    # upright photo of 20 x 30 pixels points up in the file of 30 x 20.
+    frames = np.array([[[2.0, 0, 5], [0, 3, 7]]], np.float32)
+    turned = turn_frames(frames, (20, 30), 6)
+    np.testing.assert_array_equal(turned, [[[0, 3, 7], [-2, 0, 14]]])
+    assert turn_frames(frames, (20, 30), 1) is frames

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.interop.colmap.pair_matching import in_blocks
+from hardnet.interop.colmap.matching import in_blocks
 from hardnet.interop.colmap.pairs import PairSettings, choose_pairs, read_pairs
 
 

@@ -19,24 +19,24 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet import match
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.interop import hdf5
-from hardnet.interop.colmap import CameraSettings, Settings, reconstruct
+from hardnet.interop import feature_files
+from hardnet.interop.colmap import CameraSettings, ReconstructionSettings, reconstruct
 from hardnet.matching.matches import Strategy
 
-SMALL = Settings(descriptor="rootsift", keypoints=200, max_size=300)
+SMALL = ReconstructionSettings(descriptor="rootsift", keypoints=200, max_size=300)
 
-CHAIR = Settings(keypoints=700)
+CHAIR = ReconstructionSettings(keypoints=700)
 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from hardnet.interop.colmap import Settings, reconstruct
+from hardnet.interop.colmap import ReconstructionSettings, reconstruct
 
 def progress(what, done, total):
     if (what, done) == (sys.argv[3], int(sys.argv[4])):
         os.kill(os.getpid(), signal.SIGKILL)
 
-settings = Settings(descriptor="rootsift", keypoints=200, max_size=300)
+settings = ReconstructionSettings(descriptor="rootsift", keypoints=200, max_size=300)
 reconstruct(Path(sys.argv[1]), Path(sys.argv[2]), settings, mapping=False, progress=progress)
 """
 
@@ -213,7 +213,7 @@ def test_our_own_verification_and_guided_matches(album: Path, tmp_path: Path) ->
         reconstruct(album / "moto é", work, settings, mapping=False)
         matches, verified = _pairs(work / "database.db")[names]
         counts[verification, guided] = len(verified)
-        features = [hdf5.read_features(work / "features.h5", name) for name in names]
+        features = [feature_files.read_hdf5(work / "features.h5", name) for name in names]
         found = match(*features, strategy=strategy)
         assert matches == found.indices.tolist()
         if verification == "hardnet":

@@ -16,6 +16,7 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
+from hardnet.interop.colmap.mapping import find_models
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.colmap_model import (
     Scene,
@@ -43,7 +44,6 @@ from hardnet.patchsets.build.track_frames import (
     references,
     similar,
 )
-from hardnet.sfm.colmap import find_models
 
 SETTINGS = ColmapSettings(pairs=200)
 

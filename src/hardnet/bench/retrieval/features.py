@@ -23,7 +23,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
-from hardnet.interop import npz
+from hardnet.interop import feature_files
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import kmeans, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
@@ -127,7 +127,7 @@ class FeatureStore:
         return [
             label
             for label in self._descriptors
-            if not self._cache.path(self.about([photo], label), npz.SUFFIX).exists()
+            if not self._cache.path(self.about([photo], label), feature_files.NPZ).exists()
         ]
 
     def _get(self, photo: Photo, label: str, found: Found | None) -> Features:
@@ -140,7 +140,9 @@ class FeatureStore:
             return replace(describe(again, self._descriptors[label]), pixels=None)
 
         about = self.about([photo], label)
-        return self._cache.get(about, make, npz.write_features, npz.read_features, npz.SUFFIX)
+        return self._cache.get(
+            about, make, feature_files.write_npz, feature_files.read_npz, feature_files.NPZ
+        )
 
 
 PER_WORD = 64

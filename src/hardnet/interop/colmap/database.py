@@ -1,72 +1,102 @@
-"""A COLMAP database of features and matches.
+"""A COLMAP database: cameras, photos, keypoints and matches.
 
 Descriptors are left out on purpose: COLMAP's own matching takes them for bytes of SIFT, and signed
 vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs.
+
+Our images are turned by their EXIF entry; COLMAP reads the pixels as they are stored. Keypoints go
+to COLMAP in its pixels, so that its colours, undistorted images and dense models come out right.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
-from hardnet.frames import to_colmap
-from hardnet.interop.colmap.cameras import register_images
-from hardnet.interop.colmap.orientation import turn_frames
-from hardnet.interop.colmap.own_geometry import own_geometry
-from hardnet.interop.colmap.pairs import Pair
-from hardnet.interop.colmap.two_view import Photo, Verification, verify_pair
-from hardnet.matching.matches import Matches
-from hardnet.sfm.cameras import CameraSettings
-from hardnet.sfm.colmap import quiet, require_pycolmap
+from hardnet.frames import Frames, to_colmap
+from hardnet.storage import OwnedFolder
 from hardnet.stored_names import check_inside
 
+DATABASE = "database.db"
+_BESIDE = {
+    "-wal": (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"),
+    "-shm": (b"\x18\xe2\x2d\x00", b"\x00\x2d\xe2\x18"),
+    "-journal": (b"\xd9\xd5\x05\xf9",),
+}
+"""What SQLite keeps beside a database, and how these files begin."""
+SILENT = 3  # glog's level of fatal errors: all others we say ourselves
+UPRIGHT = 1
 
-def write_database(
-    path: Path,
-    images: Path,
-    features: Mapping[str, Features],
-    matches: Mapping[Pair, Matches],
-    cameras: CameraSettings | None = None,
-    seed: int = 0,
-    verification: Verification = "colmap",
-) -> dict[str, str]:
-    """Write features and matches as a COLMAP database; an old file is replaced.
 
-    All matches are written, and as two-view geometry those that are verified.
+# EXIF orientation -> how stored (x, y) follow from upright (u, v): whether to exchange the two
+# axes, then which of x and y run backwards.
+_TURNS = {
+    1: (False, False, False),
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
 
-    Args:
-        path: file to write, e.g. ``database.db``.
-        images: folder of the photos.
-        features: name of a photo, relative to the folder -> its features.
-        matches: pair of names -> what :func:`hardnet.match` found.
-        cameras: what is known about the cameras.
-        seed: of COLMAP's RANSAC.
-        verification: "colmap": the matches that COLMAP verifies, by the cameras; "hardnet": the
-            inliers of the matches and their geometry, as they are.
 
-    Returns:
-        Photos that COLMAP cannot use, name -> why; they and their matches are left out.
+@dataclass(frozen=True)
+class CameraSettings:
+    """What is known about the cameras.
+
+    Attributes:
+        model: COLMAP's name of the camera model.
+        single: all photos are from one camera with one zoom. Otherwise photos share a camera
+            where their EXIF entries name the same one, and have each their own where there are
+            none.
+        focal: focal length in pixels of the photos as they are stored, to begin with; None: from
+            EXIF, and where there is none, 1.2 times the longer side as a first guess.
+        params: all parameters of the camera model, in COLMAP's order and pixels (the corner of the
+            first pixel is 0), from a calibration: the mapper keeps them as they are.
     """
-    pycolmap = require_pycolmap()
-    with quiet(pycolmap):
-        refused = write_photos(path, images, features, cameras or CameraSettings())
-        with pycolmap.Database.open(path) as database:
-            photos = read_photos(database, path)
-            for (a, b), found in matches.items():
-                if a in photos and b in photos:
-                    if verification == "colmap":
-                        geometry = verify_pair(photos[a], photos[b], found.indices, seed)
-                    else:
-                        geometry = own_geometry(photos[a], photos[b], found)
-                    write_pair(database, photos[a], photos[b], found.indices, geometry)
-    return refused
+
+    model: str = "SIMPLE_RADIAL"
+    single: bool = False
+    focal: float | None = None
+    params: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A photo in the database.
+
+    Attributes:
+        id: number of the image.
+        orientation: EXIF entry by which the upright photo is turned.
+    """
+
+    id: int
+    orientation: int
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """What a database holds of a photo.
+
+    Attributes:
+        id: number of the image.
+        camera: a pycolmap.Camera.
+        points: (N, 2) keypoints in COLMAP's pixels.
+    """
+
+    id: int
+    camera: Any
+    points: NDArray[np.float64]
 
 
 def write_photos(
@@ -85,17 +115,6 @@ def write_photos(
             frames = turn_frames(features[name].frames, sizes[name], entry.orientation)
             database.write_keypoints(entry.id, to_colmap(frames))
     return refused
-
-
-def _open_to_old_colmap(path: Path) -> None:
-    """Add the columns without which COLMAP before 3.10 does not open a database.
-
-    Debian and Ubuntu still carry it. Newer versions pass over columns they do not know.
-    """
-    with closing(sqlite3.connect(path)) as connection:
-        for column in ("qw", "qx", "qy", "qz", "tx", "ty", "tz"):
-            connection.execute(f"ALTER TABLE images ADD COLUMN prior_{column} REAL")
-        connection.commit()
 
 
 def read_photos(database: Any, path: Path) -> dict[str, Photo]:
@@ -117,3 +136,237 @@ def write_pair(database: Any, a: Photo, b: Photo, indices: NDArray[Any], geometr
         database.delete_two_view_geometry(a.id, b.id)
     database.write_two_view_geometry(a.id, b.id, geometry)
     database.write_matches(a.id, b.id, indices.astype(np.uint32))
+
+
+def check_cameras(settings: CameraSettings) -> None:
+    """Raise a HardnetError that names the option if the settings make no sense."""
+    pycolmap = require_pycolmap()
+    known = [name for name in pycolmap.CameraModelId.__members__ if name != "INVALID"]
+    if settings.model not in known:
+        raise HardnetError(f"no camera model '{settings.model}': choose {', '.join(known)}")
+    if settings.focal is not None and not 0 < settings.focal < float("inf"):
+        raise HardnetError(f"focal is {settings.focal}: give the focal length in pixels")
+    if settings.params is None:
+        return
+    if settings.focal is not None:
+        raise HardnetError("focal and params exclude each other: params have the focal length")
+    camera = pycolmap.Camera.create_from_model_name(1, settings.model, 1.0, 1, 1)
+    if len(settings.params) != len(camera.params):
+        raise HardnetError(
+            f"{settings.model} has the parameters {camera.params_info}, got {len(settings.params)} "
+            "numbers"
+        )
+    values = np.array(settings.params)
+    if not np.isfinite(values).all() or (values[list(camera.focal_length_idxs())] <= 0).any():
+        raise HardnetError(
+            f"params are {', '.join(map(str, settings.params))}: {camera.params_info} must be "
+            "numbers, the focal length above 0"
+        )
+
+
+def register_images(
+    database: Path,
+    images: Path,
+    sizes: Mapping[str, tuple[int, int]],
+    settings: CameraSettings,
+) -> tuple[dict[str, Registered], dict[str, str]]:
+    """Write cameras and images into a new database; photos are numbered in the given order.
+
+    Args:
+        database: file to write; what was there is deleted.
+        images: folder of the photos.
+        sizes: name, relative to the folder -> (width, height) of the upright photo.
+        settings: see :class:`CameraSettings`.
+
+    Returns:
+        The photos by name, and those that COLMAP cannot use: name -> why.
+    """
+    pycolmap = require_pycolmap()
+    check_cameras(settings)
+    remove_database(database)
+    turns: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    for name, size in sizes.items():
+        found = _orientation(pycolmap, images / name, size)
+        if isinstance(found, int):
+            turns[name] = found
+        else:
+            refused[name] = found
+    if settings.single:
+        _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
+    pycolmap.Database.open(database).close()
+    import_images(database, images, list(turns), settings)
+    with pycolmap.Database.open(database) as opened:
+        registered = {
+            image.name: Registered(image.image_id, turns[image.name])
+            for image in opened.read_all_images()
+        }
+    refused |= {name: "COLMAP cannot read this file" for name in turns if name not in registered}
+    return registered, refused
+
+
+def import_images(
+    database: Path, images: Path, names: Sequence[str], settings: CameraSettings
+) -> None:
+    """Write cameras and images into a database that is there; photos are numbered in this order.
+
+    Args:
+        database: the file.
+        images: folder of the photos.
+        names: of the photos, relative to it. Those that COLMAP cannot read are left out.
+        settings: see :class:`CameraSettings`.
+    """
+    pycolmap = require_pycolmap()
+    if not names:  # COLMAP would take all files of the folder
+        return
+    options = pycolmap.ImageReaderOptions()
+    options.camera_model = settings.model
+    mode = pycolmap.CameraMode.SINGLE if settings.single else pycolmap.CameraMode.AUTO
+    pycolmap.import_images(database, images, mode, list(names), options)
+    if settings.focal is None and settings.params is None:
+        return
+    with pycolmap.Database.open(database) as opened:
+        for camera in opened.read_all_cameras():
+            camera.params = _params(camera, settings)
+            camera.has_prior_focal_length = True
+            opened.update_camera(camera)
+
+
+def _open_to_old_colmap(path: Path) -> None:
+    """Add the columns without which COLMAP before 3.10 does not open a database.
+
+    Debian and Ubuntu still carry it. Newer versions pass over columns they do not know.
+    """
+    with closing(sqlite3.connect(path)) as connection:
+        for column in ("qw", "qx", "qy", "qz", "tx", "ty", "tz"):
+            connection.execute(f"ALTER TABLE images ADD COLUMN prior_{column} REAL")
+        connection.commit()
+
+
+def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:
+    """The EXIF entry of a photo whose upright size is known, or why COLMAP cannot use it."""
+    bitmap = pycolmap.Bitmap.read(str(path), False)
+    if bitmap is None:
+        return "COLMAP cannot read this kind of file: convert it to JPEG or PNG"
+    entry = bitmap.exif_orientation()
+    orientation = entry if entry in range(1, 9) else UPRIGHT
+    if (bitmap.width, bitmap.height) != stored_size(size, orientation):
+        return (
+            f"COLMAP sees {bitmap.width}x{bitmap.height} pixels, not {size[0]}x{size[1]}: "
+            "save it without its EXIF orientation"
+        )
+    return int(orientation)
+
+
+def _check_one_size(stored: Mapping[str, tuple[int, int]]) -> None:
+    """A camera has one size; COLMAP would leave out the photos of another without a word."""
+    first, size = next(iter(stored.items()), ("", (0, 0)))
+    for name, other in stored.items():
+        if other != size:
+            raise HardnetError(
+                f"a single camera has photos of one size: {first} has {size[0]}x{size[1]} pixels, "
+                f"{name} {other[0]}x{other[1]}; leave --single-camera out"
+            )
+
+
+def _params(camera: Any, settings: CameraSettings) -> Any:
+    if settings.params is not None:
+        return list(settings.params)
+    params = camera.params
+    params[list(camera.focal_length_idxs())] = settings.focal
+    return params
+
+
+def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(width, height) of the file's pixels, from those of the upright photo."""
+    return (size[1], size[0]) if _TURNS[orientation][0] else size
+
+
+def to_stored(size: tuple[int, int], orientation: int) -> NDArray[np.float64]:
+    """(3, 3) map from pixels of the upright photo to pixels of the file.
+
+    Args:
+        size: (width, height) of the upright photo.
+        orientation: the EXIF entry, 1 to 8.
+    """
+    exchange, back_x, back_y = _TURNS[orientation]
+    width, height = stored_size(size, orientation)
+    turn = np.array([[0.0, 1.0], [1.0, 0.0]]) if exchange else np.eye(2)
+    matrix = np.eye(3)
+    matrix[:2, :2] = np.diag([-1.0 if back_x else 1.0, -1.0 if back_y else 1.0]) @ turn
+    matrix[:2, 2] = (width - 1 if back_x else 0, height - 1 if back_y else 0)
+    return matrix
+
+
+def turn_frames(frames: Frames, size: tuple[int, int], orientation: int) -> Frames:
+    """(N, 2, 3) frames of the upright photo in pixels of the file; see :func:`to_stored`."""
+    if orientation == UPRIGHT:
+        return frames
+    matrix = to_stored(size, orientation)
+    turned = matrix[:2, :2] @ frames.astype(np.float64)
+    turned[:, :, 2] += matrix[:2, 2]
+    return turned.astype(np.float32)
+
+
+def require_pycolmap() -> Any:
+    """The pycolmap module, or an error that says how to install it."""
+    try:
+        import pycolmap
+    except ImportError:
+        raise MissingExtraError("pycolmap", "sfm") from None
+    return pycolmap
+
+
+@contextmanager
+def quiet(pycolmap: Any) -> Iterator[None]:
+    """Without COLMAP's running commentary."""
+    before = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = SILENT
+    try:
+        yield
+    finally:
+        pycolmap.logging.minloglevel = before
+
+
+@contextmanager
+def failures_explained(folder: Path) -> Iterator[None]:
+    """What COLMAP or SQLite complain of while they write ``folder``, as one line for the user."""
+    try:
+        yield
+    except (RuntimeError, IndexError, ValueError, sqlite3.Error) as error:
+        # COLMAP does not notice that a model is cut short, only its reader does.
+        why = " ".join(str(error).split())
+        raise HardnetError(
+            f"COLMAP failed in {folder} ({why}): is the disk full, or a file there damaged? Run "
+            "the same command again to go on"
+        ) from error
+
+
+def database_files(name: str) -> list[str]:
+    """The names of a database and of what SQLite keeps beside it."""
+    return [name + suffix for suffix in ("", *_BESIDE)]
+
+
+def remove_database(path: Path) -> None:
+    """Delete a database that we made, before another takes its place.
+
+    Raises:
+        HardnetError: somebody else made what is there.
+    """
+    owned = OwnedFolder.mark(path.parent)
+    names = database_files(path.name)
+    for name in names:
+        owned.claim(name)
+    owned.remove(*names)
+    owned.adopt(*names)
+
+
+def check_database(path: Path) -> None:
+    """Raise if files beside a database are not SQLite's: it deletes whatever has their names."""
+    for suffix, starts in _BESIDE.items():
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file():
+            with beside.open("rb") as file:
+                start = file.read(4)
+            if start.strip(b"\0") and start not in starts:
+                raise HardnetError(f"{beside} is in the way: it is not of {path.name}; move it")

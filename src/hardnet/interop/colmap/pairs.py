@@ -13,7 +13,6 @@ from hardnet.errors import HardnetError
 
 Pair = tuple[str, str]
 Method = Literal["exhaustive", "sequential"]
-
 MANY_PHOTOS = 300
 """All pairs of more photos than this take long: 300 photos are 44,850 pairs."""
 

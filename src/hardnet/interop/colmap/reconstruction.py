@@ -4,52 +4,152 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hardnet import descriptors, detectors
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import MAX_SIZE, Features
 from hardnet.images import list_images
-from hardnet.interop import extraction, hdf5
-from hardnet.interop.colmap.database import write_photos
-from hardnet.interop.colmap.pair_matching import match_pairs
-from hardnet.interop.colmap.pairs import Pair, choose_pairs, read_pairs
-from hardnet.interop.colmap.report import Report, database_report, model_numbers
-from hardnet.interop.colmap.settings import Settings
-from hardnet.sfm.cameras import check_cameras
-from hardnet.sfm.colmap import DATABASE, SPARSE, failures_explained, quiet, require_pycolmap
-from hardnet.sfm.mapping import build_models, usable_models
-from hardnet.sfm.work_folder import WorkFolder, photo_facts, write_json
+from hardnet.interop import extraction, feature_files
+from hardnet.interop.colmap.database import (
+    DATABASE,
+    CameraSettings,
+    check_cameras,
+    failures_explained,
+    quiet,
+    require_pycolmap,
+    write_photos,
+)
+from hardnet.interop.colmap.mapping import (
+    SPARSE,
+    MapperSettings,
+    WorkFolder,
+    build_models,
+    photo_facts,
+    usable_models,
+    write_json,
+)
+from hardnet.interop.colmap.matching import Verification, match_pairs
+from hardnet.interop.colmap.pairs import Pair, PairSettings, choose_pairs, read_pairs, read_text
+from hardnet.matching.matches import Strategy
 
+KEYPOINTS = 4096
+"""Twice as many as for matching two photos: a point counts only if several photos see it."""
 FEATURES = "features.h5"
 SKIPPED = "skipped.json"
 REPORT = "report.json"
-
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
+
+
+@dataclass(frozen=True)
+class ReconstructionSettings:
+    """How photos become a model; stored in the work folder.
+
+    Attributes:
+        detector: name of a detector.
+        descriptor: name of a descriptor, or a weights file.
+        keypoints: most per photo.
+        max_size: longer side to which photos are shrunk before detection; None: never.
+        upright: the photos are the right way up.
+        pairs: which photos to match: how to choose them, or a file that lists them.
+        strategy: how matches are found. If it is guided, more are looked for along our geometry.
+        verification: "colmap": COLMAP verifies the matches by what it knows of the cameras;
+            "hardnet": by the strategy's estimator, threshold and check of frames.
+        cameras: what is known about the cameras.
+        mapper: how models are built.
+    """
+
+    detector: str = "dog"
+    descriptor: str = "hardnet"
+    keypoints: int = KEYPOINTS
+    max_size: int | None = MAX_SIZE
+    upright: bool = False
+    pairs: PairSettings | Path = field(default_factory=PairSettings)
+    strategy: Strategy = field(default_factory=Strategy)
+    verification: Verification = "colmap"
+    cameras: CameraSettings = field(default_factory=CameraSettings)
+    mapper: MapperSettings = field(default_factory=MapperSettings)
+
+    def __post_init__(self) -> None:
+        if self.verification not in ("colmap", "hardnet"):
+            raise HardnetError(f"no verification '{self.verification}': choose colmap or hardnet")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; of a file of pairs its content, which is what the result depends on."""
+        pairs = read_text(self.pairs) if isinstance(self.pairs, Path) else asdict(self.pairs)
+        return {**asdict(self), "pairs": pairs}
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """The size and the quality of a model.
+
+    Attributes:
+        registered: photos whose pose was found.
+        points: 3D points.
+        observations: keypoints that are seen of them.
+        track_length: photos that see a point, on average.
+        reprojection_error: pixels between a keypoint and the projection of its point, on average.
+    """
+
+    registered: int
+    points: int
+    observations: int
+    track_length: float
+    reprojection_error: float
+
+
+@dataclass(frozen=True)
+class ReconstructionReport:
+    """What became of a folder of photos.
+
+    Attributes:
+        photos: files that were found.
+        skipped: photos that could not be used, name -> why.
+        keypoints: of all photos together.
+        pairs: that were matched.
+        verified_pairs: that COLMAP believes.
+        matches: of these pairs, those that agree with their geometry.
+        models: folder, relative to the work folder -> its numbers, most points first; None if no
+            models were asked for.
+    """
+
+    photos: int
+    skipped: Mapping[str, str]
+    keypoints: int
+    pairs: int
+    verified_pairs: int
+    matches: int
+    models: Mapping[str, ModelNumbers] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
 
 
 def reconstruct(
     images: Path,
     work: Path,
-    settings: Settings | None = None,
+    settings: ReconstructionSettings | None = None,
     *,
     mapping: bool = True,
     workers: int | None = None,
     progress: Progress = lambda what, done, total: None,
-) -> Report:
+) -> ReconstructionReport:
     """Make a COLMAP database of a folder of photos, and models of it.
 
     Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
-    and ``report.json``. Called again after it was stopped, it goes on where it was.
+    and ``report.json``. Called again after it was stopped, it continues where it was.
 
     Args:
         images: folder of the photos, with its subfolders.
         work: folder to write.
-        settings: see :class:`Settings`.
+        settings: see :class:`ReconstructionSettings`.
         mapping: False stops after the database.
         workers: threads; by default one per usable core.
         progress: called with (stage, done, total).
@@ -60,7 +160,7 @@ def reconstruct(
     Raises:
         HardnetError: the settings are wrong, or too few photos can be used.
     """
-    settings = settings or Settings()
+    settings = settings or ReconstructionSettings()
     pycolmap = require_pycolmap()
     files = {p.relative_to(images).as_posix(): p for p in list_images(images)}
     check_cameras(settings.cameras)
@@ -91,6 +191,35 @@ def reconstruct(
         return report
 
 
+def database_report(
+    database: Path, photos: int, skipped: Mapping[str, str]
+) -> ReconstructionReport:
+    """The numbers of a database."""
+    with require_pycolmap().Database.open(database) as opened:
+        # COLMAP keeps a row for a pair that failed, too.
+        _, inliers = opened.read_two_view_geometry_num_inliers()
+        return ReconstructionReport(
+            photos=photos,
+            skipped=skipped,
+            keypoints=opened.num_keypoints(),
+            pairs=opened.num_matched_image_pairs(),
+            verified_pairs=sum(count > 0 for count in inliers),
+            matches=sum(inliers),
+        )
+
+
+def model_numbers(folder: Path) -> ModelNumbers:
+    """The numbers of a model on disk."""
+    model = require_pycolmap().Reconstruction(str(folder))
+    return ModelNumbers(
+        registered=model.num_reg_images(),
+        points=model.num_points3D(),
+        observations=model.compute_num_observations(),
+        track_length=model.compute_mean_track_length(),
+        reprojection_error=model.compute_mean_reprojection_error(),
+    )
+
+
 def _forget_lost(work: Path, state: WorkFolder) -> None:
     """Stages whose files somebody deleted are done again."""
     if not (work / SPARSE).is_dir():
@@ -104,12 +233,11 @@ def _forget_lost(work: Path, state: WorkFolder) -> None:
 def _extract(
     files: Mapping[str, Path],
     work: Path,
-    settings: Settings,
+    settings: ReconstructionSettings,
     workers: int | None,
     progress: Progress,
 ) -> None:
-    """Features of the photos that have none yet."""
-    how = extraction.Settings(
+    how = extraction.ExtractionSettings(
         settings.detector,
         settings.descriptor,
         settings.keypoints,
@@ -122,13 +250,16 @@ def _extract(
 
 
 def _write_photos(
-    images: Path, names: Iterable[str], work: Path, settings: Settings, progress: Progress
+    images: Path,
+    names: Iterable[str],
+    work: Path,
+    settings: ReconstructionSettings,
+    progress: Progress,
 ) -> None:
-    """The database with cameras, images and keypoints."""
     skipped = _skipped(work)
     progress("database", 0, 1)
     features = {
-        name: _without_descriptors(hdf5.read_features(work / FEATURES, name))
+        name: _without_descriptors(feature_files.read_hdf5(work / FEATURES, name))
         for name in names
         if name not in skipped
     }
@@ -140,15 +271,14 @@ def _write_photos(
 def _match(
     names: Iterable[str],
     work: Path,
-    settings: Settings,
+    settings: ReconstructionSettings,
     workers: int | None,
     progress: Progress,
 ) -> None:
-    """The matches of all pairs that have none yet."""
     skipped = _skipped(work)
     match_pairs(
         work / DATABASE,
-        partial(hdf5.read_features, work / FEATURES),
+        partial(feature_files.read_hdf5, work / FEATURES),
         _pairs([name for name in names if name not in skipped], skipped, settings),
         settings.strategy,
         settings.mapper.seed,
@@ -158,7 +288,9 @@ def _match(
     )
 
 
-def _pairs(names: list[str], skipped: Mapping[str, str], settings: Settings) -> list[Pair]:
+def _pairs(
+    names: list[str], skipped: Mapping[str, str], settings: ReconstructionSettings
+) -> list[Pair]:
     if isinstance(settings.pairs, Path):
         return read_pairs(settings.pairs, names, list(skipped))
     return choose_pairs(names, settings.pairs)
@@ -167,12 +299,11 @@ def _pairs(names: list[str], skipped: Mapping[str, str], settings: Settings) -> 
 def _build(
     images: Path,
     work: Path,
-    settings: Settings,
+    settings: ReconstructionSettings,
     state: WorkFolder,
-    report: Report,
+    report: ReconstructionReport,
     progress: Progress,
-) -> Report:
-    """The report with the models."""
+) -> ReconstructionReport:
     sparse = work / SPARSE
     if not state.has("models"):
         progress("models", 0, report.photos)

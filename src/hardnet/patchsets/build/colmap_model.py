@@ -1,6 +1,6 @@
 """A COLMAP model as arrays: its images, its 3D points and where each point was seen.
 
-Pixels are ours throughout: the centre of the top-left pixel is (0, 0), where COLMAP has 0.5.
+Pixels are ours throughout: the centre of the top-left pixel is (0, 0), not COLMAP's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
-from hardnet.sfm.colmap import DATABASE, find_models, is_model, require_pycolmap
+from hardnet.interop.colmap.database import DATABASE, require_pycolmap
+from hardnet.interop.colmap.mapping import find_models, is_model
 from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-HALF_PIXEL = 0.5
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class View:
         """(N, 2) pixels of (N, 3) world points, lens distortion included; NaN behind the camera."""
         points = self.to_camera(world)
         pixels = np.asarray(self.camera.img_from_cam(points, check_cheirality=False), np.float64)
-        return np.where(points[:, 2:] > 0, pixels - HALF_PIXEL, np.nan)
+        return np.where(points[:, 2:] > 0, points_from_colmap(pixels), np.nan)
 
     def lift(self, pixels: Floats, depth: Floats) -> Floats:
         """(N, 3) world points seen at (N, 2) pixels in (N,) depth."""
-        rays = np.asarray(self.camera.cam_from_img(pixels + HALF_PIXEL), np.float64)
+        rays = np.asarray(self.camera.cam_from_img(points_to_colmap(pixels)), np.float64)
         return self.to_world(np.concatenate([rays, np.ones((len(rays), 1))], 1) * depth[:, None])
 
 
@@ -192,14 +192,14 @@ def _check_photos(scene: Scene, names: list[str]) -> None:
 
 def _view(scene: Scene, camera: pycolmap.Camera, image: pycolmap.Image) -> View:
     pose = image.cam_from_world()
-    keypoints = np.array([p.xy for p in image.points2D], np.float64).reshape(-1, 2) - HALF_PIXEL
+    keypoints = np.array([p.xy for p in image.points2D], np.float64).reshape(-1, 2)
     return View(
         image.name,
         scene.images / image.name,
         camera,
         np.asarray(pose.rotation.matrix(), np.float64),
         np.asarray(pose.translation, np.float64),
-        keypoints,
+        points_from_colmap(keypoints),
     )
 
 

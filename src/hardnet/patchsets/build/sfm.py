@@ -12,11 +12,18 @@ from pathlib import Path
 
 from hardnet.errors import HardnetError
 from hardnet.images import list_images
+from hardnet.interop.colmap.database import DATABASE, failures_explained, quiet, require_pycolmap
+from hardnet.interop.colmap.mapping import (
+    SPARSE,
+    MapperSettings,
+    WorkFolder,
+    build_models,
+    extract_sift,
+    match_sift,
+    photo_facts,
+    usable_models,
+)
 from hardnet.patchsets.build.colmap_model import Scene
-from hardnet.sfm import sift
-from hardnet.sfm.colmap import DATABASE, SPARSE, failures_explained, quiet, require_pycolmap
-from hardnet.sfm.mapping import MapperSettings, build_models, usable_models
-from hardnet.sfm.work_folder import WorkFolder, photo_facts
 
 STAGES = ("features", "matches", "models")
 
@@ -111,12 +118,12 @@ def _reconstruct_scene(
         advance("features")
         if not state.has("features"):
             size, most = settings.max_size, settings.keypoints
-            sift.extract(database, images, names, size, most, settings.seed)
+            extract_sift(database, images, names, size, most, settings.seed)
             state.add("features")
         advance("matches")
         if not state.has("matches"):
             following = settings.following if len(names) > settings.following else 0
-            sift.match(database, settings.seed, following)
+            match_sift(database, settings.seed, following)
             state.add("matches")
         advance("models")
         if not state.has("models"):

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
-from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_colmap, rotation
+from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_colmap, points_from_colmap, rotation
 from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
 from hardnet.patchsets.build.colmap_model import (
-    HALF_PIXEL,
     Floats,
     Ints,
     Model,
@@ -68,7 +67,7 @@ def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | Non
             if keypoints is None:
                 raise HardnetError(f"{path} has no image called {view.name}: not this model's")
             same = keypoints.shape[:1] == view.keypoints.shape[:1] and np.allclose(
-                keypoints[:, :2] - HALF_PIXEL, view.keypoints, atol=SAME_POSITION, rtol=1e-5
+                points_from_colmap(keypoints[:, :2]), view.keypoints, atol=SAME_POSITION, rtol=1e-5
             )
             if not same:
                 raise HardnetError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hardnet.errors import HardnetError
-from hardnet.interop.entry import state_of
+from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.building.build_folder import (
     building,
     check_descriptor,

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.interop import npz
-from hardnet.interop.entry import state_of
-from hardnet.interop.extraction import Settings, extract_to
+from hardnet.interop import feature_files
+from hardnet.interop.extraction import ExtractionSettings, extract_to
+from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.building.describing import Describing
 from hardnet.retrieval.building.index_settings import IndexSettings, identity
 from hardnet.retrieval.building.photo_names import named_photos
@@ -78,7 +78,7 @@ def train_on_photos(
     report = extract_to(
         features,
         {key: photos[name] for key, name in chosen.items()},
-        Settings(
+        ExtractionSettings(
             settings.detector,
             settings.descriptor,
             settings.keypoints,
@@ -93,7 +93,7 @@ def train_on_photos(
     path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
-    kept = [features / f"{key}{npz.SUFFIX}" for key in chosen if key not in report.skipped]
+    kept = [features / f"{key}{feature_files.NPZ}" for key in chosen if key not in report.skipped]
     rows, name = _descriptors(kept, expected * PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
@@ -162,10 +162,10 @@ def write_vocabulary(
 
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
-    path = work / "features" / f"{_key(name)}{npz.SUFFIX}"
+    path = work / "features" / f"{_key(name)}{feature_files.NPZ}"
     try:
-        facts = npz.read_entry(path, ("bytes", "mtime_ns")).facts
-        return npz.read_features(path) if dict(facts) == state_of(photo) else None
+        facts = feature_files.read_entry(path, ("bytes", "mtime_ns")).facts
+        return feature_files.read_npz(path) if dict(facts) == state_of(photo) else None
     except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
         return None
 
@@ -177,7 +177,7 @@ def _descriptors(
     rows, name, found = np.zeros((0, 1), np.float32), "", 0
     for done, path in enumerate(files):
         progress("reading", done, len(files))
-        features = npz.read_features(path)
+        features = feature_files.read_npz(path)
         name = features.descriptor
         if not len(features):
             continue

@@ -31,7 +31,7 @@ def quantise(
         name: what it is called there.
         features: of the photo; there may be none.
         vocabulary: of the index; one word per feature.
-        state: ``bytes`` and ``mtime_ns`` of its file (``interop.entry.state_of``), to notice later
+        state: ``bytes`` and ``mtime_ns`` of its file (``feature_files.state_of``), to notice later
             that it was changed.
     """
     words, signatures = _words(features.descriptors, features.descriptor, vocabulary)

@@ -25,7 +25,7 @@ class Photo:
     Attributes:
         path: of the file, absolute: a worker has a working folder of its own.
         name: what the index calls it.
-        state: of the file; see ``interop.entry.state_of``.
+        state: of the file; see ``interop.feature_files.state_of``.
     """
 
     path: str

@@ -1,13 +1,21 @@
-"""A work folder knows what is done, and for what."""
+"""A work folder knows what is done, and for what; COLMAP's own SIFT in a database."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.sfm.work_folder import WorkFolder, photo_facts
+from hardnet.interop.colmap.mapping import (
+    WorkFolder,
+    extract_sift,
+    photo_facts,
+)
+from hardnet.storage import OwnedFolder
 
 
 def test_stages_are_remembered(tmp_path: Path) -> None:
@@ -62,3 +70,26 @@ def test_a_photo_that_changes_is_another(tmp_path: Path) -> None:
     assert before[0][:2] == ["in/a.jpg", 2]
     photo.write_bytes(b"123")
     assert photo_facts(tmp_path, [photo]) != before
+
+
+pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
+
+
+def test_what_a_killed_process_left_does_not_come_back(tmp_path: Path) -> None:
+    images, killed, path = tmp_path / "in", tmp_path / "killed.db", tmp_path / "database.db"
+    images.mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80), np.uint8)
+    cv2.imwrite(str(images / "a.png"), cv2.resize(noise, (320, 240)))
+    with pycolmap.Database.open(killed) as database:
+        for number in (1, 2, 3):
+            camera = pycolmap.Camera.create_from_model_name(number, "PINHOLE", 9.0, 10, 10)
+            database.write_camera(camera)
+        left = sorted(tmp_path.glob("killed.db*"))  # as they are while it is open
+        assert len(left) > 1
+        for file in left:
+            name = file.name.replace("killed", "database")
+            shutil.copy(file, OwnedFolder.mark(tmp_path).claim(name))
+    extract_sift(path, images, ["a.png"], 320)
+    with pycolmap.Database.open(path) as database:
+        assert [camera.width for camera in database.read_all_cameras()] == [320]
+        assert database.num_keypoints() > 10

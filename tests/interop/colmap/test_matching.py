@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
-
 from hardnet.interop.colmap import CameraSettings, write_database
 from hardnet.interop.colmap.database import read_photos
 from hardnet.matching.geometry import Geometry
 from hardnet.matching.matches import Matches
 
 from .conftest import make_features, make_matches, upright_frames, write_photo
+
+pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
+
 
 FOCAL, SIZE = 300.0, (320, 240)  # of the upright photos
 ANGLE, SHIFT = np.deg2rad(8), np.array([1.0, 0.2, 0.1])

@@ -1,0 +1,334 @@
+"""From a COLMAP database to models, the same ones every time, in a folder that can be continued.
+
+COLMAP's own SIFT is here too: the reference that others are compared with, and what makes patch
+sets of photos.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from hardnet.errors import HardnetError
+from hardnet.interop.colmap.database import (
+    DATABASE,
+    CameraSettings,
+    check_database,
+    database_files,
+    import_images,
+    remove_database,
+    require_pycolmap,
+)
+from hardnet.storage import FolderLock, OwnedFolder, claim, replacing
+from hardnet.stored_names import check_inside
+
+PARTS = ("cameras", "images", "points3D")
+MODEL_FILES = (
+    "project.ini",
+    *(f"{part}{suffix}" for part in (*PARTS, "frames", "rigs") for suffix in (".bin", ".txt")),
+)
+"""All that COLMAP writes into the folder of a model."""
+SPARSE = "sparse"
+STATE = "state.json"
+LOCK = "lock"
+_OLD = (STATE, "report.json", "skipped.json", f"{SPARSE}/", *database_files(DATABASE))
+
+
+@dataclass(frozen=True)
+class MapperSettings:
+    """How to reconstruct.
+
+    Attributes:
+        min_images: smaller models are dropped.
+        relaxed_angle: degrees of parallax the first two photos must have where COLMAP's default
+            (16) finds no pair to start from, as when the camera moves straight ahead.
+        relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
+        seed: of the random samples; the result still depends on the version of pycolmap.
+        refine_cameras: estimate focal length and distortion; False: they are known.
+    """
+
+    min_images: int = 3
+    relaxed_angle: float = 2.0
+    relaxed_inliers: int = 50
+    seed: int = 0
+    refine_cameras: bool = True
+
+
+def build_models(
+    database: Path,
+    images: Path,
+    sparse: Path,
+    settings: MapperSettings,
+    progress: Callable[[int], None] = lambda registered: None,
+) -> list[Path]:
+    """Reconstruct the photos of a database.
+
+    Models that we made in ``sparse`` before are deleted. Where COLMAP's defaults find nothing, a
+    second attempt asks less of the first two photos.
+
+    Args:
+        database: with keypoints and verified matches.
+        images: folder of the photos; the names in the database are relative to it.
+        sparse: the models become its folders 0, 1, ...
+        settings: see :class:`MapperSettings`.
+        progress: called with the number of photos added so far.
+
+    Returns:
+        The models, as :func:`usable_models` lists them.
+    """
+    pycolmap = require_pycolmap()
+    with pycolmap.Database.open(database) as opened:
+        for image in opened.read_all_images():
+            check_inside(image.name, database)  # COLMAP opens photos by these names
+    models: list[Path] = []
+    for relaxed in (False, True):
+        clear_models(sparse, ours=relaxed)
+        steps = count(1)
+        pycolmap.incremental_mapping(
+            database,
+            images,
+            sparse,
+            _options(pycolmap, settings, relaxed),
+            next_image_callback=lambda steps=steps: progress(next(steps)),
+        )
+        models = usable_models(sparse, settings.min_images)
+        if models:
+            break
+    return models
+
+
+def usable_models(sparse: Path, min_images: int) -> list[Path]:
+    """Models with points and enough photos, those with the most points first."""
+    pycolmap = require_pycolmap()
+    if not any(sparse.iterdir()):
+        return []
+    sized = []
+    for number, path in enumerate(find_models(sparse)):
+        model = pycolmap.Reconstruction(str(path))
+        if model.num_reg_images() >= min_images and model.num_points3D():
+            sized.append((-model.num_points3D(), number, path))
+    return [path for *_, path in sorted(sized)]
+
+
+def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
+    options = pycolmap.IncrementalPipelineOptions()
+    options.min_model_size = settings.min_images
+    options.random_seed = settings.seed
+    options.num_threads = 1  # more of them add in another order each time: another model
+    if not settings.refine_cameras:
+        options.ba_refine_focal_length = options.ba_refine_extra_params = False
+        options.mapper.abs_pose_refine_focal_length = False
+        options.mapper.abs_pose_refine_extra_params = False
+    if relaxed:
+        options.mapper.init_min_tri_angle = settings.relaxed_angle
+        options.mapper.init_max_forward_motion = 1.0
+        options.mapper.init_min_num_inliers = settings.relaxed_inliers
+    return options
+
+
+def find_models(folder: Path) -> list[Path]:
+    """``folder`` itself if it is a model, else the models directly inside (sparse/0, sparse/1)."""
+    if is_model(folder):
+        return [folder]
+    inside = [p for p in sorted(folder.iterdir()) if is_model(p)] if folder.is_dir() else []
+    if not inside:
+        raise HardnetError(
+            f"{folder} is not a COLMAP model: no cameras, images and points3D (.bin or .txt) there"
+        )
+    return sorted(inside, key=lambda p: (int(p.name) if p.name.isdecimal() else 0, p.name))
+
+
+def is_model(folder: Path) -> bool:
+    """Whether the folder holds a model, binary or text."""
+    return any(
+        all((folder / f"{part}{suffix}").is_file() for part in PARTS) for suffix in (".bin", ".txt")
+    )
+
+
+def clear_models(sparse: Path, ours: bool = False) -> None:
+    """An empty folder for models: those that we made there before are deleted.
+
+    Args:
+        sparse: the folder; made if absent.
+        ours: this process made what is in it.
+
+    Raises:
+        HardnetError: there is something that COLMAP does not write, or in a folder of others.
+    """
+    owned = OwnedFolder.find(sparse.parent)
+    listed = owned is not None and f"{sparse.name}/" in owned
+    if sparse.is_dir() and not sparse.is_symlink():
+        models = list(sparse.iterdir())
+        files = [file for model in models if model.is_dir() for file in model.iterdir()]
+        for path in (*models, *files):
+            known = path.name in MODEL_FILES if path.parent != sparse else path.name.isdecimal()
+            if not (ours or listed) or not known or path.is_symlink():
+                raise HardnetError(f"{path} is in the way: hardnet did not make it; move it")
+        for file in files:
+            file.unlink()
+        for model in models:
+            model.rmdir()
+    elif owned is not None:
+        owned.claim(f"{sparse.name}/")
+    sparse.mkdir(exist_ok=True)
+
+
+def extract_sift(
+    database: Path,
+    images: Path,
+    names: Sequence[str],
+    max_size: int,
+    keypoints: int | None = None,
+    seed: int = 0,
+    cameras: CameraSettings | None = None,
+) -> None:
+    """Write cameras, images, keypoints and descriptors of the photos; an old file is replaced.
+
+    Args:
+        database: file to write.
+        images: folder of the photos.
+        names: of the photos, relative to it; they are numbered in this order.
+        max_size: longer side in pixels to which photos are shrunk to find keypoints.
+        keypoints: most places per photo, None for COLMAP's default; a place may have two
+            orientations, which count as one here.
+        seed: of COLMAP's random numbers.
+        cameras: what is known about them.
+    """
+    pycolmap = require_pycolmap()
+    remove_database(database)  # half-written
+    options = pycolmap.FeatureExtractionOptions()
+    options.max_image_size, options.use_gpu = max_size, False
+    if keypoints is not None:
+        options.sift.max_num_features = keypoints
+    pycolmap.set_random_seed(seed)
+    # Registered first: the threads of the extraction would number the photos as they finish.
+    pycolmap.Database.open(database).close()
+    import_images(database, images, names, cameras or CameraSettings())
+    pycolmap.extract_features(database, images, names, extraction_options=options)
+
+
+def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
+    """Match and verify pairs of photos of the database.
+
+    Args:
+        database: with keypoints and descriptors.
+        seed: of the random samples of the verification.
+        following: 0 matches all pairs; else each photo only with this number of those that follow
+            it in the order of names, as when somebody walks or flies past.
+    """
+    pycolmap = require_pycolmap()
+    matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
+    matching.use_gpu = False
+    verification.ransac.random_seed = seed
+    options = {"matching_options": matching, "verification_options": verification}
+    if following:
+        pairing = pycolmap.SequentialPairingOptions()
+        pairing.overlap, pairing.quadratic_overlap = following, False
+        pycolmap.match_sequential(database, pairing_options=pairing, **options)
+    else:
+        pycolmap.match_exhaustive(database, **options)
+
+
+class WorkFolder:
+    """Remembers finished stages in ``state.json``, and refuses other photos or settings.
+
+    Use it in a ``with`` statement: the folder belongs to one process at a time.
+
+    Args:
+        folder: made if it is absent; else a work folder of the same inputs, or empty.
+        inputs: JSON values that the results depend on.
+    """
+
+    def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
+        self._folder = folder
+        self._path = folder / STATE
+        self._lock = FolderLock(folder, LOCK)
+        # As a file gives them back: a tuple is a list there.
+        self._content: dict[str, Any] = json.loads(json.dumps({**inputs, "done": []}))
+
+    def __enter__(self) -> Self:
+        folder = self._folder
+        if not self._path.is_file() and _holds_files(folder):
+            raise HardnetError(f"{folder} holds other files; name another work folder")
+        marked = OwnedFolder.find(folder) is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self._lock.take():
+            raise HardnetError(
+                f"another process works in {folder}: wait for it, or name another folder"
+            )
+        try:  # only now: whoever had the folder before may have written until it let go
+            self._begin(marked)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _begin(self, marked: bool) -> None:
+        owned = OwnedFolder.mark(self._folder)
+        owned.sweep()
+        check_database(self._folder / DATABASE)
+        if not self._path.is_file():
+            self._write()
+            return
+        try:
+            found = json.loads(self._path.read_text())
+            found["done"]
+        except (ValueError, KeyError, TypeError):
+            raise HardnetError(f"{self._path} is damaged: delete {self._folder}") from None
+        if others := [key for key in self._content if key != "done" and self._differs(found, key)]:
+            raise HardnetError(
+                f"{self._folder} was made from other photos or settings ({', '.join(others)}); "
+                "delete it or name another work folder"
+            )
+        if not marked:  # by a version without lists of files, which began in empty folders only
+            owned.adopt(*(name for name in _OLD if (self._folder / name).exists()))
+        self._content = found
+
+    def _differs(self, found: dict[str, Any], key: str) -> bool:
+        return bool(found.get(key) != self._content[key])
+
+    def has(self, stage: str) -> bool:
+        """Whether the stage was finished."""
+        return stage in self._content["done"]
+
+    def add(self, stage: str) -> None:
+        """Remember that the stage is finished."""
+        self._content["done"].append(stage)
+        self._write()
+
+    def forget(self, *stages: str) -> None:
+        """These stages must be done again."""
+        done = [stage for stage in self._content["done"] if stage not in stages]
+        if done != self._content["done"]:
+            self._content["done"] = done
+            self._write()
+
+    def _write(self) -> None:
+        write_json(self._path, self._content)
+
+
+def _holds_files(folder: Path) -> bool:
+    if not folder.is_dir():
+        return folder.exists()
+    if OwnedFolder.find(folder) is not None:  # killed before it wrote its state
+        return False
+    return any(path.name != LOCK for path in folder.iterdir())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is complete or as it was, whenever the process is killed."""
+    with replacing(claim(path)) as part:
+        part.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:
+    """Name, size and time of change of each photo: enough to notice that they are others."""
+    facts = [(p.relative_to(folder).as_posix(), p.stat()) for p in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in facts]

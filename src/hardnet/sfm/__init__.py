@@ -1,1 +1,0 @@
-"""Structure from motion by pycolmap: what every reconstruction of ours shares."""
