@@ -31,10 +31,10 @@ from report.tables import write
 from torch import Tensor
 
 from hardnet import provenance
-from hardnet.learn.allocator import keep_freed_memory
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.objective import build_objective
 from hardnet.learn.recipe import Recipe
+from hardnet.learn.trainer import keep_freed_memory
 from hardnet.nets import Net, build_net
 
 SPEED_BATCH, MEMORY_BATCHES, LARGE_BATCHES = 1024, (1024, 2048), (4096, 8192)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from hardnet.learn.allocator import keep_freed_memory
+from hardnet.learn.trainer import keep_freed_memory
 
 
 def test_it_takes_effect_on_glibc_and_is_harmless_elsewhere() -> None:

@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from hardnet.learn.allocator import keep_freed_memory
+from hardnet.learn.trainer import keep_freed_memory
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import build_net
 keep_freed_memory()

@@ -18,8 +18,8 @@ from hardnet.learn.distributed import (
     gather_rows,
     open_fabric,
     rows_of,
+    run_processes,
 )
-from hardnet.learn.launch import run_processes
 
 PROGRAM = Path(__file__).with_name("shared_batch.py")
 CASES = runpy.run_path(str(PROGRAM))["CASES"]

@@ -79,7 +79,7 @@ def train(
     The folder of the run gets the weights (NET.safetensors), recipe.yaml with every setting,
     provenance.json, log.csv, TensorBoard curves and the checkpoint.
     """
-    from hardnet.learn.launch import LOST, end_with_parent, processes_exist, rank
+    from hardnet.learn.distributed import LOST, end_with_parent, processes_exist, rank
     from hardnet.learn.recipe import read_recipe
 
     try:
@@ -121,8 +121,7 @@ _OUR_PROCESSES = "HARDNET_PROCESSES"
 
 def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
     """Start one process per device with this same command, and say how they ended."""
-    from hardnet.learn.distributed import rows_of
-    from hardnet.learn.launch import LOST, describe_end, run_processes
+    from hardnet.learn.distributed import LOST, describe_end, rows_of, run_processes
     from hardnet.learn.run import CHECKPOINT, last_step
 
     rows_of(0, settings.devices * settings.nodes, settings.batch)

@@ -8,6 +8,8 @@ the optimizer, and a run that was killed and resumed ends with the same bits as 
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -24,7 +26,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.learn.allocator import keep_freed_memory
 from hardnet.learn.batches import (
     DROPOUT,
     SAMPLING,
@@ -407,3 +408,24 @@ def fresh_statistics(net: nn.Module) -> Iterator[None]:
 
 def _weights(net: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, parameter.detach()) for name, parameter in net.named_parameters()]
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
+_LARGEST_INT = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc not to return large buffers to the kernel after every training step.
+
+    The kernel zeroes each page it hands out again; with activations of hundreds of megabytes per
+    step that costs about half of the training time. All threads share one heap, since those of
+    further threads are returned in any case. Returns whether it took effect (glibc only).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _LARGEST_INT), (_M_ARENA_MAX, 1))
+    return all([mallopt(name, value) for name, value in settings])
