@@ -27,8 +27,14 @@ from report.tables import write
 from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
-from hardnet.matching.distances import two_nearest, two_nearest_and_back
-from hardnet.matching.neighbours import RATIO, FarSecond, approximate_nearest, match_descriptors
+from hardnet.matching.neighbours import (
+    RATIO,
+    FarSecond,
+    approximate_nearest,
+    match_descriptors,
+    two_nearest,
+    two_nearest_and_back,
+)
 from hardnet.pipeline import extract_many
 
 Rows = NDArray[np.float32]

@@ -431,6 +431,12 @@ def file_digest(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_state(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; for keeping what was read from it while it stays the same."""
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 def _value(line: str) -> object:
     try:
         return json.loads(line)

@@ -11,7 +11,7 @@ import pytest
 from hardnet.bench.store import CsvFolder, read_csv, write_csv
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
-from hardnet.matching.distances import distance_matrix
+from hardnet.matching.neighbours import distance_matrix
 from hardnet.patchsets.hpatches import read_strip
 
 

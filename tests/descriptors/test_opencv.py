@@ -114,7 +114,7 @@ def test_window_is_the_patch(name: str, large: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_finds_the_same_place_again(name: str, large: np.ndarray) -> None:
-    from hardnet.matching.distances import two_nearest
+    from hardnet.matching.neighbours import two_nearest
 
     noise = np.random.default_rng(2).normal(0, 4, large.shape)
     blurred = np.stack([cv2.GaussianBlur(p, (0, 0), 1.0) for p in large]) + noise

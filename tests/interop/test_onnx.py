@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.descriptors.onnx import OnnxDescriptor
+from hardnet.descriptors import OnnxDescriptor
 from hardnet.errors import HardnetError
 from hardnet.interop.onnx import Convolution, fold, to_onnx
 from hardnet.interop.quantise import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.matching.distances import distance_matrix, pair_distances, two_nearest
+from hardnet.matching.neighbours import distance_matrix, pair_distances, two_nearest
 
 
 def slow_distance(x: np.ndarray, y: np.ndarray) -> float:

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.matching.distances import two_nearest, two_nearest_and_back
+from hardnet.matching.geometry import Grid
 from hardnet.matching.neighbours import (
     CHECKS,
     FarSecond,
-    Grid,
     Method,
     approximate_nearest,
     far_second,
     match_descriptors,
     other_nearest,
+    two_nearest,
+    two_nearest_and_back,
 )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.bench.metrics import fdr95, fpr95, fpr_at_recall, roc_auc
 from hardnet.errors import HardnetError
-from hardnet.matching.distances import pair_distances
+from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
 from hardnet.patchsets.patchset import Patches, PatchSet
 

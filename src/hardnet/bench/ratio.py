@@ -23,7 +23,7 @@ from hardnet.bench.metrics import average_precision_at_hits
 from hardnet.bench.pairs import MAX_OVERLAP_ERROR, overlap_errors
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images
-from hardnet.matching.distances import distance_matrix
+from hardnet.matching.neighbours import distance_matrix
 from hardnet.patchsets.sequences import find_sequences, has_sequences
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from hardnet.bench.metrics import (
     multiplicities,
 )
 from hardnet.errors import HardnetError
-from hardnet.matching.distances import two_nearest
+from hardnet.matching.neighbours import two_nearest
 
 if TYPE_CHECKING:
     from hardnet.patchsets.w1bs import W1BS, W1BSPair

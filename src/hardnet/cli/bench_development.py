@@ -17,6 +17,7 @@ from hardnet.cli.bench_output import (
     detector_names,
     finish,
     labels,
+    parse_specs,
 )
 from hardnet.cli.output import Stage
 
@@ -158,7 +159,6 @@ def _setups(detectors: str, upright: bool | None, keypoints: int) -> list[Setup]
 
 
 def _specs(text: str) -> list[Spec]:
-    from hardnet.descriptors import parse_specs
 
     return parse_specs(text)
 

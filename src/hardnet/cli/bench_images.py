@@ -18,6 +18,7 @@ from hardnet.cli.bench_output import (
     detector_names,
     finish,
     labels,
+    parse_specs,
 )
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
@@ -52,7 +53,7 @@ def pairs(
     Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
     """
     from hardnet.bench import pairs as benchmark
-    from hardnet.descriptors import load, parse_specs
+    from hardnet.descriptors import load
     from hardnet.patchsets.sequences import find_sequences
 
     check_output(output)
@@ -127,7 +128,7 @@ def stereo(
     from hardnet.bench.stereo.rules import rule_by_name, summarise
     from hardnet.bench.stereo.run import Protocol, compare, label_of, strategy_by_name
     from hardnet.bench.stereo.sets import conventions, open_sets
-    from hardnet.descriptors import load, parse_specs
+    from hardnet.descriptors import load
 
     if not sets:
         if not check:
@@ -221,7 +222,6 @@ def sfm(
     """
     from hardnet.bench import sfm as benchmark
     from hardnet.bench.sfm import read_scene
-    from hardnet.descriptors import parse_specs
     from hardnet.detectors import load as load_detector
     from hardnet.interop.colmap.database import require_pycolmap
 

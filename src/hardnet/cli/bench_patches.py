@@ -17,6 +17,7 @@ from hardnet.cli.bench_output import (
     check_output,
     finish,
     labels,
+    parse_specs,
 )
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
@@ -46,7 +47,7 @@ def brown(
     """
     from hardnet.bench import brown as benchmark
     from hardnet.bench.store import Store
-    from hardnet.descriptors import load, parse_specs
+    from hardnet.descriptors import load
     from hardnet.patchsets.brown import read_brown
     from hardnet.patchsets.catalogue import require
     from hardnet.provenance import data_digest
@@ -83,7 +84,7 @@ def w1bs(
     """
     from hardnet.bench import w1bs as benchmark
     from hardnet.bench.store import Store
-    from hardnet.descriptors import load, parse_specs
+    from hardnet.descriptors import load
     from hardnet.patchsets.catalogue import require
     from hardnet.patchsets.w1bs import read_w1bs
     from hardnet.provenance import data_digest
@@ -141,7 +142,6 @@ def hpatches(
     from hardnet.bench.hpatches.lists import prepare
     from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
     from hardnet.bench.store import Store
-    from hardnet.descriptors import parse_specs
     from hardnet.patchsets.catalogue import require
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
     from hardnet.provenance import data_digest

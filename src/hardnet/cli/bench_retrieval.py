@@ -17,6 +17,7 @@ from hardnet.cli.bench_output import (
     check_output,
     finish,
     labels,
+    parse_specs,
 )
 from hardnet.cli.options import DetectorName, Keypoints, Upright, reads_images
 from hardnet.cli.output import Stage
@@ -104,7 +105,7 @@ def retrieval(
         split,
         usual_size,
     )
-    from hardnet.descriptors import load, parse_specs
+    from hardnet.descriptors import load
 
     check_output(output)
     settings = run.Settings(

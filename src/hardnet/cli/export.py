@@ -55,7 +55,7 @@ def export(
         from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors.torch import TorchDescriptor
+    from hardnet.descriptors import TorchDescriptor
     from hardnet.storage import OwnedFolder
 
     stored = read_checkpoint(checkpoint)

@@ -29,7 +29,7 @@ class Descriptor(Protocol):
     """Describes patches; any benchmark and any pipeline takes any descriptor.
 
     The type of what it returns is the metric: float32 vectors are compared by L2 distance, uint8
-    rows are packed bits, compared by Hamming distance (``hardnet.matching.distances``). Vectors
+    rows are packed bits, compared by Hamming distance (``hardnet.matching.neighbours``). Vectors
     have length 1, except where a descriptor was learned otherwise (VGG) or is somebody's function.
 
     A descriptor may have an attribute ``weights``: a text that says which weights, source or

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,9 +81,3 @@ def probe_patches(side: int = SIDES[-1]) -> NDArray[np.uint8]:
     patches.append(np.where((x // 8 + y // 8) % 2 == 0, 255.0, 0.0))
     patches.append(np.full((side, side), 100.0))
     return np.clip(np.round(np.stack(patches)), 0, 255).astype(np.uint8)
-
-
-def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; for keeping what was read from it while it stays the same."""
-    facts = path.stat()
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

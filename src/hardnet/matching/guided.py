@@ -14,9 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import WINDOW_SIGMAS, Frames
-from hardnet.matching.distances import CHUNK, Rows, pair_distances
-from hardnet.matching.geometry import Geometry, Points, project, sampson_error, transfer_error
-from hardnet.matching.neighbours import Grid, Pairs
+from hardnet.matching.geometry import (
+    Geometry,
+    Grid,
+    Pairs,
+    Points,
+    project,
+    sampson_error,
+    transfer_error,
+)
+from hardnet.matching.neighbours import CHUNK, Rows, pair_distances
 
 GUIDED_RATIO = 0.95
 """Ratio test among the few that the geometry leaves; looser than among all of an image."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hardnet.errors import InputError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, extract, extract_pair
 from hardnet.images import Source, write_image
-from hardnet.matching.distances import pair_distances
 from hardnet.matching.draw import draw_matches
 from hardnet.matching.geometry import (
     INLIER_PIXELS,
@@ -21,6 +20,7 @@ from hardnet.matching.geometry import (
     Cameras,
     Estimator,
     Geometry,
+    Grid,
     Matrix,
     Model,
     check_model,
@@ -29,7 +29,13 @@ from hardnet.matching.geometry import (
     verify,
 )
 from hardnet.matching.guided import GUIDED_RATIO, consistent, guided_matches
-from hardnet.matching.neighbours import RATIO, FarSecond, Grid, Neighbours, match_descriptors
+from hardnet.matching.neighbours import (
+    RATIO,
+    FarSecond,
+    Neighbours,
+    match_descriptors,
+    pair_distances,
+)
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor

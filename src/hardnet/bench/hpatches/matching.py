@@ -20,7 +20,7 @@ from hardnet.bench.metrics import (
     average_precision_trapezoid,
     mean_interval,
 )
-from hardnet.matching.distances import two_nearest
+from hardnet.matching.neighbours import two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
 
 SCORES = ("ap_trapezoid", "ap_hits", "success", "ap_ratio")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hardnet.bench.hpatches.lists import Lookup, Progress, Strips, Tasks, each_and_all
 from hardnet.bench.metrics import MEAN_RESAMPLES, mean_interval, precisions
 from hardnet.errors import HardnetError
-from hardnet.matching.distances import distance_matrix, pair_distances
+from hardnet.matching.neighbours import distance_matrix, pair_distances
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 
 POOLS = (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)

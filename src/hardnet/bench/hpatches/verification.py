@@ -30,7 +30,7 @@ from hardnet.bench.metrics import (
     interval,
     multiplicities,
 )
-from hardnet.matching.distances import pair_distances
+from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 
 TRUE_SHARE = 0.2
