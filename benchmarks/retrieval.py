@@ -29,9 +29,16 @@ from report.tables import write
 from hardnet import descriptors, provenance
 from hardnet.bench.retrieval.collections import OTHERS, PhotoCollection, read_ukbench
 from hardnet.bench.retrieval.engines import ASMK, AsmkIndex, OwnIndex, parse_mode
-from hardnet.bench.retrieval.features import Extraction, FeatureStore, for_words, trained_words
-from hardnet.bench.retrieval.judging import judge
-from hardnet.bench.retrieval.photos import Photo, images_of, split
+from hardnet.bench.retrieval.features import (
+    BenchPhoto,
+    Extraction,
+    FeatureStore,
+    for_words,
+    images_of,
+    split,
+    trained_words,
+)
+from hardnet.bench.retrieval.run import judge
 from hardnet.features import Features
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.query import MA, make_query
@@ -114,7 +121,7 @@ def main(
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
     cv2.setNumThreads(threads)
     collection = read_ukbench(data / "ukbench", range(100 - objects, 100))
-    photos = [Photo(name, path, longer_side=size) for name, path in collection.images.items()]
+    photos = [BenchPhoto(name, path, longer_side=size) for name, path in collection.images.items()]
     describe = {descriptor: descriptors.load(descriptor)}
     store = FeatureStore(None, describe, Extraction(keypoints=keypoints))
     store.fill(photos, _say)
@@ -122,7 +129,7 @@ def main(
         trained = vocabularies.load(vocabulary)
     else:
         named = images_of(vocabulary_images or [data / "multiview"])
-        others = [Photo(name, path) for name, path in split(named, named)[0]]
+        others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(None, describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)
         trained = trained_words(None, many, others, descriptor, words, 0, _say)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+
+# Two workers that each start a thread per core wait for each other; before numpy and torch load.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
 import struct
 import zlib
 from collections.abc import Iterator
@@ -17,6 +23,9 @@ import pytest
 from PIL import Image
 
 from hardnet.images import read_image, to_grey
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    cv2.setNumThreads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

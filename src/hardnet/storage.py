@@ -16,12 +16,12 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hardnet.errors import HardnetError
 
@@ -285,14 +285,17 @@ def new_part(path: Path, owned: OwnedFolder | None = None) -> Path:
 
 
 @contextmanager
-def replacing(path: Path, owned: OwnedFolder | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path, owned: OwnedFolder | None = None, workplace: Path | None = None
+) -> Iterator[Path]:
     """A file beside ``path`` to write to, which takes its place if the block ends well.
 
     Args:
         path: the file.
         owned: see :func:`new_part`.
+        workplace: folder of the same disk to write in; by default that of ``path``.
     """
-    part = new_part(path, owned)
+    part = new_part(path if workplace is None else workplace / path.name, owned)
     try:
         yield part
         os.replace(part, path)
@@ -418,6 +421,32 @@ class FolderLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def refuse_other_settings(
+    was: Mapping[str, Any], now: Mapping[str, Any], where: Path | str, advice: str
+) -> None:
+    """Raise if what is there was made with other settings than those that are wanted now.
+
+    Args:
+        was: JSON values.
+        now: all keys of these must have their values in ``was``.
+        where: the file or folder.
+        advice: what a user can do, for the error.
+    """
+    for key, value in now.items():
+        if was.get(key) != value:
+            made = _difference(key, was.get(key), value)
+            raise HardnetError(f"{where} was made with {made}: {advice}")
+
+
+def _difference(key: str, was: Any, now: Any) -> str:
+    if isinstance(was, dict) and isinstance(now, dict):
+        inner = next(name for name in {**was, **now} if was.get(name) != now.get(name))
+        return _difference(f"{key} {inner}", was.get(inner), now.get(inner))
+    text = f"{key}={was}, not {now}"
+    # Digests and long lists say nothing to people.
+    return f"other {key}" if key.endswith("weights") or len(text) > _LONG else text
 
 
 def folder_name(folder: Path) -> str:

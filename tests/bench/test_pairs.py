@@ -207,8 +207,10 @@ def test_overlap_by_hand() -> None:
 
 def test_every_frame_corresponds_once() -> None:
     a, b = np.array([0, 0, 1, 2]), np.array([5, 6, 5, 7])
-    assert one_to_one(a, b, np.array([0.2, 0.3, 0.1, 0.9])) == 3  # (1, 5), (0, 6), (2, 7)
-    assert one_to_one(a, b, np.array([0.1, 0.3, 0.2, 0.9])) == 2  # (0, 5), (2, 7)
+    first, second = one_to_one(a, b, np.array([0.2, 0.3, 0.1, 0.9]))
+    assert list(zip(first, second, strict=True)) == [(0, 6), (1, 5), (2, 7)]
+    first, second = one_to_one(a, b, np.array([0.1, 0.3, 0.2, 0.9]))
+    assert list(zip(first, second, strict=True)) == [(0, 5), (2, 7)]
 
 
 def test_no_frames() -> None:

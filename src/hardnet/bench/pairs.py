@@ -229,8 +229,8 @@ def repeatability(
     near, alike = distance < MAX_DISTANCE, error < MAX_OVERLAP_ERROR
     return Repeatability(
         (len(carried), len(there)),
-        one_to_one(a[alike], b[alike], error[alike]),
-        one_to_one(a[near], b[near], distance[near]),
+        len(one_to_one(a[alike], b[alike], error[alike])[0]),
+        len(one_to_one(a[near], b[near], distance[near])[0]),
     )
 
 
@@ -281,16 +281,21 @@ def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> 
     return np.asarray((np.maximum(top - bottom, 0) * width).sum(1))
 
 
-def one_to_one(a: NDArray[np.intp], b: NDArray[np.intp], cost: NDArray[np.float64]) -> int:
-    """How many pairs remain if each index is used once, cheapest pairs first."""
-    order = np.lexsort((b, a, cost))
+def one_to_one(
+    a: NDArray[np.intp], b: NDArray[np.intp], cost: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The pairs that remain if each index is used once, cheapest first, sorted by the first."""
     used_a: set[int] = set()
     used_b: set[int] = set()
+    kept = []
+    order = np.lexsort((b, a, cost))
     for i, j in zip(a[order].tolist(), b[order].tolist(), strict=True):
         if i not in used_a and j not in used_b:
             used_a.add(i)
             used_b.add(j)
-    return len(used_a)
+            kept.append((i, j))
+    table = np.array(sorted(kept), np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 def _visible(

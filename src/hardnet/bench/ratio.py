@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hardnet.bench.development import SAME_PLACE, Floats, Photos, Scores, Setup, role, totals
 from hardnet.bench.metrics import average_precision_at_hits
-from hardnet.bench.pairs import MAX_OVERLAP_ERROR, overlap_errors
+from hardnet.bench.pairs import MAX_OVERLAP_ERROR, one_to_one, overlap_errors
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images
 from hardnet.matching.neighbours import distance_matrix
@@ -104,7 +104,7 @@ def pair_frames(a: Frames, b: Frames, homography: Floats) -> Anchors:
     i, j = i[alike], j[alike]
     alike = overlap_errors(carried[i], b[j]) <= MAX_OVERLAP_ERROR
     i, j = i[alike], j[alike]
-    first, second = _one_to_one(i, j, distance[i, j])
+    first, second = one_to_one(i, j, distance[i, j])
     side = 2 * np.sqrt(np.abs(np.linalg.det(carried[first][:, :, :2].astype(np.float64))))
     reach = np.maximum(REACH * side, SAME_PLACE)
     return Anchors(first, second, distance[first] > reach[:, None])
@@ -209,20 +209,3 @@ def _turn(a: Frames, b: Frames) -> Floats:
     sine = relative[:, 1, 0] - relative[:, 0, 1]
     cosine = relative[:, 0, 0] + relative[:, 1, 1]
     return np.abs(np.rad2deg(np.arctan2(sine, cosine)))
-
-
-def _one_to_one(
-    i: NDArray[np.intp], j: NDArray[np.intp], cost: Floats
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The pairs that remain if each index is used once, cheapest first, sorted by the first."""
-    used_i: set[int] = set()
-    used_j: set[int] = set()
-    kept = []
-    for row in np.lexsort((j, i, cost)).tolist():
-        first, second = int(i[row]), int(j[row])
-        if first not in used_i and second not in used_j:
-            used_i.add(first)
-            used_j.add(second)
-            kept.append((first, second))
-    table = np.array(sorted(kept), np.intp).reshape(-1, 2)
-    return table[:, 0], table[:, 1]

@@ -32,8 +32,7 @@ def report(
 
     Example: hardnet bench report hpatches.json -o report
     """
-    from hardnet.bench.report import read_results
-    from hardnet.bench.report.document import write_report
+    from hardnet.bench.report import read_results, write_report
 
     for path in write_report(read_results(results), output, results.stem):
         print(path)
@@ -67,7 +66,7 @@ def refresh(
 
     Example: hardnet bench refresh README.md docs/results.md
     """
-    from hardnet.bench.report.document import refresh as refreshed
+    from hardnet.bench.report import refresh as refreshed
 
     for path in documents:
         try:

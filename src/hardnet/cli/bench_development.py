@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hardnet.cli.bench_output import (
     Descriptors,
+    Detectors,
     Json,
     Output,
     StoreFolder,
@@ -19,13 +21,9 @@ from hardnet.cli.bench_output import (
     labels,
     parse_specs,
 )
+from hardnet.cli.options import Keypoints, grouped
 from hardnet.cli.output import Stage
 
-if TYPE_CHECKING:
-    from hardnet.bench.development import Remembered, Setup
-    from hardnet.descriptors import Spec
-
-Detectors = Annotated[str, typer.Option(help="Names of detectors, separated by commas.")]
 Upright = Annotated[
     bool | None,
     typer.Option(
@@ -34,14 +32,55 @@ Upright = Annotated[
         show_default=False,
     ),
 ]
-Keypoints = Annotated[int, typer.Option(min=1, help="Budget per photo.")]
 
 
 def register(bench: typer.Typer) -> None:
     """Add the commands to ``hardnet bench``."""
-    bench.command("pose")(pose)
-    bench.command("light")(light)
-    bench.command("ratio")(ratio)
+    bench.command("pose")(grouped(pose))
+    bench.command("light")(grouped(light))
+    bench.command("ratio")(grouped(ratio))
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The options of the three commands."""
+
+    descriptors: Descriptors = "hardnet,rootsift"
+    detectors: Detectors = "dog"
+    upright: Upright = None
+    keypoints: Keypoints = 2048
+    store: StoreFolder = None
+    output: Output = None
+    json_: Json = False
+
+    def run(self, benchmark: Any, scenes: Sequence[Any], about: dict[str, Any]) -> Any:
+        """Measure every descriptor in every setup; the body of the results and the settings.
+
+        Args:
+            benchmark: a module of ``hardnet.bench`` with ``compare`` and ``RULES``.
+            scenes: what it compares on.
+            about: what the results say of the scenes.
+        """
+        from hardnet.bench.development import Remembered, Setup
+        from hardnet.bench.store import Store
+        from hardnet.descriptors import load
+
+        kind = benchmark.__name__.rpartition(".")[2]
+        specs = parse_specs(self.descriptors)
+        ways = (False, True) if self.upright is None else (self.upright,)
+        names = detector_names(self.detectors)
+        setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
+        contestants = {spec.label: Remembered(load(spec.spec), Store(self.store)) for spec in specs}
+        total = sum(len(scene.pairs) for scene in scenes) * len(setups) * len(specs)
+        with Stage() as stage:
+            entries = benchmark.compare(scenes, contestants, setups, stage.counter(kind, total))
+        settings = {
+            "descriptors": labels(specs),
+            "setups": [setup.label for setup in setups],
+            "keypoints": self.keypoints,
+            "max_size": setups[0].max_size,
+        }
+        return {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}, settings
 
 
 def pose(
@@ -53,13 +92,7 @@ def pose(
             "COLMAP model) or gt_dense_cameras/ (*.camera).",
         ),
     ],
-    descriptors: Descriptors = "hardnet,rootsift",
-    detectors: Detectors = "dog",
-    upright: Upright = None,
-    keypoints: Keypoints = 2048,
-    store: StoreFolder = None,
-    output: Output = None,
-    json_: Json = False,
+    contest: Contest,
 ) -> None:
     """Relative pose of photo pairs with known cameras: mAA(10), the mean average accuracy.
 
@@ -69,17 +102,11 @@ def pose(
     """
     from hardnet.bench import pose as benchmark
 
-    check_output(output)
+    check_output(contest.output)
     chosen = [benchmark.read_pose_scene(folder) for folder in scenes]
-    setups, specs = _setups(detectors, upright, keypoints), _specs(descriptors)
-    total = sum(len(scene.pairs) for scene in chosen) * len(setups) * len(specs)
-    with Stage() as stage:
-        entries = benchmark.compare(
-            chosen, _load(specs, store), setups, stage.counter("pose", total)
-        )
     about = [{"name": s.name, "pairs": len(s.pairs), "truth": s.origin} for s in chosen]
-    body = {"kind": "pose", "rules": benchmark.RULES, "scenes": about, "entries": entries}
-    finish(body, _settings(specs, setups), scenes, output, json_)
+    results = contest.run(benchmark, chosen, {"scenes": about})
+    finish(*results, scenes, contest.output, contest.json_)
 
 
 def light(
@@ -87,13 +114,7 @@ def light(
         list[Path],
         typer.Argument(metavar="CAMERA...", help="Folders, each with the frames of a camera."),
     ],
-    descriptors: Descriptors = "hardnet,rootsift",
-    detectors: Detectors = "dog",
-    upright: Upright = None,
-    keypoints: Keypoints = 2048,
-    store: StoreFolder = None,
-    output: Output = None,
-    json_: Json = False,
+    contest: Contest,
 ) -> None:
     """Changes of light: frames of fixed cameras, where a right match stays where it is.
 
@@ -101,17 +122,11 @@ def light(
     """
     from hardnet.bench import light as benchmark
 
-    check_output(output)
+    check_output(contest.output)
     chosen = [benchmark.read_camera(folder) for folder in cameras]
-    setups, specs = _setups(detectors, upright, keypoints), _specs(descriptors)
-    total = sum(len(camera.pairs) for camera in chosen) * len(setups) * len(specs)
-    with Stage() as stage:
-        entries = benchmark.compare(
-            chosen, _load(specs, store), setups, stage.counter("light", total)
-        )
     about = [{"name": c.name, "frames": len(c.frames), "pairs": len(c.pairs)} for c in chosen]
-    body = {"kind": "light", "rules": benchmark.RULES, "cameras": about, "entries": entries}
-    finish(body, _settings(specs, setups), cameras, output, json_)
+    results = contest.run(benchmark, chosen, {"cameras": about})
+    finish(*results, cameras, contest.output, contest.json_)
 
 
 def ratio(
@@ -122,13 +137,7 @@ def ratio(
             help="Sequences (N.png, H_1_k), folders of them, or the frames of a fixed camera.",
         ),
     ],
-    descriptors: Descriptors = "hardnet,rootsift",
-    detectors: Detectors = "dog",
-    upright: Upright = None,
-    keypoints: Keypoints = 2048,
-    store: StoreFolder = None,
-    output: Output = None,
-    json_: Json = False,
+    contest: Contest,
 ) -> None:
     """Patches at detected frames: is the partner nearer than the hardest negative of its image?
 
@@ -136,45 +145,8 @@ def ratio(
     """
     from hardnet.bench import ratio as benchmark
 
-    check_output(output)
+    check_output(contest.output)
     chosen = [scene for folder in folders for scene in benchmark.read_patch_scenes(folder)]
-    setups, specs = _setups(detectors, upright, keypoints), _specs(descriptors)
-    total = sum(len(scene.pairs) for scene in chosen) * len(setups) * len(specs)
-    with Stage() as stage:
-        entries = benchmark.compare(
-            chosen, _load(specs, store), setups, stage.counter("ratio", total)
-        )
     about = [{"name": scene.name, "pairs": len(scene.pairs)} for scene in chosen]
-    body = {"kind": "ratio", "rules": benchmark.RULES, "scenes": about, "entries": entries}
-    finish(body, _settings(specs, setups), folders, output, json_)
-
-
-def _setups(detectors: str, upright: bool | None, keypoints: int) -> list[Setup]:
-    from hardnet.bench.development import Setup
-
-    ways = (False, True) if upright is None else (upright,)
-    return [
-        Setup(detector, way, keypoints) for detector in detector_names(detectors) for way in ways
-    ]
-
-
-def _specs(text: str) -> list[Spec]:
-
-    return parse_specs(text)
-
-
-def _load(specs: Sequence[Spec], store: Path | None) -> dict[str, Remembered]:
-    from hardnet.bench.development import Remembered
-    from hardnet.bench.store import Store
-    from hardnet.descriptors import load
-
-    return {spec.label: Remembered(load(spec.spec), Store(store)) for spec in specs}
-
-
-def _settings(specs: Sequence[Spec], setups: Sequence[Setup]) -> dict[str, object]:
-    return {
-        "descriptors": labels(specs),
-        "setups": [setup.label for setup in setups],
-        "keypoints": setups[0].keypoints,
-        "max_size": setups[0].max_size,
-    }
+    results = contest.run(benchmark, chosen, {"scenes": about})
+    finish(*results, folders, contest.output, contest.json_)

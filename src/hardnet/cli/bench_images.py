@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hardnet.cli.bench_output import (
     Descriptors,
+    Detectors,
     Json,
     Output,
     StoreFolder,
@@ -20,12 +21,12 @@ from hardnet.cli.bench_output import (
     labels,
     parse_specs,
 )
-from hardnet.cli.options import reads_images
+from hardnet.cli.options import Keypoints, Upright, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.stereo.sets import OpenSet
+    from hardnet.bench.stereo.run import OpenSet
 
 
 def register(bench: typer.Typer) -> None:
@@ -45,7 +46,7 @@ def pairs(
     sequences: Annotated[
         str | None, typer.Option(help="Only these, by name, separated by commas.")
     ] = None,
-    keypoints: Annotated[int, typer.Option(min=1, help="Budget per image.")] = 2048,
+    keypoints: Keypoints = 2048,
     json_: Json = False,
 ) -> None:
     """Correct matches and verified image pairs, in the pipeline of `hardnet match`.
@@ -89,7 +90,7 @@ def stereo(
     ] = None,
     output: Output = None,
     descriptors: Descriptors = "hardnet,rootsift",
-    detectors: Annotated[str, typer.Option(help="Separated by commas.")] = "dog",
+    detectors: Detectors = "dog",
     rule: Annotated[
         str, typer.Option(help="When a pair is matched: gt-15, mods, mods-deep or geometry.")
     ] = "gt-15",
@@ -102,8 +103,8 @@ def stereo(
     model: Annotated[
         str, typer.Option(help="What is fitted: by-truth, homography or fundamental.")
     ] = "by-truth",
-    keypoints: Annotated[int, typer.Option(min=1, help="Budget per image and detector.")] = 2048,
-    upright: Annotated[bool, typer.Option("--upright", help="Turn no frame.")] = False,
+    keypoints: Keypoints = 2048,
+    upright: Upright = False,
     store: StoreFolder = None,
     check: Annotated[
         bool,
@@ -125,9 +126,15 @@ def stereo(
 
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
-    from hardnet.bench.stereo.rules import rule_by_name, summarise
-    from hardnet.bench.stereo.run import Protocol, compare, label_of, strategy_by_name
-    from hardnet.bench.stereo.sets import conventions, open_sets
+    from hardnet.bench.stereo.measure import rule_by_name, summarise
+    from hardnet.bench.stereo.run import (
+        Protocol,
+        compare,
+        conventions,
+        label_of,
+        open_sets,
+        strategy_by_name,
+    )
     from hardnet.descriptors import load
 
     if not sets:
@@ -196,9 +203,7 @@ def sfm(
         ),
     ],
     descriptors: Descriptors = "hardnet,rootsift",
-    detectors: Annotated[
-        str, typer.Option(help="Names of detectors, separated by commas.")
-    ] = "dog,hessian-affine",
+    detectors: Detectors = "dog,hessian-affine",
     keypoints: Annotated[
         int,
         typer.Option(
@@ -222,15 +227,11 @@ def sfm(
     """
     from hardnet.bench import sfm as benchmark
     from hardnet.bench.sfm import read_scene
-    from hardnet.detectors import load as load_detector
     from hardnet.interop.colmap.database import require_pycolmap
 
     check_output(output)
     require_pycolmap()
-    specs = parse_specs(descriptors)
-    finders = [name.strip() for name in detectors.split(",")]
-    for name in finders:
-        load_detector(name)  # a wrong name shows now, not after the first scene
+    specs, finders = parse_specs(descriptors), detector_names(detectors)
     chosen = [read_scene(folder) for folder in scenes]
     with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
         rows = benchmark.compare(

@@ -34,6 +34,7 @@ StoreFolder = Annotated[
 RIVALS = "hardnet,rootsift,sift"
 """Whom to compare by default."""
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
+Detectors = Annotated[str, typer.Option(help="Names of detectors, separated by commas.")]
 
 
 _LABELLED = re.compile(r"(?P<label>[^\[\]=]+?)\s*(\[(?P<trained>[^\[\]=]+)\])?\s*=(?P<spec>.*)")

@@ -168,7 +168,7 @@ def hpatches(
             data_digest(folder).sha256,
             chosen,
         )
-        options = run.Settings(chosen)
+        options = run.TaskSettings(chosen)
         found = []
         for spec, source in zip(specs, sources, strict=True):
             label, show = spec.label, stage.within(spec.label)

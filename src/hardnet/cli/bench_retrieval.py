@@ -95,11 +95,11 @@ def retrieval(
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
     from hardnet.bench.retrieval import run
-    from hardnet.bench.retrieval.features import Extraction
-    from hardnet.bench.retrieval.photos import (
+    from hardnet.bench.retrieval.features import (
         CROP_RULE,
         SPLIT_RULE,
-        Photo,
+        BenchPhoto,
+        Extraction,
         crops,
         images_of,
         split,
@@ -108,7 +108,7 @@ def retrieval(
     from hardnet.descriptors import load
 
     check_output(output)
-    settings = run.Settings(
+    settings = run.RetrievalSettings(
         extraction=Extraction(detector, keypoints, upright),
         longer_side=size or None,
         words=words,
@@ -128,7 +128,7 @@ def retrieval(
             collection,
             {spec.label: load(spec.spec) for spec in specs},
             settings,
-            [Photo(name, path) for name, path in trained],
+            [BenchPhoto(name, path) for name, path in trained],
             cut,
             store,
             Path(work),

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli.options import (
+    AsJson,
     DescriptorName,
     DetectorName,
     Keypoints,
@@ -119,7 +120,7 @@ def _colmap(
         bool, typer.Option("--mapping/--no-mapping", help="Build models of the database.")
     ] = True,
     workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     from hardnet.interop.colmap.database import CameraSettings
     from hardnet.interop.colmap.mapping import MapperSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli.options import reads_images
+from hardnet.cli.options import grouped, reads_images
 from hardnet.cli.output import training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
-    from hardnet.bench.experiments.grids import Grid
-    from hardnet.bench.experiments.run import Event, Experiment, Tests
+    from hardnet.bench.experiments import Event, Experiment, Tests
+    from hardnet.bench.grids import Grid
     from hardnet.learn.recipe import Recipe
 
 
@@ -47,30 +47,44 @@ Results = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     group = typer.Typer(help="Repeat the paper's studies of the loss, the batch and the recipe.")
-    group.command("ablation")(reads_images(ablation))
-    group.command("batch-size")(reads_images(batch_size))
-    group.command("recipes")(reads_images(recipes))
+    group.command("ablation")(reads_images(grouped(ablation)))
+    group.command("batch-size")(reads_images(grouped(batch_size)))
+    group.command("recipes")(reads_images(grouped(recipes)))
     group.command("gradients")(reads_images(gradients))
     group.command("curves")(curves)
     app.add_typer(group, name="experiment", no_args_is_help=True)
 
 
+@dataclass(frozen=True)
+class Study:
+    """The options of all studies."""
+
+    recipe: RecipeFile
+    output: Folder
+    budget: Budget = 100_000
+    brown: Browns = None
+    hpatches: HPatches = None
+    cells: Cells = ""
+    seeds: Seeds = 1
+    test_pairs: TestPairs = 0
+    strip_patches: Strip = 0
+    set_: Set = None
+    threads: Threads = 0
+    results: Results = None
+
+    @property
+    def tests(self) -> Tests:
+        """The sets to test on."""
+        from hardnet.bench.experiments import Tests
+
+        return Tests(tuple(self.brown or ()), self.hpatches, self.test_pairs, self.strip_patches)
+
+
 def ablation(
-    recipe: RecipeFile,
-    output: Folder,
-    budget: Budget = 100_000,
-    brown: Browns = None,
-    hpatches: HPatches = None,
-    cells: Cells = "",
-    seeds: Seeds = 1,
+    study: Study,
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs in the budget: how often classical mining mines.")
     ] = 10,
-    test_pairs: TestPairs = 0,
-    strip_patches: Strip = 0,
-    set_: Set = None,
-    threads: Threads = 0,
-    results: Results = None,
 ) -> None:
     """Table 2: sampling {random, classical, hardest} against loss, with and without CPR.
 
@@ -79,24 +93,17 @@ def ablation(
 
     The same command continues a stopped one, and a second process shares the work.
     """
-    from hardnet.bench.experiments import grids
+    from hardnet.bench import grids
 
     def grid(base: Recipe) -> Grid:
         base.epoch = -(-base.pairs // epochs)
         return grids.ablation()
 
-    request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
-    run(request.tested(brown, hpatches, test_pairs, strip_patches), grid)
+    run(study, grid)
 
 
 def batch_size(
-    recipe: RecipeFile,
-    output: Folder,
-    budget: Budget = 100_000,
-    brown: Browns = None,
-    hpatches: HPatches = None,
-    cells: Cells = "",
-    seeds: Seeds = 1,
+    study: Study,
     equal: Annotated[
         str,
         typer.Option(help="pairs: as in the paper. steps: as many as batch 512 makes."),
@@ -104,52 +111,28 @@ def batch_size(
     scale_lr: Annotated[
         bool, typer.Option("--scale-lr", help="lr in proportion to the batch; the paper keeps it.")
     ] = False,
-    test_pairs: TestPairs = 0,
-    strip_patches: Strip = 0,
-    set_: Set = None,
-    threads: Threads = 0,
-    results: Results = None,
 ) -> None:
     """Figure 3: batches of 16, 32, ... 2048 pairs.
 
     Example: hardnet experiment batch-size recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 100000 -o runs/batch-size
     """
-    from hardnet.bench.experiments import grids
+    from hardnet.bench import grids
 
     if equal not in ("pairs", "steps"):
         raise HardnetError(f"--equal {equal}: choose pairs or steps")
-
-    def grid(base: Recipe) -> Grid:
-        return grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr)
-
-    request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
-    run(request.tested(brown, hpatches, test_pairs, strip_patches), grid)
+    run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 
-def recipes(
-    recipe: RecipeFile,
-    output: Folder,
-    budget: Budget = 100_000,
-    brown: Browns = None,
-    hpatches: HPatches = None,
-    cells: Cells = "",
-    seeds: Seeds = 1,
-    test_pairs: TestPairs = 0,
-    strip_patches: Strip = 0,
-    set_: Set = None,
-    threads: Threads = 0,
-    results: Results = None,
-) -> None:
+def recipes(study: Study) -> None:
     """Rows of Table 1: the NIPS and post-NIPS recipes, each with and without flip / rotate.
 
     Example: hardnet experiment recipes recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 200000 -o runs/recipes
     """
-    from hardnet.bench.experiments import grids
+    from hardnet.bench import grids
 
-    request = Request(recipe, output, budget, cells, seeds, set_, threads, results)
-    run(request.tested(brown, hpatches, test_pairs, strip_patches), lambda base: grids.recipes())
+    run(study, lambda base: grids.recipes())
 
 
 def gradients(
@@ -182,34 +165,11 @@ def curves(
     print(output)
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of a command."""
-
-    recipe: Path
-    folder: Path
-    budget: int
-    cells: str
-    seeds: int
-    overrides: list[str] | None
-    threads: int
-    results: Path | None
-    tests: Tests | None = None
-
-    def tested(
-        self, brown: list[Path] | None, hpatches: Path | None, pairs: int, strip: int
-    ) -> Request:
-        """The request with the sets to test on."""
-        from hardnet.bench.experiments.run import Tests
-
-        return replace(self, tests=Tests(tuple(brown or ()), hpatches, pairs, strip))
-
-
-def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
+def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
     """Run an experiment and show its results.
 
     Args:
-        request: the options.
+        study: the options.
         make: the grid for the recipe that all cells share.
     """
     try:
@@ -217,17 +177,16 @@ def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet import provenance
-    from hardnet.bench.experiments.run import Experiment
+    from hardnet.bench.experiments import Experiment
     from hardnet.bench.report import experiment as report
     from hardnet.learn.recipe import read_recipe
 
-    assert request.tests is not None
-    if request.threads:
-        torch.set_num_threads(request.threads)
-    base = read_recipe(request.recipe, [*(request.overrides or []), f"pairs={request.budget}"])
+    if study.threads:
+        torch.set_num_threads(study.threads)
+    base = read_recipe(study.recipe, [*(study.set_ or []), f"pairs={study.budget}"])
     grid = make(base)
-    _refuse(request.overrides or [], grid)
-    experiment = Experiment(grid, base, request.folder, request.tests, request.cells, request.seeds)
+    _refuse(study.set_ or [], grid)
+    experiment = Experiment(grid, base, study.output, study.tests, study.cells, study.seeds)
     console = Console(stderr=True)
     try:
         taken = _work(experiment, console)
@@ -235,7 +194,7 @@ def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
         console.print("stopped; the same command continues.")
         raise typer.Exit(130) from None
     origin = provenance.collect(provenance.command_line(), experiment.settings(), experiment.data)
-    results = experiment.finish(origin, request.results)
+    results = experiment.finish(origin, study.results)
     shown = Console()
     for table in report.tables(results)[:-2]:
         shown.print(table.rich())
@@ -244,8 +203,8 @@ def run(request: Request, make: Callable[[Recipe], Grid]) -> None:
     if taken:
         names = ", ".join(run.folder.name for run in taken)
         console.print(f"run by another process, which will add them: {escape(names)}")
-    _draw(results, request.folder / f"{grid.name}.png", console)
-    console.print(f"results: {escape(str(request.folder / 'results.json'))}", soft_wrap=True)
+    _draw(results, study.output / f"{grid.name}.png", console)
+    console.print(f"results: {escape(str(study.output / 'results.json'))}", soft_wrap=True)
 
 
 def _refuse(overrides: list[str], grid: Grid) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from hardnet.cli.options import reads_images
+from hardnet.cli.options import AsJson, reads_images
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def export(
     calibration: Annotated[
         Path | None, typer.Option(help="Patch set or folder of photographs to calibrate with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trained network as ONNX (for use) and safetensors (for training).
 

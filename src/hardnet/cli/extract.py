@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from hardnet.cli.options import (
+    AsJson,
     DescriptorName,
     DetectorName,
     Keypoints,
@@ -62,7 +63,7 @@ def _extract(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, whatever the output holds.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.images import named_images

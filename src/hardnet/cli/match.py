@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli.options import (
+    AsJson,
     DescriptorName,
     DetectorName,
     Keypoints,
@@ -89,7 +90,7 @@ def _match(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a picture of the matches here.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     descriptor: DescriptorName = "hardnet",
     detector: DetectorName = "dog",
     keypoints: Keypoints = 2048,

@@ -6,7 +6,8 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -34,8 +35,7 @@ Upright = Annotated[
     bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
 ]
 
-
-_NAME = "max_image_bytes"
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def _set_limit(size: str | None) -> str | None:
@@ -48,7 +48,7 @@ def _set_limit(size: str | None) -> str | None:
     return size
 
 
-_OPTION = Annotated[
+MaxImageBytes = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
@@ -61,18 +61,53 @@ _OPTION = Annotated[
 
 
 def reads_images(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the option, which acts before the command runs."""
+    """``command`` with the option --max-image-bytes, which acts before the command runs."""
 
-    @functools.wraps(command)
-    def with_option(**given: Any) -> None:
-        del given[_NAME]
+    def run(max_image_bytes: Any, **given: Any) -> None:
         command(**given)
 
-    plain = inspect.signature(command, eval_str=True)  # names of types mean nothing outside
-    option = inspect.Parameter(
-        _NAME, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_OPTION
+    return _with_parameters(
+        command, run, [*_parameters(command), _option("max_image_bytes", MaxImageBytes, None)]
     )
-    parameters = [*plain.parameters.values(), option]
-    with_option.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_option.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_option
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """``command``, whose parameters that are dataclasses become an option for each field."""
+    plain = inspect.signature(command, eval_str=True).parameters
+    groups = {name: p.annotation for name, p in plain.items() if is_dataclass(p.annotation)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in plain.items():
+        if name not in groups:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            parameters.append(_option(field.name, hints[field.name], default))
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    return _with_parameters(command, run, parameters)
+
+
+def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
+    # Evaluated: the names of types mean nothing outside the module.
+    return list(inspect.signature(command, eval_str=True).parameters.values())
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _with_parameters(
+    command: Callable[..., None], run: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """``run`` with the name and the help of ``command``, and with these parameters for Typer."""
+    functools.update_wrapper(run, command)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run

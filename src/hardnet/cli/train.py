@@ -225,7 +225,7 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
     """FPR95 on the validation set's pairs, as a function of a descriptor."""
     import numpy as np
 
-    from hardnet.bench.experiments.held_out import open_held_out
+    from hardnet.bench.experiments import open_held_out
     from hardnet.bench.metrics import fpr95
     from hardnet.nets import NETS
 

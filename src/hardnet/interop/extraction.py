@@ -27,7 +27,13 @@ from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.interop import feature_files
 from hardnet.interop.feature_files import FACTS, Entry, Fact, state_of, to_entry
 from hardnet.pipeline import extract_many
-from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
+from hardnet.storage import (
+    FolderLock,
+    OwnedFolder,
+    refuse_foreign,
+    refuse_other_settings,
+    replacing,
+)
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result
@@ -339,15 +345,8 @@ class FeatureOutput:
             raise
 
     def _compare(self, was: _Values, where: Path) -> None:
-        for key, value in self._settings.items():
-            if was.get(key) != value:
-                made = f"{key}={was.get(key)}, not {value}"
-                if key.endswith("weights"):  # a digest says nothing to people
-                    made = f"other {key}"
-                raise HardnetError(
-                    f"{where} was made with {made}: choose another --output, or begin again with "
-                    "--overwrite"
-                )
+        advice = "choose another --output, or begin again with --overwrite"
+        refuse_other_settings(was, self._settings, where, advice)
 
     def _clear(self) -> None:
         self._owned.remove(STATE)

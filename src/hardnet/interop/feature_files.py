@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.frames import check_frames, from_similarity
-from hardnet.storage import OwnedFolder, as_path, new_part, replacing
+from hardnet.storage import OwnedFolder, as_path, replacing
 from hardnet.stored_names import check_inside
 
 SIGMA = 1.0
@@ -158,16 +158,11 @@ def write_hdf5_file(
         keep: entries that are taken over from the file that is there.
         workplace: a folder on the same disk to write in; that of ``path`` by default.
     """
-    with _writing(path):
-        part = new_part((workplace or path.parent) / path.name)
-        try:
-            with h5py.File(part, "w") as file:
-                _fill(file, path, entries, settings, list(keep))
-            with part.open("rb+") as stream:
-                os.fsync(stream.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    with _writing(path), replacing(path, workplace=workplace) as part:
+        with h5py.File(part, "w") as file:
+            _fill(file, path, entries, settings, list(keep))
+        with part.open("rb+") as stream:
+            os.fsync(stream.fileno())
 
 
 def hdf5_facts(path: Path) -> dict[str, Mapping[str, Fact]]:

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hardnet.bench.experiments import grids
-from hardnet.bench.experiments.grids import Grid, cell_recipe
+from hardnet.bench import grids
+from hardnet.bench.grids import Grid, cell_recipe
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import Recipe
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import brown
-from hardnet.bench.experiments.held_out import open_held_out
+from hardnet.bench.experiments import open_held_out
 from hardnet.bench.hpatches import matching
 from hardnet.bench.hpatches.lists import prepare
 from hardnet.descriptors.base import resize_patches, unit_rows

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hardnet.bench.experiments.grids import Claim
-from hardnet.bench.experiments.results import compare, judge
+from hardnet.bench.grids import Claim, compare, judge
 
 
 def matching(*sequences: float, seeds: list[float] | None = None) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.bench.experiments import grids
-from hardnet.bench.experiments.run import (
+from hardnet.bench import grids
+from hardnet.bench.experiments import (
     RESULTS,
     SCORE,
     SETTINGS,
@@ -36,8 +36,8 @@ RUN = """
 import json, sys
 from pathlib import Path
 import torch
-from hardnet.bench.experiments import grids
-from hardnet.bench.experiments.run import Experiment, Tests
+from hardnet.bench import grids
+from hardnet.bench.experiments import Experiment, Tests
 from hardnet.learn.recipe import read_recipe
 
 torch.set_num_threads(1)
@@ -345,7 +345,7 @@ def test_first_weights_are_named_by_their_content(
     assert begun["init"].startswith("start.pth ")
     assert str(tmp_path) not in json.dumps(begun)
     (tmp_path / "start.pth").write_bytes(b"2")
-    with pytest.raises(HardnetError, match=r"begun with init=start\.pth"):
+    with pytest.raises(HardnetError, match=r"made with init=start\.pth"):
         Experiment(grids.recipes(), settings, tmp_path / "run", tests)
 
 
@@ -353,7 +353,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     settings = {"experiment": "recipes", "budget": 100, "lr": 0.1, "cells": {"a": {"lr": 1.0}}}
     begin(tmp_path, settings)
     begin(tmp_path, settings)
-    with pytest.raises(HardnetError, match="begun with budget=100, not 200: use that value"):
+    with pytest.raises(HardnetError, match="made with budget=100, not 200: use that value"):
         begin(tmp_path, settings | {"budget": 200})
     with pytest.raises(HardnetError, match=r"cells a lr=1\.0, not 2\.0"):
         begin(tmp_path, settings | {"cells": {"a": {"lr": 2.0}}})

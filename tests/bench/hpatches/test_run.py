@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
-from hardnet.bench.hpatches.run import Settings, combine, evaluate, stored_scores
+from hardnet.bench.hpatches.run import TaskSettings, combine, evaluate, stored_scores
 from hardnet.bench.metrics import mean_interval
 from hardnet.errors import HardnetError
 
-SETTINGS = Settings(mean_resamples=50, pooled_resamples=20)
+SETTINGS = TaskSettings(mean_resamples=50, pooled_resamples=20)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_means_are_the_means_of_the_rows(result):
 
 def test_the_same_seed_gives_the_same_numbers(lookup, tasks, result):
     assert evaluate("mine", lookup, tasks, SETTINGS) == result
-    other = evaluate("mine", lookup, tasks, Settings(("matching",), 50, 20, seed=1))
+    other = evaluate("mine", lookup, tasks, TaskSettings(("matching",), 50, 20, seed=1))
     assert other["matching"] == result["matching"]
     assert other["means"] != [r for r in result["means"] if r["task"] == "matching"]
     assert other["retrieval"] == []
@@ -108,7 +108,7 @@ def test_several_descriptors_in_one_file(perfect, blind, tasks):
     with pytest.raises(ValueError, match="different"):
         combine([a, b | {"lists": {}}])
     with pytest.raises(ValueError, match="unknown task"):
-        evaluate("mine", perfect, tasks, Settings(("stereo",)))
+        evaluate("mine", perfect, tasks, TaskSettings(("stereo",)))
 
 
 # Scores are used again only for the same descriptors, lists and settings.
@@ -135,7 +135,7 @@ class Counter:
 def test_the_same_question_is_answered_once(tmp_path: Path, small: Tasks) -> None:
     compute = Counter()
     for _ in range(3):
-        assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 1 / 3}
+        assert stored_scores(tmp_path, "net", small, TaskSettings(), compute) == {"score": 1 / 3}
     assert compute.calls == 1
 
 
@@ -146,11 +146,11 @@ def test_other_descriptors_lists_or_settings_are_another_question(
     other = small.pairs.inter.copy()
     other[3, 5] += np.int32(1 if other[3, 5] == 0 else -1)
     for identity, lists, settings in [
-        ("net", small, Settings()),
-        ("other net", small, Settings()),
-        ("net", small, Settings(tasks=["matching"])),
-        ("net", replace(small, pairs=replace(small.pairs, inter=other)), Settings()),
-        ("net", replace(small, names=("v_b", "v_a")), Settings()),
+        ("net", small, TaskSettings()),
+        ("other net", small, TaskSettings()),
+        ("net", small, TaskSettings(tasks=["matching"])),
+        ("net", replace(small, pairs=replace(small.pairs, inter=other)), TaskSettings()),
+        ("net", replace(small, names=("v_b", "v_a")), TaskSettings()),
     ]:
         stored_scores(tmp_path, identity, lists, settings, compute)
     assert compute.calls == 5
@@ -158,14 +158,14 @@ def test_other_descriptors_lists_or_settings_are_another_question(
 
 def test_a_broken_file_is_computed_again(tmp_path: Path, small: Tasks) -> None:
     compute = Counter()
-    stored_scores(tmp_path, "net", small, Settings(), compute)
+    stored_scores(tmp_path, "net", small, TaskSettings(), compute)
     (path,) = (tmp_path / "scores").iterdir()
     path.write_text('{"score": 0.')
-    assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
-    assert stored_scores(tmp_path, "net", small, Settings(), compute) == {"score": 2 / 3}
+    assert stored_scores(tmp_path, "net", small, TaskSettings(), compute) == {"score": 2 / 3}
+    assert stored_scores(tmp_path, "net", small, TaskSettings(), compute) == {"score": 2 / 3}
 
 
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path, small: Tasks) -> None:
     (tmp_path / "scores").write_text("a file in the way")
     with pytest.raises(HardnetError, match="--store"):
-        stored_scores(tmp_path, "net", small, Settings(), Counter())
+        stored_scores(tmp_path, "net", small, TaskSettings(), Counter())

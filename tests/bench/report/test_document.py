@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hardnet.bench.report.document import refresh
+from hardnet.bench.report import refresh
 from hardnet.errors import HardnetError
 
 ROOT = Path(__file__).parents[3]

@@ -89,7 +89,7 @@ def test_what_the_benchmark_returns_is_understood():
         retrieval=draw_retrieval(tuple(counts.values())),
         origin={"pairs": "drawn", "retrieval": "drawn"},
     )
-    settings = run.Settings(mean_resamples=20, pooled_resamples=5)
+    settings = run.TaskSettings(mean_resamples=20, pooled_resamples=5)
     both = [run.evaluate(name, lookup, tasks, settings) for name in ("net", "rootsift")]
     results = {"kind": "hpatches"} | run.combine(both)
     found = tables(results)

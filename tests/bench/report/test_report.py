@@ -9,8 +9,7 @@ import sys
 import cv2
 import pytest
 
-from hardnet.bench.report import figure, figures, read_results, tables
-from hardnet.bench.report.document import write_report
+from hardnet.bench.report import figure, figures, read_results, tables, write_report
 from hardnet.bench.report.style import line_style, log_ticks, round_ticks
 from hardnet.errors import HardnetError, MissingExtraError
 

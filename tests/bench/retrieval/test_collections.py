@@ -17,7 +17,7 @@ from hardnet.bench.retrieval.collections import (
     read_revisited,
     read_ukbench,
 )
-from hardnet.bench.retrieval.judging import average_precision
+from hardnet.bench.retrieval.run import average_precision
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, write_image
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from hardnet import descriptors
-from hardnet.bench.retrieval.features import Extraction, FeatureStore
-from hardnet.bench.retrieval.photos import Photo
+from hardnet.bench.retrieval.features import BenchPhoto, Extraction, FeatureStore
 from hardnet.features import extract
 
 
@@ -22,7 +21,9 @@ class Counting:
 
 @pytest.fixture
 def pictures(photos):
-    return [Photo(name, photos / name, longer_side=256) for name in ("coffee.png", "chelsea.png")]
+    return [
+        BenchPhoto(name, photos / name, longer_side=256) for name in ("coffee.png", "chelsea.png")
+    ]
 
 
 def test_features_are_those_of_extract_and_frames_the_same_for_all(tmp_path, pictures):
@@ -65,7 +66,7 @@ def test_other_settings_have_other_features(tmp_path, pictures):
 def test_unreadable_photos_are_named_and_the_others_described(tmp_path, pictures):
     (tmp_path / "x.jpg").write_bytes(b"no picture")
     store = FeatureStore(tmp_path, {"a": descriptors.load("rootsift")}, Extraction(keypoints=20))
-    broken = Photo("x", tmp_path / "x.jpg")
+    broken = BenchPhoto("x", tmp_path / "x.jpg")
     unreadable = store.fill([broken, pictures[0]])
     assert list(unreadable) == ["x"]
     assert "x.jpg" in unreadable["x"]

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from hardnet.bench.retrieval.collections import Judgement, Question
-from hardnet.bench.retrieval.judging import (
+from hardnet.bench.retrieval.run import (
     average_precision,
     judge,
     mean_ap,

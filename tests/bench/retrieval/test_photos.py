@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.retrieval.photos import (
-    Photo,
+from hardnet.bench.retrieval.features import (
+    BenchPhoto,
     check_names,
     crops,
     images_of,
@@ -36,9 +36,9 @@ def test_windows_smaller_than_the_photos_are_left_out():
 def test_pixels_of_a_crop_are_those_of_the_window(photos):
     path = photos / "coffee.png"
     grey = to_grey(read_image(path))
-    photo = Photo("x", path, (10, 20, 320, 240), (320, 240))
+    photo = BenchPhoto("x", path, (10, 20, 320, 240), (320, 240))
     np.testing.assert_array_equal(photo.pixels(), grey[20:260, 10:330])
-    half = Photo("x", path, (10, 20, 320, 240), (160, 120)).pixels()
+    half = BenchPhoto("x", path, (10, 20, 320, 240), (160, 120)).pixels()
     np.testing.assert_allclose(
         half, grey[20:260, 10:330].reshape(120, 2, 160, 2).mean((1, 3)), atol=0.51
     )
@@ -57,12 +57,12 @@ def test_photos_are_brought_to_one_size_up_and_down(photos):
 def test_what_it_is_about_changes_with_the_file_and_what_is_done_to_it(tmp_path, photos):
     path = tmp_path / "a.png"
     path.write_bytes((photos / "coffee.png").read_bytes())
-    key = Photo("a", path).about()
-    assert Photo("b", path).about() == key
-    assert Photo("a", path, longer_side=640).about() != key
-    assert Photo("a", path, (0, 0, 9, 9)).about() != key
+    key = BenchPhoto("a", path).about()
+    assert BenchPhoto("b", path).about() == key
+    assert BenchPhoto("a", path, longer_side=640).about() != key
+    assert BenchPhoto("a", path, (0, 0, 9, 9)).about() != key
     path.write_bytes((photos / "chelsea.png").read_bytes())
-    assert Photo("a", path).about() != key
+    assert BenchPhoto("a", path).about() != key
 
 
 def test_crops_come_in_an_order_that_mixes_the_photos(photos, tmp_path):
@@ -94,4 +94,6 @@ def test_usual_size_and_names(photos):
     files = [photos / "astronaut.png", photos / "coffee.png", photos / "camera.png"]
     assert usual_size(files) == (512, 512)
     with pytest.raises(HardnetError, match="both called a"):
-        check_names([Photo("a", files[0]), Photo("b", files[1]), Photo("a", files[2])])
+        check_names(
+            [BenchPhoto("a", files[0]), BenchPhoto("b", files[1]), BenchPhoto("a", files[2])]
+        )

@@ -13,8 +13,7 @@ from hardnet import descriptors
 from hardnet.bench.retrieval import run
 from hardnet.bench.retrieval.collections import Judgement, PhotoCollection, Question, read_ukbench
 from hardnet.bench.retrieval.engines import parse_mode
-from hardnet.bench.retrieval.features import Extraction
-from hardnet.bench.retrieval.photos import Photo, crops
+from hardnet.bench.retrieval.features import BenchPhoto, Extraction, crops
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, to_grey, write_image
 
@@ -42,13 +41,13 @@ def store(tmp_path_factory):
     return tmp_path_factory.mktemp("store")
 
 
-SETTINGS = run.Settings(
+SETTINGS = run.RetrievalSettings(
     Extraction(keypoints=150), words=64, modes=("bow", "he+sv", "hqe:sa"), asmk=False
 )
 
 
 def compare(collection, photos, store, work, settings=SETTINGS, distractors=()):
-    vocabulary = [Photo(name, photos / name) for name in OTHERS]
+    vocabulary = [BenchPhoto(name, photos / name) for name in OTHERS]
     used = {"rootsift": descriptors.load("rootsift")}
     return run.compare(collection, used, settings, vocabulary, distractors, store, work)
 
@@ -130,7 +129,7 @@ def test_single_assignment_and_wrong_modes():
     assert replace(mode, scoring=replace(mode.scoring, ma=3)).expansion == "hqe"
     for wrong in ("bow+magic", "he:ma0", "he:sa:sa"):
         with pytest.raises(HardnetError, match="no mode"):
-            run.Settings(modes=(wrong,), asmk=False)
+            run.RetrievalSettings(modes=(wrong,), asmk=False)
 
 
 def test_too_few_features_for_the_words(ukbench, photos, store, tmp_path):

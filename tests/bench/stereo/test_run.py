@@ -5,9 +5,8 @@ import pytest
 
 import hardnet
 from hardnet.bench.stereo import run
-from hardnet.bench.stereo.rules import RULES, summarise
-from hardnet.bench.stereo.run import Protocol, pair_digest, strategy_by_name
-from hardnet.bench.stereo.sets import open_set
+from hardnet.bench.stereo.measure import RULES, summarise
+from hardnet.bench.stereo.run import Protocol, open_set, pair_digest, strategy_by_name
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 

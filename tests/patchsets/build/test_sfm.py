@@ -64,7 +64,7 @@ def test_a_second_run_repeats_nothing_and_other_photos_are_noticed(
     assert again == found
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*.bin")} == before
     assert steps[:3] == ["chair: features", "chair: matches", "chair: models"]
-    with pytest.raises(HardnetError, match="other photos or settings"):
+    with pytest.raises(HardnetError, match="was made with"):
         reconstruct(album, work, SfmSettings(max_size=400))
     (tmp_path / "chair").mkdir()
     (tmp_path / "chair" / "mine.txt").write_text("not yours")

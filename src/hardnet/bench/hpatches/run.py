@@ -31,7 +31,7 @@ with 5, they do, and there the Python code gives HardNet+ the number of the pape
 
 
 @dataclass(frozen=True)
-class Settings:
+class TaskSettings:
     """What can be chosen beside the lists."""
 
     tasks: Sequence[str] = TASKS
@@ -45,7 +45,7 @@ def evaluate(
     descriptor: str,
     lookup: Lookup,
     tasks: Tasks,
-    settings: Settings | None = None,
+    settings: TaskSettings | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Score one descriptor on the tasks that were chosen.
@@ -63,7 +63,7 @@ def evaluate(
         The results file without kind, name of the set and provenance: "set", "lists",
         "paper_convention", the rows of each task (empty if it was not chosen) and "means".
     """
-    settings = settings or Settings()
+    settings = settings or TaskSettings()
     unknown = [task for task in settings.tasks if task not in TASKS]
     if unknown:
         raise ValueError(f"unknown task {unknown[0]}, choose from {', '.join(TASKS)}")
@@ -107,7 +107,7 @@ def stored_scores(
     folder: Path | str | None,
     source: str,
     tasks: Tasks,
-    settings: Settings,
+    settings: TaskSettings,
     compute: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
     """The results of one descriptor, computed if they are not stored yet.

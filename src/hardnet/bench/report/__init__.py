@@ -3,12 +3,33 @@
 Each kind of results has a module here with ``tables(results)``, the summary first, and
 ``figures(results)``, the main one first. A file may also bring tables of its own, under "tables":
 the scripts of ``benchmarks/`` write such files.
+
+A Markdown file says where tables go:
+
+    <!-- summary results/match_real_pairs.json -->
+    <!-- end -->
+
+``summary`` asks for the first table of the results file, ``tables`` for all of them, ``table 3`` or
+``tables 1,3`` for those. An overview takes single columns of several files, one per line:
+
+    <!-- overview measured | hardnet | rootsift
+    correct matches | results/match_real_pairs.json | 1 | correct
+    seconds | results/match_pair.json | 1 | seconds | dog + hardnet, opencv-sift
+    -->
+    <!-- end -->
+
+A line has its label, the file, the number of the table and the heading of the column as Markdown
+shows it; then, where these are not the headings of the overview, the lines to take. What stands
+between the comments is replaced; paths are relative to the root of the repository.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -23,9 +44,9 @@ from hardnet.bench.report import (
     stereo,
     w1bs,
 )
-from hardnet.bench.report.style import Figures
-from hardnet.bench.report.table import Results, Table
-from hardnet.errors import HardnetError
+from hardnet.bench.report.style import FORMATS, Figures
+from hardnet.bench.report.table import MISSING, Results, Table
+from hardnet.errors import HardnetError, MissingExtraError
 
 
 class Kind(Protocol):
@@ -95,3 +116,108 @@ def figure(results: Results, path: Path, which: str | None = None) -> None:
 
 def _figures(results: Results) -> Figures:
     return KINDS[results["kind"]].figures(results) if results["kind"] in KINDS else {}
+
+
+_SLOT = re.compile(
+    r"(<!-- (summary|tables?)(?: ([\d,]+))? (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
+)
+_OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def refresh(text: str, root: Path) -> str:
+    """``text`` with every table as its results file has it now."""
+    read = cache(lambda path: tables(read_results(root / path)))
+
+    def fill(slot: re.Match[str]) -> str:
+        opening, what, numbers, path, _, closing = slot.groups()
+        found = read(path)
+        if what == "summary":
+            found = found[:1]
+        elif numbers:
+            found = [_pick(found, int(number), path) for number in numbers.split(",")]
+        return opening + "".join(table.markdown() + "\n\n" for table in found) + closing
+
+    def overview(slot: re.Match[str]) -> str:
+        opening, head, lines, _, closing = slot.groups()
+        corner, *headings = _fields(head)
+        rows = []
+        for line in lines.splitlines():
+            label, path, number, column, *of = _fields(line)
+            names = [name.strip() for name in of[0].split(",")] if of else headings
+            table = _pick(read(path), int(number), path)
+            rows.append([label, *_cells(table, column, names, path)])
+        head, *body = Table.of_texts("", [corner, *headings], rows).markdown().splitlines()[2:]
+        return opening + "\n".join(["", head, *body, "", closing])
+
+    return _OVERVIEW.sub(overview, _SLOT.sub(fill, text))
+
+
+def _fields(line: str) -> list[str]:
+    return [field.strip() for field in line.split("|")]
+
+
+def _pick(found: list[Table], number: int, path: str) -> Table:
+    if not 1 <= number <= len(found):
+        raise HardnetError(f"{path} has tables 1 to {len(found)}, not {number}")
+    return found[number - 1]
+
+
+def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]:
+    """The cells of a column in the lines ``names``, without intervals and bold."""
+    headings = table.full_headings(": ")
+    if heading not in headings:
+        raise HardnetError(f"{path}: {table.title!r} has no column {heading!r}: {headings}")
+    texts = table.columns[headings.index(heading)].texts
+    lines = dict(zip(table.columns[0].texts, texts, strict=True))
+    return [lines.get(name, MISSING) for name in names]
+
+
+def write_report(
+    results: Results, folder: Path, name: str | None = None, formats: Collection[str] = FORMATS
+) -> list[Path]:
+    """Write the tables as Markdown and LaTeX and all figures into ``folder``.
+
+    Args:
+        results: as ``read_results`` gives them.
+        folder: made if it is missing.
+        name: of the files, NAME.md, NAME.tex, NAME-FIGURE.png; default: the kind of the results.
+        formats: of the figures.
+
+    Returns:
+        The files, tables first.
+    """
+    if find_spec("matplotlib") is None:  # before anything is written
+        raise MissingExtraError("matplotlib", "report")
+    name = name or str(results["kind"])
+    shown, pictures = tables(results), figures(results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        markdown, latex = folder / f"{name}.md", folder / f"{name}.tex"
+        links = [f"![{picture}]({name}-{picture}{FORMATS[0]})" for picture in pictures]
+        text = "\n\n".join([f"# {name}", *links, *(table.markdown() for table in shown)])
+        markdown.write_text(f"{text}\n{_provenance(results)}", encoding="utf-8")
+        bodies = (
+            table.latex(f"tab:{name}-{number}" if number > 1 else f"tab:{name}")
+            for number, table in enumerate(shown, 1)
+        )
+        head = r"% \usepackage{booktabs,longtable}"
+        latex.write_text("\n\n".join([head, *bodies]) + "\n", encoding="utf-8")
+        paths = [markdown, latex]
+        for picture in pictures:
+            for suffix in formats:
+                paths.append(folder / f"{name}-{picture}{suffix}")
+                figure(results, paths[-1], picture)
+    except OSError as error:
+        raise HardnetError(f"{folder}: cannot write the report: {error}") from error
+    return paths
+
+
+def _provenance(results: Results) -> str:
+    """How the numbers were made, where the file says it."""
+    made = results.get("provenance")
+    if not made:
+        return ""
+    revision = made.get("revision")
+    version = f"hardnet {made['versions'].get('hardnet', '')}"
+    version += f" at revision {revision}" if revision else ""
+    return f"\n`{made['command']}`, {version}, {made['date']}.\n"

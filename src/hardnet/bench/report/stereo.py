@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
 from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, distinct, interval
-from hardnet.bench.stereo import rules
-from hardnet.bench.stereo.measure import AUC_PIXELS, CORRECT_PIXELS, THRESHOLDS
-from hardnet.bench.stereo.rules import summarise
+from hardnet.bench.stereo.measure import (
+    AUC_PIXELS,
+    CORRECT_PIXELS,
+    RULES,
+    THRESHOLDS,
+    Rule,
+    rule_by_name,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,11 +65,11 @@ def figures(results: Results) -> Figures:
     return found
 
 
-def _rule(results: Results) -> rules.Rule:
-    return rules.rule_by_name(results["rule"]["name"])
+def _rule(results: Results) -> Rule:
+    return rule_by_name(results["rule"]["name"])
 
 
-def _entries(results: Results, rule: rules.Rule | None = None) -> Entries:
+def _entries(results: Results, rule: Rule | None = None) -> Entries:
     found = summarise(results["rows"], rule or _rule(results))
     return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
 
@@ -164,9 +170,9 @@ def _common_interval(entry: Entry) -> str:
 def _by_rule(results: Results) -> Table:
     parts: list[tuple[Entries, Part]] = [
         (_entries(results, rule), (name, lambda e: e["matched"], "{:.0f}"))
-        for name, rule in rules.RULES.items()
+        for name, rule in RULES.items()
     ]
-    note = " ".join(f"{name}: {rule.about}." for name, rule in rules.RULES.items())
+    note = " ".join(f"{name}: {rule.about}." for name, rule in RULES.items())
     title = "Image pairs matched by each rule"
     return _table(results, title, distinct(results["rows"], "set"), parts, note)
 

@@ -1,4 +1,4 @@
-"""Features of the benchmark's photographs, and words trained on them: made once, then read.
+"""The benchmark's photographs, their features, and words trained on them: made once, then read.
 
 Both are in the cache, so a run that is killed continues where it was. All descriptors describe
 exactly the same frames: a photo is read and its keypoints are found once for all descriptors that
@@ -7,22 +7,26 @@ lack it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import detectors
-from hardnet.bench.retrieval.photos import Photo
-from hardnet.cache import Cache
+from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import Features, Found, describe, find, prepare
+from hardnet.image_files import read_header, read_image_file
+from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import kmeans, vocabulary
@@ -74,7 +78,7 @@ class FeatureStore:
 
     def fill(
         self,
-        photos: Sequence[Photo],
+        photos: Sequence[BenchPhoto],
         progress: Progress = lambda what, done, total: None,
     ) -> dict[str, str]:
         """Describe what is missing.
@@ -88,7 +92,7 @@ class FeatureStore:
         progress("describing", done, len(photos))
         detect = detectors.load(self._extraction.detector)
 
-        def found(photo: Photo) -> Found | HardnetError:
+        def found(photo: BenchPhoto) -> Found | HardnetError:
             try:
                 grey = prepare(photo.pixels(), None)
             except HardnetError as error:
@@ -110,27 +114,27 @@ class FeatureStore:
                     progress("describing", done, len(photos))
         return unreadable
 
-    def read(self, photo: Photo, label: str) -> Features:
+    def read(self, photo: BenchPhoto, label: str) -> Features:
         """The features of one photo by one descriptor."""
         return self._get(photo, label, None)
 
-    def read_all(self, photos: Sequence[Photo], label: str) -> Iterator[tuple[str, Features]]:
+    def read_all(self, photos: Sequence[BenchPhoto], label: str) -> Iterator[tuple[str, Features]]:
         """Names and features of photos."""
         for photo in photos:
             yield photo.name, self.read(photo, label)
 
-    def about(self, photos: Sequence[Photo], label: str) -> dict[str, Any]:
+    def about(self, photos: Sequence[BenchPhoto], label: str) -> dict[str, Any]:
         """All that the features of photos depend on, as JSON values."""
         return self._about[label] | {"photos": [photo.about() for photo in photos]}
 
-    def _missing(self, photo: Photo) -> list[str]:
+    def _missing(self, photo: BenchPhoto) -> list[str]:
         return [
             label
             for label in self._descriptors
             if not self._cache.path(self.about([photo], label), feature_files.NPZ).exists()
         ]
 
-    def _get(self, photo: Photo, label: str, found: Found | None) -> Features:
+    def _get(self, photo: BenchPhoto, label: str, found: Found | None) -> Features:
         def make() -> Features:
             again = found
             if again is None:  # the file is damaged
@@ -159,7 +163,7 @@ def for_words(extraction: Extraction) -> Extraction:
 def trained_words(
     folder: Path | None,
     store: FeatureStore,
-    photos: Sequence[Photo],
+    photos: Sequence[BenchPhoto],
     label: str,
     words: int,
     seed: int = 0,
@@ -197,7 +201,7 @@ def trained_words(
 
 
 def _sample(
-    store: FeatureStore, photos: Sequence[Photo], label: str, most: int, seed: int
+    store: FeatureStore, photos: Sequence[BenchPhoto], label: str, most: int, seed: int
 ) -> tuple[NDArray[np.float32], str]:
     """At most ``most`` descriptors (N, D) of all photos, drawn at random; the descriptor's name."""
     parts, name = [], label
@@ -210,3 +214,160 @@ def _sample(
     rows = np.concatenate(parts)
     chosen = np.random.default_rng(seed).permutation(len(rows))[:most]
     return rows[np.sort(chosen)], name
+
+
+GRID = 2
+"""A distractor photograph gives its middle, and the middles of GRID x GRID equal parts of it."""
+
+CROP_RULE = (
+    "each distractor photo gives the largest window in its middle of the shape of the collection's "
+    "photos, and the same of each of its four quarters, unless that window is smaller than those "
+    "photos; every window is shrunk to their size (area averages); the crops are in the order of "
+    "the SHA-256 of NAME#PART, NAME the path of the photo in its folder, PART 0 for the whole and "
+    "1 to 4 for the quarters by rows, so that the first n are a sample of all"
+)
+SPLIT_RULE = (
+    "a file that both the vocabulary and the distractors could use trains the vocabulary if the "
+    "last digit of the SHA-256 of its name is even, and is a distractor if not"
+)
+
+Window = tuple[int, int, int, int]
+"""x, y, width, height in whole pixels."""
+
+
+@dataclass(frozen=True)
+class BenchPhoto:
+    """One picture of a benchmark.
+
+    Attributes:
+        name: unique in the benchmark.
+        path: its file.
+        window: the part of it that is used; None for all.
+        shrunk: (width, height) to which the window is brought first; None for as it is.
+        longer_side: in pixels, after that, larger or smaller; None for as it is.
+    """
+
+    name: str
+    path: Path
+    window: Window | None = None
+    shrunk: tuple[int, int] | None = None
+    longer_side: int | None = None
+
+    def pixels(self) -> Pixels:
+        """(H, W) grey."""
+        grey = to_grey(read_image(self.path))
+        if self.window is not None:
+            x, y, width, height = self.window
+            grey = np.ascontiguousarray(grey[y : y + height, x : x + width])
+        if self.shrunk is not None:
+            grey = np.asarray(cv2.resize(grey, self.shrunk, interpolation=cv2.INTER_AREA))
+        return resized(grey, self.longer_side)
+
+    def about(self) -> list[Any]:
+        """Changes with the file and with what is done to it, not with the name."""
+        path = self.path.resolve()
+        return [str(path), files_state([path]), self.window, self.shrunk, self.longer_side]
+
+
+def resized(pixels: Pixels, longer_side: int | None) -> Pixels:
+    """A picture with a longer side of that many pixels: area averages down, cubic splines up."""
+    height, width = pixels.shape[:2]
+    if longer_side is None or max(height, width) == longer_side:
+        return pixels
+    factor = longer_side / max(height, width)
+    size = max(round(width * factor), 1), max(round(height * factor), 1)
+    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, size, interpolation=how), np.uint8)
+
+
+def windows(width: int, height: int, size: tuple[int, int]) -> list[Window | None]:
+    """The windows that :data:`CROP_RULE` cuts: five places, None where one is too small.
+
+    Args:
+        width: of the photo.
+        height: of the photo.
+        size: (width, height) of the photos that they shall resemble.
+    """
+    parts = [(0, 0, width, height)]
+    for row in range(GRID):
+        for column in range(GRID):
+            part = width // GRID, height // GRID
+            parts.append((column * part[0], row * part[1], *part))
+    return [_middle(part, size) for part in parts]
+
+
+def crops(
+    photos: Sequence[tuple[str, Path]], size: tuple[int, int], longer_side: int | None
+) -> list[BenchPhoto]:
+    """The distractors that photographs give, in the order of :data:`CROP_RULE`.
+
+    Args:
+        photos: names and files.
+        size: (width, height) of the collection's photos.
+        longer_side: to which all photos of the benchmark are brought.
+    """
+    found = []
+    for name, path in photos:
+        try:
+            height, width = read_image(path).shape[:2]
+        except HardnetError:  # a distractor less
+            continue
+        for number, window in enumerate(windows(width, height, size)):
+            if window is not None:
+                found.append(BenchPhoto(f"{name}#{number}", path, window, size, longer_side))
+    return sorted(found, key=lambda photo: hashlib.sha256(photo.name.encode()).digest())
+
+
+def split(
+    vocabulary: Sequence[tuple[str, Path]], distractors: Sequence[tuple[str, Path]]
+) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
+    """Both lists without what they share, which :data:`SPLIT_RULE` gives to one of them."""
+    shared = {path.resolve() for _, path in vocabulary}
+    shared &= {path.resolve() for _, path in distractors}
+    return (
+        [(n, p) for n, p in vocabulary if p.resolve() not in shared or _trains(p)],
+        [(n, p) for n, p in distractors if p.resolve() not in shared or not _trains(p)],
+    )
+
+
+def _trains(path: Path) -> bool:
+    return hashlib.sha256(path.name.encode()).digest()[-1] % 2 == 0
+
+
+def _middle(part: Window, size: tuple[int, int]) -> Window | None:
+    """The largest window of the shape of ``size`` in the middle of a part."""
+    x, y, width, height = part
+    factor = min(width / size[0], height / size[1])
+    if factor < 1:
+        return None
+    wide, high = int(size[0] * factor), int(size[1] * factor)
+    return x + (width - wide) // 2, y + (height - high) // 2, wide, high
+
+
+def images_of(folders: Iterable[Path]) -> list[tuple[str, Path]]:
+    """Names and files of all images in folders; a name begins with that of its folder."""
+    return [
+        (f"{folder.resolve().name}/{name}", path)
+        for folder in folders
+        for name, path in named_images([folder]).items()
+    ]
+
+
+def usual_size(files: Iterable[Path]) -> tuple[int, int]:
+    """(width, height) of most of these photos."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    for path in files:
+        header = read_header(read_image_file(path))
+        assert header is not None  # or it would not have been read
+        sizes[header.width, header.height] += 1
+    return sizes.most_common(1)[0][0]
+
+
+def check_names(photos: Iterable[BenchPhoto]) -> None:
+    """Raise if two photos have one name: an index has one place for each."""
+    seen: dict[str, Path] = {}
+    for photo in photos:
+        if photo.name in seen:
+            other = seen[photo.name]
+            raise HardnetError(f"{other} and {photo.path} are both called {photo.name}: rename one")
+        seen[photo.name] = photo.path

@@ -1,16 +1,24 @@
-"""Rankings of a collection by every descriptor and mode, with more and more distractors."""
+"""Rankings of a collection by every descriptor and mode, with more and more distractors.
+
+They are judged by mean average precision per protocol and by N-S, each with an interval. Average
+precision has several definitions. That of Oxford buildings is the area under the precision-recall
+curve by trapezoids. The usual one (scikit-learn's, mean of the precision at each positive) gives
+other numbers for the same ranking, so the two cannot be compared.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from hardnet.bench.metrics import mean_interval
 from hardnet.bench.retrieval.collections import Box, PhotoCollection, Question
 from hardnet.bench.retrieval.engines import (
     ASMK,
@@ -21,14 +29,14 @@ from hardnet.bench.retrieval.engines import (
     require_asmk,
 )
 from hardnet.bench.retrieval.features import (
+    BenchPhoto,
     Extraction,
     FeatureStore,
     Progress,
+    check_names,
     for_words,
     trained_words,
 )
-from hardnet.bench.retrieval.judging import judge
-from hardnet.bench.retrieval.photos import Photo, check_names
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -46,7 +54,7 @@ _Query = tuple[Features, Box | None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class RetrievalSettings:
     """How a collection is searched.
 
     Attributes:
@@ -82,9 +90,9 @@ class Settings:
 def compare(
     collection: PhotoCollection,
     descriptors: Mapping[str, Descriptor],
-    settings: Settings,
-    vocabulary_photos: Sequence[Photo],
-    distractors: Sequence[Photo],
+    settings: RetrievalSettings,
+    vocabulary_photos: Sequence[BenchPhoto],
+    distractors: Sequence[BenchPhoto],
     store: Path | None,
     work: Path,
     progress: Progress = lambda what, done, total: None,
@@ -110,7 +118,7 @@ def compare(
     features = FeatureStore(store, descriptors, settings.extraction)
     examples = FeatureStore(store, descriptors, for_words(settings.extraction))
     photos = {
-        name: Photo(name, collection.file_of(name), longer_side=settings.longer_side)
+        name: BenchPhoto(name, collection.file_of(name), longer_side=settings.longer_side)
         for name in [*collection.images, *collection.queries_only]
     }
     counts = settings.counts(len(distractors))
@@ -169,7 +177,7 @@ class _Engine:
     rank: Callable[[Features, Box | None, str], tuple[list[str], float]]
 
 
-def _engines(words: Vocabulary, settings: Settings, folder: Path) -> list[_Engine]:
+def _engines(words: Vocabulary, settings: RetrievalSettings, folder: Path) -> list[_Engine]:
     own = OwnIndex(folder, words)
     engines = [_Engine(settings.modes, own.add, own.rank)]
     if settings.asmk:
@@ -199,7 +207,7 @@ def _ask(
     }
 
 
-def _query(question: Question, photo: Photo, store: FeatureStore, label: str) -> _Query:
+def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: str) -> _Query:
     """The features of a question and its box, in pixels of the photo as it was described."""
     features = store.read(photo, label)
     if question.box is None or photo.longer_side is None:
@@ -210,7 +218,7 @@ def _query(question: Question, photo: Photo, store: FeatureStore, label: str) ->
     return features, ((x + 0.5) * fx - 0.5, (y + 0.5) * fy - 0.5, wide * fx, high * fy)
 
 
-def _readable(photos: Sequence[Photo], unreadable: Mapping[str, str]) -> list[Photo]:
+def _readable(photos: Sequence[BenchPhoto], unreadable: Mapping[str, str]) -> list[BenchPhoto]:
     return [photo for photo in photos if photo.name not in unreadable]
 
 
@@ -220,3 +228,113 @@ def _without_queries(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 def _within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
     progress(f"{where}: {what}", done, total)
+
+
+DIGITS = 4
+
+
+def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The scores of rankings.
+
+    Args:
+        questions: all queries.
+        rankings: for each, names of images, best first; those that had nothing in common with the
+            query may be left out, and are then not found.
+
+    Returns:
+        ``map`` and ``map_interval`` by protocol, ``ns`` and ``ns_interval`` (None where N-S is not
+        defined), ``ap`` by protocol and ``ns_each`` per query; queries without positives are None
+        there and do not count in the means. Intervals draw whole groups of queries.
+    """
+    scores: dict[str, Any] = {"map": {}, "map_interval": {}, "ap": {}}
+    groups = np.array([question.group for question in questions])
+    for protocol in questions[0].judgements:
+        ap = np.array(
+            [
+                average_precision(
+                    ranking,
+                    question.judgements[protocol].positives,
+                    question.judgements[protocol].junk,
+                )
+                for question, ranking in zip(questions, rankings, strict=True)
+            ]
+        )
+        known = ~np.isnan(ap)
+        scores["map"][protocol] = mean_ap(ap)
+        scores["map_interval"][protocol] = list(mean_interval(ap[known], groups[known]))
+        scores["ap"][protocol] = [
+            round(value, DIGITS) if good else None
+            for value, good in zip(ap.tolist(), known, strict=True)
+        ]
+    if not all(question.same for question in questions):
+        return scores | {"ns": None, "ns_interval": [None, None], "ns_each": None}
+    ns = [
+        ns_score(ranking, question.same)
+        for question, ranking in zip(questions, rankings, strict=True)
+    ]
+    return scores | {
+        "ns": float(np.mean(ns)),
+        "ns_interval": list(mean_interval(ns, groups)),
+        "ns_each": ns,
+    }
+
+
+def trapezoid_ap(positions: ArrayLike, positives: int) -> float:
+    """Area under the precision-recall curve, by trapezoids.
+
+    Args:
+        positions: (F,) places of the positives that were found, from 0, ascending, in a ranking
+            without junk.
+        positives: how many there are to be found.
+
+    Returns:
+        0 to 1; NaN if there is nothing to be found.
+    """
+    if positives < 1:
+        return float("nan")
+    rank = np.asarray(positions, np.float64)
+    found = np.arange(len(rank))
+    # Before the first place of all, precision is 1.
+    before = np.where(rank == 0, 1.0, found / np.maximum(rank, 1))
+    after = (found + 1) / (rank + 1)
+    return float(((before + after) / 2).sum() / positives)
+
+
+def average_precision(
+    ranking: Iterable[Hashable], positives: Collection[Hashable], junk: Collection[Hashable] = ()
+) -> float:
+    """The average precision of one query.
+
+    Args:
+        ranking: the images, best first; it may end early: what is not in it is not found.
+        positives: the images to be found.
+        junk: images that neither help nor harm: the ranking counts as if they were not there.
+
+    Returns:
+        0 to 1; NaN if there are no positives.
+    """
+    wanted, ignored = set(positives), set(junk)
+    counted = (image for image in ranking if image not in ignored)
+    positions = [place for place, image in enumerate(counted) if image in wanted]
+    return trapezoid_ap(positions, len(wanted))
+
+
+def mean_ap(values: ArrayLike) -> float | None:
+    """Mean over queries; those without positives (NaN) are left out, as by the revisited protocol.
+
+    Returns:
+        None if no query has positives.
+    """
+    ap = np.asarray(values, np.float64)
+    known = ap[~np.isnan(ap)]
+    return float(known.mean()) if len(known) else None
+
+
+def ns_score(ranking: Sequence[Hashable], same: Collection[Hashable]) -> int:
+    """UKBench: how many of the first four images show the query's object, itself included.
+
+    Args:
+        ranking: the images, best first, the query among them.
+        same: the images of the object, the query included: four in UKBench.
+    """
+    return len(set(ranking[:4]) & set(same))

@@ -85,7 +85,7 @@ class Registered:
 
 
 @dataclass(frozen=True, eq=False)
-class Photo:
+class DatabasePhoto:
     """What a database holds of a photo.
 
     Attributes:
@@ -117,11 +117,11 @@ def write_photos(
     return refused
 
 
-def read_photos(database: Any, path: Path) -> dict[str, Photo]:
+def read_photos(database: Any, path: Path) -> dict[str, DatabasePhoto]:
     """The photos by name of an open database, whose file is ``path``."""
     cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
     return {
-        check_inside(image.name, path): Photo(
+        check_inside(image.name, path): DatabasePhoto(
             image.image_id,
             cameras[image.camera_id],
             np.asarray(database.read_keypoints(image.image_id), np.float64)[:, :2],
@@ -130,7 +130,9 @@ def read_photos(database: Any, path: Path) -> dict[str, Photo]:
     }
 
 
-def write_pair(database: Any, a: Photo, b: Photo, indices: NDArray[Any], geometry: Any) -> None:
+def write_pair(
+    database: Any, a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], geometry: Any
+) -> None:
     """Write the matches of a pair, the geometry first: matches mean that the pair is done."""
     if database.exists_two_view_geometry(a.id, b.id):
         database.delete_two_view_geometry(a.id, b.id)

@@ -23,7 +23,7 @@ from hardnet.interop.colmap.database import (
     remove_database,
     require_pycolmap,
 )
-from hardnet.storage import FolderLock, OwnedFolder, claim, replacing
+from hardnet.storage import FolderLock, OwnedFolder, claim, refuse_other_settings, replacing
 from hardnet.stored_names import check_inside
 
 PARTS = ("cameras", "images", "points3D")
@@ -282,17 +282,12 @@ class WorkFolder:
             found["done"]
         except (ValueError, KeyError, TypeError):
             raise HardnetError(f"{self._path} is damaged: delete {self._folder}") from None
-        if others := [key for key in self._content if key != "done" and self._differs(found, key)]:
-            raise HardnetError(
-                f"{self._folder} was made from other photos or settings ({', '.join(others)}); "
-                "delete it or name another work folder"
-            )
+        wanted = {key: value for key, value in self._content.items() if key != "done"}
+        advice = "delete it, or name another work folder"
+        refuse_other_settings(found, wanted, self._folder, advice)
         if not marked:  # by a version without lists of files, which began in empty folders only
             owned.adopt(*(name for name in _OLD if (self._folder / name).exists()))
         self._content = found
-
-    def _differs(self, found: dict[str, Any], key: str) -> bool:
-        return bool(found.get(key) != self._content[key])
 
     def has(self, stage: str) -> bool:
         """Whether the stage was finished."""

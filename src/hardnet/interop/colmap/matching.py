@@ -22,7 +22,7 @@ from hardnet.features import Features
 from hardnet.frames import points_to_colmap
 from hardnet.interop.colmap.database import (
     CameraSettings,
-    Photo,
+    DatabasePhoto,
     quiet,
     read_photos,
     require_pycolmap,
@@ -146,7 +146,7 @@ def in_blocks(pairs: Sequence[Pair], block: int = BLOCK) -> list[Pair]:
     return sorted(pairs, key=lambda p: (order[p[0]] // block, order[p[1]] // block))
 
 
-def verify_pair(a: Photo, b: Photo, indices: NDArray[Any], seed: int) -> Any:
+def verify_pair(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: int) -> Any:
     """COLMAP's own verification of the matches of a pair, by its cameras.
 
     Args:
@@ -170,7 +170,7 @@ def verify_pair(a: Photo, b: Photo, indices: NDArray[Any], seed: int) -> Any:
     return found if len(found.inlier_matches) >= MIN_INLIERS else pycolmap.TwoViewGeometry()
 
 
-def matched_geometry(a: Photo, b: Photo, matches: Matches) -> Any:
+def matched_geometry(a: DatabasePhoto, b: DatabasePhoto, matches: Matches) -> Any:
     """A pycolmap.TwoViewGeometry of our inliers; empty if they are too few to believe.
 
     Args:

@@ -1,4 +1,7 @@
-"""One experiment in one folder: resumable at any moment, run by any number of processes."""
+"""One experiment in one folder: resumable at any moment, run by any number of processes.
+
+Every network that is trained is tested on pairs of Brown sets and sequences of an HPatches set.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,27 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardnet.bench.experiments.grids import Cell, Grid, cell_recipe
-from hardnet.bench.experiments.held_out import HeldOut, open_held_out
-from hardnet.bench.experiments.results import collect
+from hardnet.bench import brown
+from hardnet.bench.grids import Cell, Grid, cell_recipe, collect
+from hardnet.bench.hpatches import matching
+from hardnet.bench.hpatches.lists import Tasks, prepare
+from hardnet.bench.hpatches.run import PAPER_CONVENTION
+from hardnet.bench.metrics import mean_interval
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.recipe import FREE, Recipe
-from hardnet.patchsets.patchset import PatchSet, Progress
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
+from hardnet.patchsets.patchset import Patches, PatchSet, Progress
 from hardnet.patchsets.union import open_sets
 from hardnet.provenance import data_digest
-from hardnet.storage import FolderLock, replacing
+from hardnet.storage import FolderLock, refuse_other_settings, replacing
 
 RESULTS = "results.json"
 SETTINGS = "experiment.json"
@@ -72,7 +81,7 @@ class Event:
     info: str
 
 
-Report = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 
 class Experiment:
@@ -143,7 +152,7 @@ class Experiment:
         """How many of the chosen runs are done, by whichever process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
-    def run(self, report: Report | None = None, opening: Progress | None = None) -> list[Run]:
+    def run(self, report: Listener | None = None, opening: Progress | None = None) -> list[Run]:
         """Do all chosen runs that are free; return those that another process is doing."""
         from hardnet.nets import NETS, build_net
 
@@ -220,7 +229,7 @@ def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
 
 
 def _train_and_test(
-    run: Run, train_set: PatchSet, held_out: HeldOut, report: Report | None
+    run: Run, train_set: PatchSet, held_out: HeldOut, report: Listener | None
 ) -> None:
     """Train, test, write the score."""
     from hardnet.learn.run import CHECKPOINT
@@ -296,12 +305,7 @@ def begin(folder: Path, settings: Mapping[str, Any]) -> None:
             was = asdict(Recipe()) | json.loads(path.read_text())
         except (OSError, ValueError, TypeError) as error:
             raise HardnetError(f"{path} cannot be read ({error}); delete {folder}") from error
-    for key in now:
-        if was.get(key) != now[key]:
-            raise HardnetError(
-                f"{folder} was begun with {_difference(key, was.get(key), now[key])}: "
-                "use that value, or another --output"
-            )
+    refuse_other_settings(was, now, folder, "use that value, or another --output")
 
 
 def read_score(folder: Path) -> dict[str, Any] | None:
@@ -320,9 +324,121 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
         part.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _difference(key: str, was: Any, now: Any) -> str:
-    """The key and its two values; of a table of cells, the first that differs."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        name = next(n for n in {**was, **now} if was.get(n) != now.get(n))
-        return _difference(f"{key} {name}", was.get(name), now.get(name))
-    return f"{key}={was}, not {now}"
+Describe = Callable[[Patches], NDArray[np.float32]]
+"""(N, S, S) patches -> (N, D) descriptors."""
+CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
+
+
+@dataclass(frozen=True)
+class TestStrips:
+    """An HPatches set at the network's size: all strips in one array.
+
+    Attributes:
+        name: of the set.
+        patches: (N, S, S), the 16 strips of the first sequence, then those of the next.
+        counts: sequence -> patches of one of its strips.
+        limit: patches taken of each strip, evenly from all of it; 0 takes all.
+    """
+
+    name: str
+    patches: Patches
+    counts: Mapping[str, int]
+    limit: int = 0
+
+    def rows(self, sequence: str, tag: str) -> NDArray[np.int64]:
+        """Places in ``patches`` of the patches taken from a strip."""
+        first, count = 0, self.counts[sequence]
+        for name in self.counts:
+            if name == sequence:
+                break
+            first += len(TAGS) * self.counts[name]
+        first += TAGS.index(tag) * count
+        taken = min(self.limit or count, count)
+        return first + np.arange(taken, dtype=np.int64) * count // taken
+
+    def tasks(self) -> Tasks:
+        """The sequences as the matching benchmark wants them."""
+        counts = {name: len(self.rows(name, "ref")) for name in self.counts}
+        return prepare("full", tuple(counts), counts, chosen=("matching",))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The test sets, opened once for all cells."""
+
+    brown: tuple[PatchSet, ...]
+    hpatches: TestStrips | None
+
+    def score(self, describe: Describe) -> dict[str, Any]:
+        """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
+        scores: dict[str, Any] = {"brown": [_verify(describe, s) for s in self.brown]}
+        scores["matching"] = _match(describe, self.hpatches) if self.hpatches else None
+        return scores
+
+
+def open_held_out(
+    browns: Sequence[Path],
+    hpatches: Path | None,
+    size: int,
+    pairs: int = 0,
+    limit: int = 0,
+    progress: Progress | None = None,
+) -> HeldOut:
+    """Open the test sets.
+
+    Args:
+        browns: sets in the Brown layout with test pairs.
+        hpatches: a set in the HPatches layout; None for none.
+        size: side of the patches of the network.
+        pairs: test pairs taken of each Brown set, from the start of its list; 0 takes all.
+        limit: patches taken of each strip of the HPatches set; 0 takes all.
+        progress: called while patches are decoded for the first time.
+    """
+    opened = []
+    for folder in browns:
+        found = read_brown(folder, size, progress)
+        found = replace(found, pairs=found.pairs[:pairs]) if pairs else found
+        labels = found.pair_labels
+        if not len(labels) or labels.all() or not labels.any():
+            raise HardnetError(f"{folder}: FPR95 needs test pairs of both kinds, same and other")
+        opened.append(found)
+    strips = None
+    if hpatches is not None:
+        sequences = read_hpatches(hpatches).sequences
+        patches = as_patchset(read_hpatches(hpatches), tuple(sequences), size, progress)
+        counts = {name: sequence.count for name, sequence in sequences.items()}
+        strips = TestStrips(patches.name, patches.patches, counts, limit)
+    return HeldOut(tuple(opened), strips)
+
+
+def _verify(describe: Describe, patchset: PatchSet) -> dict[str, Any]:
+    row = brown.evaluate(lambda key, patches: describe(patches()), patchset, "")
+    return {key: row[key] for key in ("set", "pairs", "fpr95", "low", "high")}
+
+
+def _match(describe: Describe, strips: TestStrips) -> dict[str, Any]:
+    def lookup(sequence: str, tag: str) -> NDArray[np.float32]:
+        return described[sequence, tag]
+
+    # The reference is asked for at each noise level: describe every strip once.
+    described = {
+        (name, tag): describe(np.asarray(strips.patches[strips.rows(name, tag)]))
+        for name in strips.counts
+        for tag in TAGS
+    }
+    rows, _ = matching.evaluate(lookup, strips.tasks(), resamples=1)
+    names = [row["sequence"] for row in rows]
+    values = [row[CONVENTION] for row in rows]
+    low, high = mean_interval(values, names)
+    return {
+        "set": strips.name,
+        "value": float(np.mean(values)),
+        "low": low,
+        "high": high,
+        "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
+        "sequences": {name: _mean(rows, "sequence", name) for name in strips.counts},
+    }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> float:
+    return float(np.mean([row[CONVENTION] for row in rows if row[key] == value]))
