@@ -92,7 +92,7 @@ def main(
 
 
 def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
-    """Means of two descriptors of one word, so many, in cells if they are many."""
+    """Means of two descriptors of one word, ``size`` of them, in cells if they are many."""
     rng = np.random.default_rng(1)
     prepared = first.prepare(descriptors)
     labels = first.assign(prepared)[:, 0]

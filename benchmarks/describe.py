@@ -39,7 +39,8 @@ def main(
     patches: Annotated[int, typer.Option(help="Patches per measurement.")] = 2048,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
     memory: Annotated[
-        list[int] | None, typer.Option(help="Measure memory at so many patches [10000, 100000].")
+        list[int] | None,
+        typer.Option(help="Measure memory at these numbers of patches [10000, 100000]."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/describe.json"),
 ) -> None:

@@ -41,7 +41,7 @@ def main(
         list[Path] | None,
         typer.Option(help="Folders of photos [scikit-image's, and those in HARDNET_DATA]."),
     ] = None,
-    count: Annotated[int, typer.Option(help="So many of them, spread evenly.")] = 20,
+    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 20,
     descriptor: Annotated[list[str] | None, typer.Option(help="[hardnet, hardnet-int8]")] = None,
     detector: Annotated[str, typer.Option()] = "dog",
     keypoints: Annotated[int, typer.Option()] = 2048,

@@ -110,7 +110,9 @@ def main(
     words: Annotated[int, typer.Option(help="Of the vocabulary.")] = 8192,
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 395,
     size: Annotated[int, typer.Option(help="Longer side of the photos.")] = 640,
-    objects: Annotated[int, typer.Option(help="The last so many objects of the first 100.")] = 75,
+    objects: Annotated[
+        int, typer.Option(help="How many of the last objects of the first 100.")
+    ] = 75,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
     threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),

@@ -53,7 +53,7 @@ def main(
         list[Path] | None,
         typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
     ] = None,
-    count: Annotated[int, typer.Option(help="So many of them, spread evenly.")] = 100,
+    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 100,
     largest: Annotated[int, typer.Option(help="Images of the largest index.")] = 100_000,
     features: Annotated[int, typer.Option(help="Of an image, on average.")] = 400,
     words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
@@ -201,7 +201,7 @@ def _postings(shard: LocalShard, queries: list[Query]) -> float:
 
 
 def choose(folders: list[Path], count: int) -> list[Path]:
-    """At most so many photos, spread evenly over those of the folders."""
+    """At most ``count`` photos, spread evenly over those of the folders."""
     paths = [path for folder in folders for path in list_images(folder)]
     if not paths:
         raise HardnetError(f"no photos in {', '.join(str(folder) for folder in folders)}")

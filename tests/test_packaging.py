@@ -86,3 +86,27 @@ def _run(*command, cwd=None):
     done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+LIGHT = (
+    "import sys\nfor name in ('torch', 'numba', 'faiss', 'ray'):\n    sys.modules[name] = None\n"
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "from hardnet import *; assert match and Index",
+        "import hardnet; assert all(hasattr(hardnet, name) for name in hardnet.__all__)",
+        "import pydoc, hardnet; assert 'extract' in pydoc.render_doc(hardnet)",
+        "import hardnet\ntry:\n    hardnet.Index.build('x', 'y')\n"
+        "except hardnet.HardnetError as error:\n    assert 'hardnet[search]' in str(error)\n"
+        "else:\n    sys.exit('no error')",
+        "import hardnet\ntry:\n    hardnet.Index('x')\n"
+        "except hardnet.HardnetError as error:\n    assert 'pip install' in str(error)\n"
+        "else:\n    sys.exit('no error')",
+    ],
+)
+def test_all_names_are_there_without_the_extras(script):
+    done = subprocess.run([sys.executable, "-c", LIGHT + script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -24,9 +24,9 @@ from hardnet.retrieval.store.snapshot import Snapshot
 from hardnet.retrieval.vocabulary import Vocabulary
 
 TICKETS = 1 << 22
-"""A word is drawn by taking one of so many tickets; popular words have more of them."""
+"""A word is drawn by taking one of this many tickets; popular words have more of them."""
 NOISES = 1 << 17
-"""So many different disturbances of signatures."""
+"""How many different disturbances of signatures."""
 SIZE = (1024, 768)
 
 

@@ -56,7 +56,32 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("hardnet")
     if name not in _HOMES:
         raise AttributeError(f"module 'hardnet' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ImportError as error:
+        from hardnet.errors import MissingExtraError
+
+        if not isinstance(error, MissingExtraError):
+            raise
+        return _Missing(name, error)
+
+
+class _Missing:
+    """Stands for a name whose extra is not installed, until it is used."""
+
+    def __init__(self, name: str, error: ImportError) -> None:
+        self._name, self._error = name, error
+
+    def __repr__(self) -> str:
+        return f"<hardnet.{self._name}: {self._error}>"
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # those who look around, as pydoc does
+            raise AttributeError(attribute)
+        raise self._error
 
 
 def __dir__() -> list[str]:

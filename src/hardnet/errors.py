@@ -1,5 +1,10 @@
 """The exceptions a user is meant to read: all of them are a HardnetError."""
 
+from __future__ import annotations
+
+import json
+import os
+
 
 class HardnetError(Exception):
     """Something the user can fix: the message names the file or option and the fix.
@@ -21,5 +26,34 @@ class MissingExtraError(HardnetError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
-            f'{package} is not installed; it comes with: pip install "hardnet[{extra}]"'
+            f"{package} is not installed; it comes with hardnet[{extra}]: {install_command(extra)}"
         )
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to this copy of the package, however it was installed."""
+    from importlib import metadata  # here: most programs never get to this
+
+    try:
+        origin = metadata.distribution("hardnet").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:  # a folder on PYTHONPATH
+        origin = None
+    return install_from(extra, origin)
+
+
+def install_from(extra: str, origin: str | None) -> str:
+    """The same for a copy whose direct_url.json (PEP 610) is ``origin``; None: from an index."""
+    from urllib.parse import unquote, urlparse
+
+    facts = json.loads(origin) if origin else {}
+    url = facts.get("url", "")
+    if "dir_info" in facts:
+        folder = unquote(urlparse(url).path)
+        here = os.path.realpath(folder) == os.path.realpath(os.curdir)
+        editable = "-e " if facts["dir_info"].get("editable") else ""
+        return f'pip install {editable}"{"." if here else folder}[{extra}]"'
+    if "vcs_info" in facts:
+        return f'pip install "hardnet[{extra}] @ {facts["vcs_info"]["vcs"]}+{url}"'
+    if url:
+        return f'pip install "hardnet[{extra}] @ {url}"'
+    return f'pip install "hardnet[{extra}]"'

@@ -102,9 +102,18 @@ def shrink(pixels: Pixels, max_size: int | None) -> tuple[Pixels, tuple[float, f
     return np.asarray(small, np.uint8), (size[0] / width, size[1] / height)
 
 
+def check_picture_name(path: Path) -> None:
+    """Raise if a picture could not be written to ``path``: before the work, not after it."""
+    if not path.suffix or not cv2.haveImageWriter(f"picture{path.suffix}"):
+        raise HardnetError(f"{path}: cannot write '{path.suffix}' pictures, name it .png or .jpg")
+    if not path.parent.is_dir():
+        raise HardnetError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
 def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format."""
     path = as_path(path)
+    check_picture_name(path)
     try:
         good, data = cv2.imencode(path.suffix, to_colour(pixels)[:, :, ::-1])
     except cv2.error:

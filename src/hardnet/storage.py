@@ -303,6 +303,13 @@ def replacing(
         part.unlink(missing_ok=True)
 
 
+def publish(part: Path, path: Path) -> None:
+    """Give a finished file its name, once its content has reached the disk."""
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())  # else a power cut may leave the name without the content
+    os.replace(part, path)
+
+
 @dataclass(frozen=True)
 class FileFacts:
     """What a file must be: its size, and the crc32 of its bytes."""

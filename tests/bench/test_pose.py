@@ -159,7 +159,7 @@ def test_pairs_of_a_model_see_enough_from_different_places(
 
 
 def write_model(folder: Path, views: list[View], points: np.ndarray, seen: dict[str, int]) -> None:
-    """A COLMAP text model; a view in ``seen`` sees only so many points."""
+    """A COLMAP text model; a view in ``seen`` sees only that many points."""
     folder.mkdir()
     cameras, images = [], []
     tracks: list[list[str]] = [[] for _ in points]

@@ -148,10 +148,8 @@ def test_ctrl_c_says_how_to_go_on(
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert said.strip() == (
-        "stopped: what is described is kept; run the same command again to go on"
-    )
+    assert process.returncode == 130
+    assert said.strip() == "stopped: what is described is kept; the same command continues"
     done = len(list(parts.rglob("*.npz")))
     assert 0 < done < 22
     found = json.loads(extract(folder, "-o", output, *QUICK, "--json").stdout)

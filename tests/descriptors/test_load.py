@@ -143,7 +143,7 @@ def test_without_torch_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, weights: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(HardnetError, match=r'torch is not installed.*"hardnet\[train\]"'):
+    with pytest.raises(HardnetError, match=r"torch is not installed.*hardnet\[train\]"):
         load(weights / "net.safetensors")
 
 

@@ -1,4 +1,4 @@
-"""Extraction that is killed, or that runs into a full disk: nothing is broken, and it goes on."""
+"""Extraction that is killed, or that runs into a full disk: nothing is broken, and it continues."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def start(output: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_when(process: subprocess.Popen[bytes], reached: Callable[[], bool], wait: float) -> None:
-    """kill -9 so many seconds after something has happened."""
+    """kill -9 some seconds after something has happened."""
     deadline = time.monotonic() + 60
     while not reached() and process.poll() is None:
         assert time.monotonic() < deadline

@@ -504,5 +504,5 @@ def test_what_cannot_be_searched_is_said(method: Method) -> None:
 
 def test_without_faiss_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingExtraError, match=r"hardnet\[search\]"):
+    with pytest.raises(MissingExtraError, match=r"hardnet\[faiss\]"):
         approximate_nearest(*curved_pair(300), 2, "faiss")

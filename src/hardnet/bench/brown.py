@@ -1,7 +1,7 @@
 """The Brown (UBC PhotoTour) benchmark: does a pair of patches show the same point?
 
 Only the patches that the pairs name are described, in blocks that are stored one by one: memory
-stays bounded and an interrupted run goes on where it stopped.
+stays bounded and an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _blocks(
 ) -> list[NDArray[Any]]:
     """The descriptors of the patches ``named``, BLOCK at a time (memory-mapped by the store)."""
     # Other pairs or another patch size must not find these blocks.
-    identity = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
-    folder = f"pairs-{identity.hexdigest()[:12]}"
+    digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
+    folder = f"pairs-{digest.hexdigest()[:12]}"
     blocks: list[NDArray[Any]] = []
     starts = range(0, len(named), BLOCK)
     for start in starts:

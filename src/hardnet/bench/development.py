@@ -51,7 +51,7 @@ class Setup:
     Attributes:
         detector: what ``hardnet.detectors.load`` takes.
         upright: no frame is turned.
-        keypoints: at most so many per photo, the strongest.
+        keypoints: at most this many per photo, the strongest.
         max_size: larger photos are shrunk to this longer side before detection.
     """
 

@@ -13,6 +13,7 @@ A folder of CSV files, as the HPatches benchmark exchanges them, can stand for a
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.patchset import decoded
-from hardnet.storage import as_path, folder_name, replacing
+from hardnet.storage import FolderLock, as_path, folder_name, publish, replacing
 
 PORTION = 4096
 """Rows computed and written at a time: a killed run loses at most these."""
@@ -115,8 +116,7 @@ class Predictions:
                     file.flush()
                 row = this
             with self._writing():
-                os.fsync(file.fileno())  # else a power cut may leave the name without the content
-                os.replace(part, path)
+                publish(part, path)
 
     def _describe(self, batch: NDArray[np.uint8]) -> NDArray[Any]:
         rows: NDArray[Any] = np.asarray(self._descriptor(batch))
@@ -129,22 +129,25 @@ class Predictions:
 
     @contextmanager
     def _locked(self, part: Path) -> Iterator[BinaryIO]:
-        """The file, for reading and appending, for one process at a time where that is possible."""
+        """The file, for reading and appending, for one process at a time."""
+        lock = FolderLock(part.parent, f"{part.name}.lock")
         with self._writing():
             part.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # some network disks cannot lock
+                lock.take(math.inf)
             file = part.open("a+b")
         try:
-            with suppress(ImportError, OSError):  # Windows and some network disks cannot lock
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
             yield file
         except BaseException:
             with suppress(OSError):  # closing tries again to write what could not be written
                 file.close()
             raise
-        with self._writing():
-            file.close()
+        else:
+            with self._writing():
+                file.close()
+        finally:
+            lock.remove()
+            lock.release()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

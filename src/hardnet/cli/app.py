@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
+from typer.models import ParameterInfo
 
 from hardnet.cli import (
     bench,
@@ -20,18 +22,65 @@ from hardnet.cli import (
     search,
     train,
 )
+from hardnet.cli.output import console
 from hardnet.errors import HardnetError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def literal_help(app: typer.Typer, seen: set[int]) -> None:
+    """Let brackets in help texts be brackets: ``--set data=[sets/mine]`` has no markup.
+
+    Args:
+        app: all its commands and groups.
+        seen: ids of the options that are done; several commands share some.
+    """
+    for command in app.registered_commands:
+        assert command.callback is not None
+        command.help = escape(command.help or inspect.getdoc(command.callback) or "")
+        for parameter in inspect.signature(command.callback, eval_str=True).parameters.values():
+            for info in getattr(parameter.annotation, "__metadata__", ()):
+                if isinstance(info, ParameterInfo) and info.help and id(info) not in seen:
+                    seen.add(id(info))
+                    info.help = escape(info.help)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        literal_help(group.typer_instance, seen)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from hardnet import __version__
+
+        print(f"hardnet {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="hardnet",
-    help="Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def hardnet(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
+
+
 for command in (match, extract, index, search, colmap, train, data, export, bench, experiment):
     command.register(app)
+literal_help(app, set())
 
 
 def main() -> None:
@@ -39,6 +88,8 @@ def main() -> None:
     try:
         _refuse_empty(sys.argv[1:])
         app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except HardnetError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that may not be written
@@ -56,7 +107,7 @@ def _refuse_empty(arguments: list[str]) -> None:
 def _fail(message: str) -> None:
     # Escaped: a file called "photo [1].jpg" is not markup.
     line = f"[bold red]error:[/] {escape(message)}"
-    Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+    console(stderr=True).print(line, soft_wrap=True)
     sys.exit(1)
 
 

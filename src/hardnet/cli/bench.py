@@ -51,7 +51,10 @@ def table(
     Example: hardnet bench table results/hpatches.json --figure docs/hpatches.png
     """
     from hardnet.bench import report
+    from hardnet.bench.report.style import check_figure_name
 
+    if figure is not None:
+        check_figure_name(figure)
     content = report.read_results(results)
     shown = report.tables(content)
     print("\n\n".join(t.latex() if latex else t.markdown() for t in shown))

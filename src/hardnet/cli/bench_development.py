@@ -53,7 +53,9 @@ class Contest:
     output: Output = None
     json_: Json = False
 
-    def run(self, benchmark: Any, scenes: Sequence[Any], about: dict[str, Any]) -> Any:
+    def run(
+        self, benchmark: Any, scenes: Sequence[Any], about: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Measure every descriptor in every setup; the body of the results and the settings.
 
         Args:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hardnet.cli.bench_output import (
     Descriptors,
@@ -22,7 +21,7 @@ from hardnet.cli.bench_output import (
     parse_specs,
 )
 from hardnet.cli.options import Keypoints, Upright, reads_images
-from hardnet.cli.output import Stage
+from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def stereo(
 
     A folder holds sequences (N.png, H_1_k), pairs (1/, 2/, h/), scenes with corrs.txt (WxBS), or
     images and pairs.txt: a line IMAGE_A IMAGE_B [TRUTH] for each pair, TRUTH a file with a
-    homography or with rows x1 y1 x2 y2. An interrupted run goes on where it was.
+    homography or with rows x1 y1 x2 y2. An interrupted run continues where it was.
 
     Example: hardnet bench stereo data/evd data/wxbs --detectors dog,hessian-affine -o stereo.json
 
@@ -183,12 +182,10 @@ def _about(opened: OpenSet) -> dict[str, Any]:
 
 
 def _check(opened: list[OpenSet]) -> None:
-    console = Console()
     for each in opened:
-        console.print(each.summary(), markup=False, highlight=False, soft_wrap=True)
+        say(each.summary())
         if not each.complete and each.known is not None:
-            advice = f"  a complete {each.name} holds {each.known.layout}"
-            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+            say(f"  a complete {each.name} holds {each.known.layout}")
     if not all(each.complete for each in opened):
         raise typer.Exit(1)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from hardnet.cli.output import console, say
 from hardnet.descriptors import names
 from hardnet.errors import HardnetError
 
@@ -96,6 +96,8 @@ def check_output(output: Path | None) -> None:
         return
     if output.is_dir():
         raise HardnetError(f"{output} is a folder: name a file for the results")
+    if output.suffix.lower() not in ("", ".json"):
+        raise HardnetError(f"{output}: results are JSON, name it {output.stem}.json")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output.parent):
@@ -143,9 +145,7 @@ def finish(
     if json_:
         print(text)
         return
-    console = Console()
     summary, *details = report.tables(results)
-    console.print(summary.rich())
+    console().print(summary.rich())
     if output is not None and details:
-        advice = f"more tables and figures: hardnet bench report {output} -o FOLDER"
-        console.print(advice, markup=False, highlight=False)
+        say(f"more tables and figures: hardnet bench report {output} -o FOLDER")

@@ -88,7 +88,7 @@ def retrieval(
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 
     Every descriptor describes the same keypoints and has a vocabulary of the same size, trained on
-    other photographs. An interrupted run goes on where it was.
+    other photographs. An interrupted run continues where it was.
 
     Example: hardnet bench retrieval data/ukbench --vocabulary-images photos --size 640
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,7 +20,7 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import Stage, say
+from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 _HELP = """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
 Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
-features.h5 and report.json. Run it again after it was stopped and it goes on where it was.
+features.h5 and report.json. Run it again after it was stopped and it continues where it was.
 
 Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 
-[dim]Examples:[/]  hardnet colmap photos -o work
+Examples:  hardnet colmap photos -o work
 
            hardnet colmap photos -o work --pairs retrieval --index photos.index
 """
@@ -78,20 +77,20 @@ def _colmap(
         Path | None, typer.Option(help="Instead: match these pairs, two names of photos per line.")
     ] = None,
     overlap: Annotated[
-        int, typer.Option(min=1, help="Sequential: with so many of the following photos.")
+        int, typer.Option(min=1, help="Sequential: with this many of the following photos.")
     ] = 10,
     quadratic: Annotated[
         bool, typer.Option(help="Sequential: also with those 2, 4, 8, ... photos later.")
     ] = True,
     loop: Annotated[
-        int, typer.Option(min=0, help="Sequential: every so many photos with each other; 0: none.")
+        int, typer.Option(min=0, help="Sequential: every n-th photo with each other; 0: none.")
     ] = 0,
     index: Annotated[
         Path | None,
         typer.Option(help="Retrieval: the photos in an index of `hardnet index build`."),
     ] = None,
     similar: Annotated[
-        int, typer.Option(min=1, help="Retrieval: with so many of the most similar photos.")
+        int, typer.Option(min=1, help="Retrieval: with this many of the most similar photos.")
     ] = 20,
     ratio: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
@@ -225,7 +224,7 @@ def _show(report: ReconstructionReport, work: Path) -> None:
         table.add_row("observations", str(numbers.observations))
         table.add_row("mean track length", f"{numbers.track_length:.2f}")
         table.add_row("mean reprojection error", f"{numbers.reprojection_error:.3f} px")
-    Console().print(table)
+    console().print(table)
     for name, why in report.skipped.items():
         say(f"skipped {name}: {why}", error=True)
 

@@ -145,7 +145,7 @@ def fetch_photos(
     Raises:
         HardnetError: no photo at all could be fetched, or ``output`` holds other work.
     """
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, emoji=False)
     sources = read_manifest(manifest)
     unasked = {
         kind for kind, given in (("folder", multiview), ("git", repositories)) if given is None
@@ -155,7 +155,7 @@ def fetch_photos(
     photos = PhotoFolder(output)
     cache.mkdir(parents=True, exist_ok=True)
     warnings: list[str] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("photos", total=len(sources))
         for source in sources:
@@ -200,7 +200,7 @@ def info(
     """
     from hardnet.patchsets.description import describe
 
-    with Console(stderr=True).status("Reading..."):
+    with Console(stderr=True, emoji=False).status("Reading..."):
         found = describe(path, seed)
         if sheet:
             _draw(path, sheet, points, seed)
@@ -208,7 +208,7 @@ def info(
         fields = asdict(found)
         print(json.dumps({**fields.pop("contents"), **fields}))
         return
-    console = Console()
+    console = Console(emoji=False)
     _print(console, found)
     if sheet:
         console.print(f"picture: {sheet}", highlight=False, markup=False, soft_wrap=True)

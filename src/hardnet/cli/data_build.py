@@ -92,7 +92,7 @@ def photos(
         pairs=pairs,
         seed=seed,
     )
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
         step = _photo_step(console, advance)
         report = build_from_photos(folder, output, settings, _processes(workers), step)
@@ -149,7 +149,7 @@ def detections(
         pairs=pairs,
         seed=seed,
     )
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
         step = _photo_step(console, advance)
         report = build_from_detections(folders, output, settings, _processes(workers), step)
@@ -203,7 +203,7 @@ def colmap(
     settings = ColmapSettings(
         min_track, max_track, max_error, window, affine, noise, upright, points, pairs, seed
     )
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
         report = build_from_colmap(scenes, output, settings, _processes(workers), advance)
     say_points(console, json_, output, report, {})
@@ -263,7 +263,7 @@ def sfm(
         pairs=pairs,
         seed=seed,
     )
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, advance)
         for name, reason in found.failed.items():
@@ -308,7 +308,7 @@ def sequences(
     found, subsets = find_sequences(data), _subsets(subset or [])
     if subsets and layout is Layout.hpatches:
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
 
         def step(done: int, total: int) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from hardnet.cli.options import grouped, reads_images
-from hardnet.cli.output import training_bar
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.cli.output import console, say, training_bar
+from hardnet.errors import HardnetError, MissingExtraError, install_command
 
 if TYPE_CHECKING:
     from hardnet.bench.experiments import Event, Experiment, Tests
@@ -187,24 +186,23 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
     grid = make(base)
     _refuse(study.set_ or [], grid)
     experiment = Experiment(grid, base, study.output, study.tests, study.cells, study.seeds)
-    console = Console(stderr=True)
+    errors = console(stderr=True)
     try:
-        taken = _work(experiment, console)
+        taken = _work(experiment, errors)
     except KeyboardInterrupt:
-        console.print("stopped; the same command continues.")
+        say("stopped; the same command continues", error=True)
         raise typer.Exit(130) from None
     origin = provenance.collect(provenance.command_line(), experiment.settings(), experiment.data)
     results = experiment.finish(origin, study.results)
-    shown = Console()
     for table in report.tables(results)[:-2]:
-        shown.print(table.rich())
+        console().print(table.rich())
     for line in report.claim_lines(results):
-        shown.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
     if taken:
         names = ", ".join(run.folder.name for run in taken)
-        console.print(f"run by another process, which will add them: {escape(names)}")
-    _draw(results, study.output / f"{grid.name}.png", console)
-    console.print(f"results: {escape(str(study.output / 'results.json'))}", soft_wrap=True)
+        say(f"run by another process, which will add them: {names}", error=True)
+    _draw(results, study.output / f"{grid.name}.png")
+    say(f"results: {study.output / 'results.json'}", error=True)
 
 
 def _refuse(overrides: list[str], grid: Grid) -> None:
@@ -219,10 +217,10 @@ def _refuse(overrides: list[str], grid: Grid) -> None:
             raise HardnetError(f"--set {key}: this is what the cells of {grid.name} differ in")
 
 
-def _work(experiment: Experiment, console: Console) -> list[Any]:
+def _work(experiment: Experiment, errors: Console) -> list[Any]:
     """Run under two bars: the runs, and the steps of the present one."""
     total = len(experiment.runs)
-    with training_bar(console, disable=not console.is_terminal) as bar:
+    with training_bar(errors, disable=not errors.is_terminal) as bar:
         cells = bar.add_task(experiment.grid.name, total=total, info="cells")
         steps = bar.add_task("reading patches", total=None, info="")
         present = ""
@@ -231,15 +229,15 @@ def _work(experiment: Experiment, console: Console) -> list[Any]:
             nonlocal present
             if event.name != present:
                 present = event.name
-                if not console.is_terminal:  # a log file gets one line per cell
-                    console.print(f"{event.name}: {event.total} steps from {event.done}")
+                if not errors.is_terminal:  # a log file gets one line per cell
+                    say(f"{event.name}: {event.total} steps from {event.done}", error=True)
             bar.update(cells, completed=experiment.finished(), info="cells")
             bar.update(
                 steps,
-                description=escape(event.name),
+                description=event.name,
                 completed=event.done,
                 total=event.total,
-                info=escape(event.info),
+                info=event.info,
             )
 
         taken = experiment.run(show, lambda k, n: bar.update(steps, completed=k, total=n))
@@ -247,12 +245,12 @@ def _work(experiment: Experiment, console: Console) -> list[Any]:
     return taken
 
 
-def _draw(results: dict[str, Any], path: Path, console: Console) -> None:
+def _draw(results: dict[str, Any], path: Path) -> None:
     """The figure, where matplotlib is installed: a long experiment must not end in an error."""
     from hardnet.bench.report import figure
 
     if find_spec("matplotlib") is None:
-        console.print('no figure: pip install "hardnet[report]", then run again', markup=False)
+        say(f"no figure: {install_command('report')}, then run again", error=True)
         return
     figure(results, path)
-    console.print(f"figure: {escape(str(path))}", soft_wrap=True)
+    say(f"figure: {path}", error=True)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from hardnet.cli.options import AsJson, reads_images
+from hardnet.cli.output import say
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def export(
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet.descriptors import TorchDescriptor
-    from hardnet.storage import OwnedFolder
+    from hardnet.storage import OwnedFolder, publish
 
     stored = read_checkpoint(checkpoint)
     net = load_net(checkpoint)
@@ -79,7 +78,7 @@ def export(
         if difference > TOLERANCE:
             raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
         for made, file in zip(new, files, strict=True):
-            os.replace(made, file)
+            publish(made, file)
     facts: dict[str, Any] = {"patches": "noise" if real is None else "real"}
     facts["max_difference_to_torch"] = difference
     if int8 and real is not None:
@@ -123,13 +122,12 @@ def _smooth_noise(count: int) -> NDArray[np.uint8]:
 
 
 def _print(facts: dict[str, Any], output: Path, count: int) -> None:
-    console = Console(highlight=False, soft_wrap=True)
     for name, size in facts["bytes"].items():
-        console.print(f"{output / name}  {size / 1e6:.2f} MB")
+        say(f"{output / name}  {size / 1e6:.2f} MB")
     on = f"{count} {facts['patches']} patches"
-    console.print(f"largest difference to PyTorch on {on}: {facts['max_difference_to_torch']:.1e}")
+    say(f"largest difference to PyTorch on {on}: {facts['max_difference_to_torch']:.1e}")
     if "int8_mean_cosine" in facts:
-        console.print(
+        say(
             f"cosine of int8 to float on {on}: "
             f"mean {facts['int8_mean_cosine']:.5f}, least {facts['int8_min_cosine']:.5f}"
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from hardnet.cli.options import (
     AsJson,
@@ -19,19 +18,19 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import Stage, say
+from hardnet.cli.output import Stage, counted, say
 
 if TYPE_CHECKING:
     from hardnet.interop.extraction import ExtractionReport
 
 _HELP = """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
 
-It can be stopped at any moment; the same command goes on. Photos that were described before and
+It can be stopped at any moment; the same command continues. Photos that were described before and
 have not changed are not done again; photos that cannot be read are skipped and listed.
 
 Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
 
-[dim]Example:[/]  hardnet extract photos/ -o feats.h5
+Example:  hardnet extract photos/ -o feats.h5
 """
 
 
@@ -61,7 +60,7 @@ def _extract(
         int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew, whatever the output holds.")
+        bool, typer.Option("--overwrite", help="Begin again, whatever the output holds.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,9 +70,8 @@ def _extract(
 
     start = time.perf_counter()
     settings = ExtractionSettings(detector, descriptor, keypoints, max_size or None, upright, half)
-    errors = Console(stderr=True)
     try:
-        with Stage(errors) as stage:
+        with Stage() as stage:
             report = extract_to(
                 output,
                 named_images(images),
@@ -83,8 +81,8 @@ def _extract(
                 progress=stage,
             )
     except KeyboardInterrupt:
-        say("stopped: what is described is kept; run the same command again to go on", error=True)
-        raise typer.Exit(1) from None
+        say("stopped: what is described is kept; the same command continues", error=True)
+        raise typer.Exit(130) from None
     for reason in report.skipped.values():
         say(f"skipped: {reason}", error=True)
     seconds = time.perf_counter() - start
@@ -108,7 +106,7 @@ def _to_json(report: ExtractionReport, output: Path, seconds: float) -> dict[str
 
 
 def _summary(report: ExtractionReport, output: Path, seconds: float) -> str:
-    parts = [f"{report.described} photos described in {seconds:.1f} s"]
+    parts = [f"{counted(report.described, 'photo')} described in {seconds:.1f} s"]
     if report.described:
         parts.append(f"{report.keypoints / report.described:.0f} keypoints each")
     if report.unchanged:

@@ -35,23 +35,23 @@ _REMOVE = """Remove photos, or all photos of a folder, from an index. The files 
 
 The room is free after `hardnet index compact`.
 
-[dim]Examples:[/]  hardnet index remove photos.index photos/blurred.jpg photos/old
+Examples:  hardnet index remove photos.index photos/blurred.jpg photos/old
 
            hardnet index remove photos.index --gone
 """
 _COMPACT = """Join small segments and free the room of removed photos.
 
-[dim]Example:[/]  hardnet index compact photos.index
+Example:  hardnet index compact photos.index
 """
 _INFO = """Show how many photos and features an index has, and how they were described.
 
-[dim]Example:[/]  hardnet index info photos.index
+Example:  hardnet index info photos.index
 """
 _VERIFY = """Read all files of an index and compare their checksums.
 
 Exit code 0: all is as it was written. 1: something is damaged; it is named.
 
-[dim]Example:[/]  hardnet index verify photos.index
+Example:  hardnet index verify photos.index
 """
 
 
@@ -137,7 +137,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
     }
     for name, value in rows.items():
         table.add_row(name, escape(str(value)))
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
@@ -173,19 +173,19 @@ all nodes; --workers is then their number. The index is the same.
 
 Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
-[dim]Example:[/]  hardnet index build photos.index photos/
+Example:  hardnet index build photos.index photos/
 """
 _ADD = """Add photos to an index; those that changed are replaced.
 
 With --cluster, worker processes of Ray describe the photos; see `hardnet index build --help`.
 
-[dim]Example:[/]  hardnet index add photos.index new/ one.jpg
+Example:  hardnet index add photos.index new/ one.jpg
 """
 _VOCABULARY = """Train visual words on photos, for indexes of other photos.
 
 It can be stopped at any moment; the same command goes on.
 
-[dim]Example:[/]  hardnet index vocabulary photos/ -o words.safetensors --words 65536
+Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
 """
 
 Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
@@ -304,13 +304,13 @@ def _vocabulary(
 @contextmanager
 def _resumable() -> Iterator[Stage]:
     """The progress bar; Ctrl-C says that nothing is lost."""
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     try:
         with Stage(errors) as stage:
             yield stage
     except KeyboardInterrupt:
-        say("stopped: what is done is kept; run the same command again to go on", error=True)
-        raise typer.Exit(1) from None
+        say("stopped: what is done is kept; the same command continues", error=True)
+        raise typer.Exit(130) from None
 
 
 def _finish(report: BuildReport, folder: Path, seconds: float, as_json: bool) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,7 +21,7 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import say
+from hardnet.cli.output import console, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _HELP = """Match two photos and verify the matches by the geometry between them.
 
 Exit code 0: verified. 1: nothing could be verified, or an image cannot be read.
 
-[dim]Examples:[/]  hardnet match left.jpg right.jpg -o matches.png
+Examples:  hardnet match left.jpg right.jpg -o matches.png
 
            hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
 """
@@ -187,6 +186,7 @@ def _match(
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.features import extract_pair
+    from hardnet.images import check_picture_name
     from hardnet.matching.matches import MODS, Strategy, match
 
     given: dict[str, Any] = {
@@ -201,11 +201,13 @@ def _match(
         "frame_check": frame_check,
         "guided": guided,
     }
+    if output is not None:
+        check_picture_name(output)
     base = MODS if strategy is Preset.mods else Strategy()
     chosen = replace(base, **{name: value for name, value in given.items() if value is not None})
     essential = model is Model.essential
     intrinsics = given_cameras(essential, camera or [], focal)
-    with Console(stderr=True).status("Matching..."):
+    with console(stderr=True).status("Matching..."):
         a, b = extract_pair(
             image_a, image_b, detector, descriptor, keypoints, max_size or None, upright=upright
         )
@@ -217,7 +219,7 @@ def _match(
     if as_json:
         print(json.dumps(to_json(result)))
     else:
-        Console().print(to_table(result))
+        console().print(to_table(result))
     if not verified:
         say(f"no match: {why_not(result)}", error=True)
         raise typer.Exit(1)

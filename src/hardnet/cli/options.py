@@ -74,7 +74,9 @@ def reads_images(command: Callable[..., None]) -> Callable[..., None]:
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """``command``, whose parameters that are dataclasses become an option for each field."""
     plain = inspect.signature(command, eval_str=True).parameters
-    groups = {name: p.annotation for name, p in plain.items() if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {
+        name: p.annotation for name, p in plain.items() if is_dataclass(p.annotation)
+    }
     parameters: list[inspect.Parameter] = []
     for name, parameter in plain.items():
         if name not in groups:

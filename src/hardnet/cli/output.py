@@ -1,4 +1,4 @@
-"""What commands say: plain lines, and progress bars on stderr.
+"""What commands say: plain lines, and progress on stderr.
 
 Lines that hold names and numbers of users are never folded and never decorated.
 """
@@ -7,41 +7,83 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from time import perf_counter
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+EVERY = 30.0
+"""Seconds between two lines of progress where no bar can be shown."""
+
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Where commands print: ``:x:`` in the name of a file is no emoji."""
+    return Console(stderr=stderr, quiet=quiet, emoji=False, highlight=False)
 
 
 def say(line: str, *, error: bool = False) -> None:
     """Print one line as it is, on stdout or stderr."""
-    console = Console(stderr=error)
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console(stderr=error).print(line, soft_wrap=True, markup=False)
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 photo``, ``2 photos``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def in_words(seconds: float) -> str:
+    """``42 s``, ``3 min 5 s``, ``25 min``, ``2 h 5 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    if minutes < 10:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+class Elapsed(ProgressColumn):
+    """How long a task has been running, and how long it will, in words."""
+
+    def render(self, task: Task) -> Text:
+        """``25 s elapsed, about 3 min 10 s left``."""
+        left = task.fields.get("left", task.time_remaining)
+        return Text(_times(task.elapsed or 0.0, left))
+
+
+def _times(elapsed: float, left: float | None) -> str:
+    return f"{in_words(elapsed)} elapsed" + (f", about {in_words(left)} left" if left else "")
 
 
 class Stage:
-    """A progress bar on stderr: ``with Stage() as stage: stage("matching", done, total)``."""
+    """Progress on stderr: ``with Stage() as stage: stage("matching", done, total)``.
 
-    def __init__(self, console: Console | None = None) -> None:
+    A bar in a terminal; elsewhere, as in a log file, a line now and then.
+
+    Args:
+        output: by default stderr.
+        every: seconds between two lines.
+    """
+
+    def __init__(self, output: Console | None = None, every: float = EVERY) -> None:
+        self._console = output or console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            Elapsed(),
         )
-        console = console or Console(stderr=True)
-        # In a log file a bar would be a line of rubbish before the error it ends with.
         self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
+            *columns,
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("starting", total=None)
+        self._task = self._bar.add_task("starting", total=None, left=None)
+        self._every, self._what = every, ""
+        self._start = self._said = self._since = perf_counter()
+        self._first = 0
 
     def __enter__(self) -> Stage:
         self._bar.start()
@@ -52,7 +94,17 @@ class Stage:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
-        self._bar.update(self._task, description=escape(what), completed=done, total=total)
+        now = perf_counter()
+        if what != self._what:  # other steps take another time
+            self._what, self._since, self._first = what, now, done
+        steps = done - self._first
+        left = (now - self._since) / steps * (total - done) if steps > 0 else None
+        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        if not self._console.is_terminal and now - self._said >= self._every:
+            self._said = now
+            times = _times(now - self._start, left)
+            line = f"{what}: {done} of {total}, {times}"
+            self._console.print(line, soft_wrap=True, markup=False)
 
     def part(self, what: str) -> Callable[[int, int], None]:
         """A function that shows (done, total) of ``what``."""
@@ -69,15 +121,13 @@ class Stage:
         return lambda what, done, total: self(f"{where}: {what}", done, total)
 
 
-def training_bar(console: Console, disable: bool = False) -> Progress:
+def training_bar(output: Console, disable: bool = False) -> Progress:
     """A bar whose tasks have the field ``info``, a word on the present state."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} {task.fields[info]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
+        TextColumn("{task.completed}/{task.total} {task.fields[info]}", markup=False),
+        Elapsed(),
+        console=output,
         disable=disable,
     )

@@ -29,7 +29,7 @@ are named.
 
 Exit code 0: something was found. 1: nothing was, or the query cannot be read.
 
-[dim]Examples:[/]  hardnet search photos.index query.jpg -o hits.png
+Examples:  hardnet search photos.index query.jpg -o hits.png
 
            hardnet search photos.index query.jpg --box 120,80,300,200 --json
 """
@@ -79,7 +79,7 @@ def _search(
     chosen = mode or DEFAULT_MODE
     if shards is not None and cluster is None:
         raise HardnetError("--shards is of use with --cluster only: add --cluster ADDRESS")
-    waiting = Console(stderr=True).status("Searching...")
+    waiting = Console(stderr=True, emoji=False).status("Searching...")
     with waiting, opened(index, descriptor, cluster, shards) as collection:
         results = collection.search(list(query), k, boxes or None, chosen)
     if as_json:
@@ -126,7 +126,7 @@ def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, 
 
 def _show(results: Results) -> None:
     # No table of rich: it would fold a long path, which nobody could copy.
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, emoji=False)
     if results.hits:
         console.print(f"{'':>4}  {'score':>8}  {'inliers':>7}  photo", style="dim")
     for rank, hit in enumerate(results.hits, 1):

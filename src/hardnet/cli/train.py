@@ -62,15 +62,15 @@ def train(
 
     One GPU or CPU:
 
-        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --set pairs=2000000
+        hardnet train recipes/post-nips.yaml --set data=[sets/mine] --set pairs=2000000
 
     As many pairs as an hour allows:
 
-        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --minutes 60
+        hardnet train recipes/post-nips.yaml --set data=[sets/mine] --minutes 60
 
     Several GPUs of one machine, negatives from the batch of all of them:
 
-        hardnet train recipes/post-nips.yaml --set data=\[sets/mine] --set devices=4
+        hardnet train recipes/post-nips.yaml --set data=[sets/mine] --set devices=4
 
     The same by torchrun, also over several machines:
 
@@ -93,7 +93,7 @@ def train(
         os.environ["OMP_NUM_THREADS"] = str(threads)  # Fabric would divide the cores otherwise
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # each process says hello
     folder = output or Path("runs") / recipe.stem
-    console = Console(stderr=True, quiet=rank() > 0)
+    console = Console(stderr=True, quiet=rank() > 0, emoji=False)
     try:
         settings = read_recipe(recipe, set_ or [])
         if minutes is not None:
@@ -203,7 +203,7 @@ def _train(
         except KeyboardInterrupt:
             console.print(f"stopped at step {trainer.step}; saved. Continue with --resume.")
             raise typer.Exit(130) from None
-    console.print(f"weights: {weights}")
+    console.print(f"weights: {weights}", markup=False, soft_wrap=True)
 
 
 def _open(settings: Recipe, console: Console) -> PatchSet:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 STATE = "extract.json"
+_OTHER_FILES = frozenset({".csv", ".hdf", ".json", ".mat", ".npy", ".pkl", ".pt", ".txt", ".zip"})
 LOCK = "extract.lock"  # no name that a folder of photos is likely to have
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
 Progress = Callable[[str, int, int], None]
@@ -197,7 +198,7 @@ def _add(
 
 def _kept(store: FeatureOutput, what: str) -> HardnetError:
     return HardnetError(
-        f"{what}; what is described is kept in {store.folder}: run the same command again to go on"
+        f"{what}; what is described is kept in {store.folder}: the same command continues"
     )
 
 
@@ -217,6 +218,8 @@ def open_output(path: Path, settings: _Values, overwrite: bool = False) -> Itera
     is_file = path.suffix.lower() in feature_files.HDF5
     if path.suffix == feature_files.NPZ:
         raise HardnetError(f"{path}: an npz file holds one image; name a folder for them")
+    if path.suffix.lower() in _OTHER_FILES and not path.is_dir():
+        raise HardnetError(f"{path}: features are written to a .h5 file or into a folder")
     folder = path.with_name(f"{path.name}.parts") if is_file else path
     if path.exists() and path.is_dir() == is_file:
         raise HardnetError(f"{path} is a {'folder' if is_file else 'file'}: choose another name")

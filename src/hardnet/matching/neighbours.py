@@ -271,7 +271,7 @@ def _faiss(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArra
     try:
         import faiss
     except ImportError:
-        raise MissingExtraError("faiss-cpu", "search") from None
+        raise MissingExtraError("faiss-cpu", "faiss") from None
     threads = faiss.omp_get_max_threads()
 
     def search() -> NDArray[np.intp]:

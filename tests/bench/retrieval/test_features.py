@@ -46,7 +46,7 @@ def test_what_is_there_is_not_described_again(tmp_path, pictures):
     again, other = Counting("rootsift"), Counting("sift")
     told = []
     store = FeatureStore(tmp_path, {"a": again, "b": other}, Extraction(keypoints=50))
-    probes = again.calls  # of its fingerprint
+    probes = again.calls  # of its digest
     store.fill(pictures, lambda what, done, total: told.append((done, total)))
     assert again.calls == probes + 1  # only the second photo
     assert other.calls == probes + 2

@@ -63,7 +63,7 @@ class KnownScene:
     rotations: dict[str, np.ndarray]
     focal: float
     wrong: int
-    """The last so many matches of each pair join different points."""
+    """The last few matches of each pair join different points."""
 
 
 @pytest.fixture(scope="session")

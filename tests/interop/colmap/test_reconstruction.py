@@ -1,4 +1,4 @@
-"""A folder of photos becomes a model; killed half-way, it goes on; other inputs are refused."""
+"""A folder of photos becomes a model; killed half-way, it continues; other inputs are refused."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_deleted_results_are_made_again(album: Path, whole: Path, tmp_path: Path
 
 
 def test_a_full_disk(album: Path, whole: Path, tmp_path: Path) -> None:
-    """COLMAP's complaint is one line, and the next run goes on."""
+    """COLMAP's complaint is one line, and the next run continues."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
     work = tmp_path / "work"
     shutil.copytree(whole, work)

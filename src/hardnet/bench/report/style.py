@@ -43,14 +43,19 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
-    if path.suffix.lower() not in FORMATS:
-        raise HardnetError(f"{path}: a figure is one of {', '.join(FORMATS)}")
+    check_figure_name(path)
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def check_figure_name(path: Path) -> None:
+    """Raise if figures are not written in the format that the name of a file asks for."""
+    if path.suffix.lower() not in FORMATS:
+        raise HardnetError(f"{path}: a figure is one of {', '.join(FORMATS)}")
 
 
 def line_style(index: int) -> dict[str, Any]:

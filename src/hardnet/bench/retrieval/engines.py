@@ -26,7 +26,7 @@ from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 
 ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
-"""Ends the name of a mode: single assignment, or so many words per feature of the query."""
+"""Ends the name of a mode: single assignment, or this many words per feature of the query."""
 
 Photos = Iterable[tuple[str, Features]]
 """Names and features."""

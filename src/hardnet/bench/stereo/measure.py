@@ -245,7 +245,7 @@ class Rule:
 
     Attributes:
         name: what ``--rule`` takes.
-        needed: so many inliers at least.
+        needed: at least this many inliers.
         counts: which inliers are counted, for the rule and for the mean of the table. Where
             nothing is known about a pair, all verified inliers are counted.
         geometry: whether the estimated geometry must be right as well.

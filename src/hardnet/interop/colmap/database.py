@@ -340,7 +340,7 @@ def failures_explained(folder: Path) -> Iterator[None]:
         why = " ".join(str(error).split())
         raise HardnetError(
             f"COLMAP failed in {folder} ({why}): is the disk full, or a file there damaged? Run "
-            "the same command again to go on"
+            "the same command again to continue"
         ) from error
 
 

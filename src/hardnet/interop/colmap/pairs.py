@@ -26,7 +26,7 @@ class PairSettings:
             for the frames of a video or photos taken along a path.
         overlap: sequential: how many of the following photos.
         quadratic: sequential: also those 2, 4, 8, ... 2^overlap photos later.
-        loop: sequential: also every so many photos with each other, to notice that the camera
+        loop: sequential: also every n-th photo with each other, to notice that the camera
             came back; 0: none.
     """
 

@@ -1,0 +1,199 @@
+"""What all commands have in common: help, version, names of files, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hardnet.cli import app as module
+from hardnet.cli.output import Stage, console, counted, in_words, training_bar
+from hardnet.errors import install_from
+
+runner = CliRunner()
+
+
+def commands(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = sorted(commands(typer.main.get_command(module.app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_shows_every_word_of_its_texts(path: tuple[str, ...]) -> None:
+    command = typer.main.get_command(module.app)
+    for name in path:
+        command = command.commands[name]
+    done = runner.invoke(module.app, [*path, "--help"], env={"COLUMNS": "250", "TERM": "dumb"})
+    assert done.exit_code == 0
+    shown = re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
+    texts = [command.help or "", *(each.help or "" for each in command.params)]
+    for word in " ".join(texts).replace("\\[", "[").split():
+        assert word in shown
+
+
+def test_brackets_in_help_are_not_markup() -> None:
+    shown = runner.invoke(module.app, ["train", "--help"], env={"COLUMNS": "250"}).output
+    assert "data=[" in shown
+    shown = runner.invoke(module.app, ["bench", "brown", "--help"], env={"COLUMNS": "250"}).output
+    assert "[the user's cache]" in shown
+
+
+@pytest.mark.parametrize("start", [["-m", "hardnet"], ["-m", "hardnet.cli.app"]], ids=str)
+def test_version_and_both_ways_to_start(start: list[str]) -> None:
+    done = subprocess.run([sys.executable, *start, "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert re.fullmatch(r"hardnet \d+\.\d+\.\d+\S*\n", done.stdout)
+
+
+def test_ctrl_c_while_modules_are_imported_is_130_without_a_word() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'hardnet.cli.match':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "from hardnet.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_in_a_command_is_130(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never.json")  # who reads it waits
+    command = [sys.executable, "-m", "hardnet", "bench", "table", tmp_path / "never.json"]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    writer = os.open(tmp_path / "never.json", os.O_WRONLY)  # returns when the command reads
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    os.close(writer)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
+def test_names_of_files_are_printed_as_they_are(
+    tmp_path: Path, command: Callable[..., object]
+) -> None:
+    name = tmp_path / ":x:[bold].jpg"
+    cv2.imwrite(str(name), np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8))
+    done = command("match", name, name)
+    assert ":x:[bold].jpg" in done.stdout + done.stderr
+    done = command("match", name, tmp_path / ":cat:[red]gone.jpg")
+    assert ":cat:[red]gone.jpg does not exist" in done.stderr
+
+
+def test_no_command_has_a_console_with_emoji() -> None:
+    for file in Path(module.__file__).parent.glob("*.py"):
+        for line in file.read_text().splitlines():
+            assert "Console(" not in line or "emoji=False" in line, file.name
+
+
+def test_names_in_a_bar_are_shown_as_they_are() -> None:
+    output = Console(file=io.StringIO(), force_terminal=True, width=200, emoji=False)
+    with Stage(output) as stage:
+        stage(":x:[bold].jpg", 1, 2)
+    assert ":x:[bold].jpg" in output.file.getvalue()
+    with training_bar(output) as bar:
+        bar.add_task("[red]:cat:", total=2, info="[bold]")
+    assert "[red]:cat:" in output.file.getvalue()
+    assert not console()._emoji
+
+
+def test_a_log_file_gets_a_line_now_and_then() -> None:
+    output = Console(file=io.StringIO(), force_terminal=False, width=200)
+    with Stage(output, every=0.0) as stage:
+        stage("matching", 1, 4)
+        stage("matching", 2, 4)
+    first, second = output.file.getvalue().splitlines()
+    assert first == "matching: 1 of 4, 0 s elapsed"
+    assert re.fullmatch(r"matching: 2 of 4, 0 s elapsed, about 0 s left", second)
+    output = Console(file=io.StringIO(), force_terminal=False)
+    with Stage(output, every=60.0) as stage:
+        stage("matching", 1, 4)
+    assert output.file.getvalue() == ""
+
+
+def test_times_and_counts_in_words() -> None:
+    seconds = [0.4, 59, 185, 1500, 7500]
+    assert [in_words(s) for s in seconds] == ["0 s", "59 s", "3 min 5 s", "25 min", "2 h 5 min"]
+    assert [counted(n, "photo") for n in (0, 1, 2)] == ["0 photos", "1 photo", "2 photos"]
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x", "nowhere/x.png"])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
+    name: str, tmp_path: Path, command: Callable[..., object]
+) -> None:
+    done = command("match", tmp_path / "gone.jpg", tmp_path / "gone.jpg", "-o", tmp_path / name)
+    assert done.returncode == 1
+    assert "gone.jpg" not in done.stderr
+    assert re.search(r"name it \.png or \.jpg|there is no folder", done.stderr)
+
+
+def test_other_outputs_of_a_wrong_kind_are_refused_before_the_work(
+    tmp_path: Path, command: Callable[..., object]
+) -> None:
+    done = command("bench", "pairs", tmp_path, "-o", tmp_path / "x.csv")
+    assert "results are JSON, name it x.json" in done.stderr
+    done = command("bench", "table", tmp_path / "gone.json", "--figure", tmp_path / "x.pdf")
+    assert "a figure is one of .png, .svg" in done.stderr
+    done = command("extract", tmp_path, "-o", tmp_path / "x.txt")
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (None, 'pip install "hardnet[sfm]"'),
+        (
+            '{"url": "file:///a%20b/hardnet", "dir_info": {"editable": true}}',
+            'pip install -e "/a b/hardnet[sfm]"',
+        ),
+        ('{"url": "file:///src/hardnet", "dir_info": {}}', 'pip install "/src/hardnet[sfm]"'),
+        (
+            '{"url": "https://x.org/h.git", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
+            'pip install "hardnet[sfm] @ git+https://x.org/h.git"',
+        ),
+        (
+            '{"url": "file:///d/hardnet-1-py3-none-any.whl", "archive_info": {}}',
+            'pip install "hardnet[sfm] @ file:///d/hardnet-1-py3-none-any.whl"',
+        ),
+    ],
+)
+def test_the_command_that_installs_an_extra_suits_the_copy(
+    origin: str | None, expected: str
+) -> None:
+    assert install_from("sfm", origin) == expected
+
+
+def test_the_command_in_the_checkout_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    origin = f'{{"url": "{tmp_path.as_uri()}", "dir_info": {{"editable": true}}}}'
+    assert install_from("sfm", origin) == 'pip install -e ".[sfm]"'
