@@ -139,6 +139,14 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
     assert output.file.getvalue() == ""
 
 
+def test_ctrl_c_says_what_can_be_resumed() -> None:
+    for resumes in (True, False):
+        output = Console(file=io.StringIO(), force_terminal=False, width=200)
+        with pytest.raises(KeyboardInterrupt), Stage(output, resumes=resumes):
+            raise KeyboardInterrupt
+        assert ("the same command continues" in output.file.getvalue()) == resumes
+
+
 def test_times_and_counts_in_words() -> None:
     seconds = [0.4, 59, 185, 1500, 7500]
     assert [in_words(s) for s in seconds] == ["0 s", "59 s", "3 min 5 s", "25 min", "2 h 5 min"]

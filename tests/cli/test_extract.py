@@ -149,7 +149,7 @@ def test_ctrl_c_says_how_to_go_on(
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.strip() == "stopped: what is described is kept; the same command continues"
+    assert said.strip() == "stopped: what is done is kept; the same command continues"
     done = len(list(parts.rglob("*.npz")))
     assert 0 < done < 22
     found = json.loads(extract(folder, "-o", output, *QUICK, "--json").stdout)

@@ -74,7 +74,7 @@ class Contest:
         setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
         contestants = {spec.label: Remembered(load(spec.spec), Store(self.store)) for spec in specs}
         total = sum(len(scene.pairs) for scene in scenes) * len(setups) * len(specs)
-        with Stage() as stage:
+        with Stage(resumes=True) as stage:
             entries = benchmark.compare(scenes, contestants, setups, stage.counter(kind, total))
         settings = {
             "descriptors": labels(specs),

@@ -157,7 +157,7 @@ def stereo(
     specs = parse_specs(descriptors)
     contestants = {spec.label: load(spec.spec) for spec in specs}
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
-    with Stage() as stage:
+    with Stage(resumes=True) as stage:
         advance = stage.counter("stereo", total)
         rows = compare(opened, contestants, found_by, setup, store, advance)
     shown = [label_of(name) for name in found_by]

@@ -59,7 +59,7 @@ def brown(
     contestants = [(spec, load(spec.spec)) for spec in specs]
     predictions = Store(store)
     rows = []
-    with Stage() as stage:
+    with Stage(resumes=True) as stage:
         for folder in sets:
             patchset = read_brown(folder, progress=stage.part(f"reading {folder.name}"))
             data = data_digest(folder).sha256
@@ -95,7 +95,7 @@ def w1bs(
     specs = parse_specs(descriptors)
     data, predictions = data_digest(folder).sha256, Store(store)
     describers = {spec.label: predictions.open(load(spec.spec), data).get for spec in specs}
-    with Stage() as stage:
+    with Stage(resumes=True) as stage:
         body = benchmark.compare(describers, patchset, stage.part("matching"))
     finish(body, {"descriptors": labels(specs)}, [folder], output, json_)
 
@@ -156,7 +156,7 @@ def hpatches(
     specs = parse_specs(descriptors)
     # Before the lists are drawn, which takes a while: a misspelt name should not.
     sources = [open_source(spec.spec, patchset, predictions) for spec in specs]
-    with Stage() as stage:
+    with Stage(resumes=True) as stage:
         lists = prepare(
             split,
             test.test,

@@ -122,7 +122,10 @@ def retrieval(
     if not trained:
         raise HardnetError("no photo is left for the vocabulary: name more --vocabulary-images")
     specs = parse_specs(descriptors)
-    with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
+    with (
+        Stage(resumes=True) as stage,
+        tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work,
+    ):
         cut = crops(distracting, usual_size(collection.images.values()), settings.longer_side)
         unreadable, rows = run.compare(
             collection,

@@ -20,7 +20,7 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import Stage, console, say
+from hardnet.cli.output import Stage, console, counted, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _colmap(
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )
     _warn_of_many(images, settings)
-    with Stage() as stage:
+    with Stage(resumes=True) as stage:
         report = reconstruct(
             images, output, settings, mapping=mapping, workers=workers or None, progress=stage
         )
@@ -233,7 +233,7 @@ def _why_not(report: ReconstructionReport, min_images: int) -> str:
     """What a user can do about photos that do not fit together."""
     usable = report.photos - len(report.skipped)
     if usable < min_images:
-        return f"{usable} photos can be used, {min_images} are needed"
+        return f"{counted(usable, 'photo')} can be used, {min_images} are needed"
     if not report.verified_pairs:
         return "no two photos show the same things; try more --keypoints or a larger --max-size"
     return (

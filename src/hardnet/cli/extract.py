@@ -70,19 +70,15 @@ def _extract(
 
     start = time.perf_counter()
     settings = ExtractionSettings(detector, descriptor, keypoints, max_size or None, upright, half)
-    try:
-        with Stage() as stage:
-            report = extract_to(
-                output,
-                named_images(images),
-                settings,
-                workers=workers,
-                overwrite=overwrite,
-                progress=stage,
-            )
-    except KeyboardInterrupt:
-        say("stopped: what is described is kept; the same command continues", error=True)
-        raise typer.Exit(130) from None
+    with Stage(resumes=True) as stage:
+        report = extract_to(
+            output,
+            named_images(images),
+            settings,
+            workers=workers,
+            overwrite=overwrite,
+            progress=stage,
+        )
     for reason in report.skipped.values():
         say(f"skipped: {reason}", error=True)
     seconds = time.perf_counter() - start

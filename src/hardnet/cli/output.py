@@ -64,9 +64,13 @@ class Stage:
     Args:
         output: by default stderr.
         every: seconds between two lines.
+        resumes: after Ctrl-C, say that the same command continues.
     """
 
-    def __init__(self, output: Console | None = None, every: float = EVERY) -> None:
+    def __init__(
+        self, output: Console | None = None, every: float = EVERY, resumes: bool = False
+    ) -> None:
+        self._resumes = resumes
         self._console = output or console(stderr=True)
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -89,8 +93,11 @@ class Stage:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        if self._resumes and kind is not None and issubclass(kind, KeyboardInterrupt):
+            line = "stopped: what is done is kept; the same command continues"
+            self._console.print(line, soft_wrap=True, markup=False)
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
