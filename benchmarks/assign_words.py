@@ -28,7 +28,7 @@ from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
-from hardnet.retrieval import kmeans
+from hardnet.retrieval import training
 from hardnet.retrieval.assignment import LARGE, make_cells
 from hardnet.retrieval.vocabulary import Vocabulary
 
@@ -64,7 +64,7 @@ def main(
     learned = np.concatenate(described[::2])
     rows = np.concatenate(described[1::2])
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
-    first = kmeans.train(learned, min(sizes), descriptor="hardnet", iterations=4)
+    first = training.train(learned, min(sizes), descriptor="hardnet", iterations=4)
     measured = {}
     for size in sizes:
         vocabulary = first if size == min(sizes) else _larger(first, learned, size)

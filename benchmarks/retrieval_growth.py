@@ -35,7 +35,7 @@ from hardnet.images import list_images
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, best, query_terms
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.search import LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
 

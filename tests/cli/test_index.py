@@ -266,7 +266,7 @@ def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
     program = (
         "import sys\n"
         "from hardnet.cli.app import main\n"
-        "from hardnet.retrieval.building import build\n"
+        "from hardnet.retrieval import build\n"
         "build.build.__kwdefaults__['commit_images'] = 5\n"
         "main()"
     )

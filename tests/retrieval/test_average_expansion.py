@@ -10,8 +10,8 @@ import pytest
 from hardnet.frames import from_similarity
 from hardnet.retrieval.expansion import AVERAGED_IMAGES, average_expansion
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.shard import ImageFeatures
-from hardnet.retrieval.verification import Verified, features_in_region, in_query_region
+from hardnet.retrieval.search import ImageFeatures
+from hardnet.retrieval.verification import Verified, features_in_region
 
 Box = tuple[float, float, float, float]
 NO_PAIRS = np.zeros((0, 2), np.int64)
@@ -50,15 +50,20 @@ def lookup(*images: ImageFeatures):
     return lambda numbers: [known[int(number)] for number in numbers]
 
 
+def in_query_region(query: Query, found: Verified, image: ImageFeatures) -> np.ndarray:
+    """Which features are kept; those of the image have different words."""
+    return np.isin(image.words, features_in_region(query, found, image).words)
+
+
 def test_which_features_lie_in_the_region() -> None:
     places = [(10, 20), (8.9, 20), (9.1, 20), (209, 179), (208.9, 178.9), (100, 100)]
-    frames = image_of(0, range(6), places).frames
-    whole = in_query_region(query_of([1]), verified(0, TWICE), frames)
+    image = image_of(0, range(6), places)
+    whole = in_query_region(query_of([1]), verified(0, TWICE), image)
     # The query's border is half a pixel outside: x from 9 to 209, y from 19 to 179.
     assert whole.tolist() == [True, False, True, False, True, True]
     boxed = query_of([1], box=(40, 30, 10, 20))  # x from 90 to 110, y from 80 to 120
-    assert in_query_region(boxed, verified(0, TWICE), frames).tolist() == [False] * 5 + [True]
-    assert not in_query_region(boxed, verified(0, None), frames).any()
+    assert in_query_region(boxed, verified(0, TWICE), image).tolist() == [False] * 5 + [True]
+    assert not in_query_region(boxed, verified(0, None), image).any()
 
 
 def test_features_in_the_region() -> None:
@@ -72,8 +77,8 @@ def test_features_in_the_region() -> None:
 
 def test_a_turned_region() -> None:
     quarter = np.array([[0.0, -1, 100], [1, 0, 0]])  # (x, y) -> (100 - y, x)
-    frames = image_of(0, [1, 2], [(90, 70), (90, 101)]).frames
-    assert in_query_region(query_of([1]), verified(0, quarter), frames).tolist() == [True, False]
+    image = image_of(0, [1, 2], [(90, 70), (90, 101)])
+    assert in_query_region(query_of([1]), verified(0, quarter), image).tolist() == [True, False]
 
 
 def test_the_region_is_that_of_the_view() -> None:
@@ -81,9 +86,9 @@ def test_the_region_is_that_of_the_view() -> None:
     query = Query(
         query.words, query.signatures, query.frames, query.view, ((100, 80), (10, 10)), (None, None)
     )
-    frames = image_of(0, [1], [(50, 50)]).frames
-    assert in_query_region(query, verified(0, np.eye(2, 3), view=0), frames).all()
-    assert not in_query_region(query, verified(0, np.eye(2, 3), view=1), frames).any()
+    image = image_of(0, [1], [(50, 50)])
+    assert in_query_region(query, verified(0, np.eye(2, 3), view=0), image).all()
+    assert not in_query_region(query, verified(0, np.eye(2, 3), view=1), image).any()
 
 
 def test_by_hand() -> None:

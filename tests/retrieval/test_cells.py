@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hardnet.retrieval import assignment as cells
-from hardnet.retrieval import kmeans, vocabulary
+from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, make_cells, recall
 
 
@@ -74,12 +74,12 @@ def test_near_cells_without_words():
 
 
 def test_large_vocabularies_are_trained_and_stored_with_cells(monkeypatch, tmp_path):
-    monkeypatch.setattr(kmeans, "LARGE", 500)
+    monkeypatch.setattr(training, "LARGE", 500)
     rows = _words(rows=4000, dim=128)[1]
     path = tmp_path / "words.checkpoint"
-    made = kmeans.train(rows, 600, descriptor="x", iterations=3)
-    kmeans.train(rows, 600, descriptor="x", iterations=1, checkpoint=path)
-    resumed = kmeans.train(rows, 600, descriptor="x", iterations=3, checkpoint=path)
+    made = training.train(rows, 600, descriptor="x", iterations=3)
+    training.train(rows, 600, descriptor="x", iterations=1, checkpoint=path)
+    resumed = training.train(rows, 600, descriptor="x", iterations=3, checkpoint=path)
     assert resumed.fingerprint == made.fingerprint
     assert made.provenance["assignment_recall"] > 0.95
     assert made.cells is not None
@@ -92,6 +92,6 @@ def test_large_vocabularies_are_trained_and_stored_with_cells(monkeypatch, tmp_p
     far = np.linalg.norm(prepared[:, None] - made.words, axis=2)
     assert np.array_equal(again.assign(prepared, 3), made.assign(prepared, 3))
     assert (again.assign(prepared)[:, 0] == far.argmin(axis=1)).mean() > 0.9
-    small = kmeans.train(rows, 400, descriptor="x", iterations=1)
+    small = training.train(rows, 400, descriptor="x", iterations=1)
     assert small.cells is None
     assert "assignment_recall" not in small.provenance

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hardnet.images import read_image, write_image
-from hardnet.retrieval.results import GAP, LABEL, TILE, Hit, QueryImage, Results, contact_sheet
+from hardnet.retrieval.draw import GAP, LABEL, TILE, contact_sheet
+from hardnet.retrieval.query import Hit, QueryImage, Results
 
 ORANGE, BLUE = (235, 120, 20), (30, 110, 215)
 STEP_X, STEP_Y = TILE[0] + GAP, TILE[1] + LABEL + GAP

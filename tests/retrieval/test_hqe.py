@@ -10,7 +10,7 @@ import pytest
 
 from hardnet.retrieval.expansion import hqe_expansion, join_signatures, reliable_words
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.shard import ImageFeatures
+from hardnet.retrieval.search import ImageFeatures
 
 HIGH = 1 << 127
 

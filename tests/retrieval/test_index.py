@@ -229,9 +229,8 @@ def test_add_remove_replace(own: Path, photos: Path, tmp_path: Path) -> None:
 
 
 def test_adding_to_an_index_is_building_it_at_once(own: Path, made: Path, tmp_path: Path) -> None:
-    from hardnet.retrieval.building.build import build
-    from hardnet.retrieval.building.index_settings import IndexSettings
-    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.build import build
+    from hardnet.retrieval.photos import IndexSettings, named_photos
 
     vocabulary = Index(made / "index").snapshot.vocabulary
     photos = named_photos([own / "photos"], own / "other")
@@ -285,7 +284,7 @@ def test_settings_do_not_mix(own: Path, tmp_path: Path) -> None:
 
 def test_other_weights_behind_the_same_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "hardnet.retrieval.index.identity",
+        "hardnet.retrieval.index.weights_of",
         lambda *_: {"weights": "others", "detector_weights": []},
     )
     with pytest.raises(HardnetError, match="made with other weights"):

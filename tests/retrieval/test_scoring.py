@@ -13,11 +13,10 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.retrieval.query import BowTerms, HeTerms, Query, bow_terms
 from hardnet.retrieval.scoring import (
-    REMOVED,
     Scoring,
+    prepare_terms,
     query_terms,
     score_images,
-    score_segment,
 )
 from hardnet.retrieval.scoring import prepare_terms as prepare
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
@@ -44,7 +43,9 @@ class Made:
         terms = query_terms(query, scoring) if isinstance(query, Query) else query
         norms = self.statistics.bow_norms if scoring.method == "bow" else self.statistics.he_norms
         idf = self.statistics.idf
-        return score_segment(terms, self.segment, idf, norms[0], self.alive, scoring)
+        lookup = prepare_terms(terms, idf, scoring)
+        images = self.segment.images
+        return score_images(lookup, self.segment, 0, images, norms[0], self.alive)
 
 
 def split(signatures: list[int]) -> np.ndarray:
@@ -83,7 +84,7 @@ def make_query(features: list[Image]) -> Query:
 
 
 def bits(count: int) -> int:
-    """A signature with so many bits set, in both halves."""
+    """A signature with this many bits set, in both halves."""
     return sum(1 << (i * 37 % 128) for i in range(count))
 
 
@@ -248,7 +249,7 @@ def test_scores_are_those_of_the_loops(tmp_path: Path, scoring: Scoring) -> None
         assert np.count_nonzero(found > 0) > 10
         np.testing.assert_allclose(found, expected, rtol=2e-6)
         if alive is not None:
-            assert (found[~alive] == REMOVED).all()
+            assert (found[~alive] == -np.inf).all()
 
 
 @pytest.mark.parametrize("scoring", [BOW, HE], ids=str)

@@ -10,10 +10,16 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
 from hardnet.retrieval.query import BowTerms, HeTerms, Query
-from hardnet.retrieval.results import region_of
 from hardnet.retrieval.scoring import Scoring
-from hardnet.retrieval.search import DEFAULT_MODE, MODES, Mode, ranking, search
-from hardnet.retrieval.shard import ImageFeatures
+from hardnet.retrieval.search import (
+    DEFAULT_MODE,
+    MODES,
+    ImageFeatures,
+    Mode,
+    ranking,
+    region_of,
+    search,
+)
 from hardnet.retrieval.verification import Verification, Verified
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 20]])

@@ -9,8 +9,8 @@ import pytest
 
 from hardnet.frames import from_similarity
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, query_terms, score_segment
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.scoring import Scoring, prepare_terms, query_terms, score_images
+from hardnet.retrieval.search import LocalShard
 from hardnet.retrieval.store.compact_frames import pack
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
@@ -99,7 +99,9 @@ def test_the_ranking_is_that_of_the_sorted_scores(
 ) -> None:
     terms, statistics = query_terms(query, scoring), one.statistics
     norms = statistics.bow_norms if scoring.method == "bow" else statistics.he_norms
-    scores = score_segment(terms, one.segments[0], statistics.idf, norms[0], None, scoring)
+    scores = score_images(
+        prepare_terms(terms, statistics.idf, scoring), one.segments[0], 0, IMAGES, norms[0], None
+    )
     expected = sorted(range(IMAGES), key=lambda image: (-scores[image], image))
     images, found = LocalShard(one).score(terms, scoring, None)
     assert images.tolist() == expected
@@ -116,7 +118,7 @@ def test_segments_pieces_and_threads_change_no_bit(
     terms = query_terms(query, scoring)
     whole = LocalShard(one).score(terms, scoring, None)
     assert same(LocalShard(many).score(terms, scoring, None), whole)
-    monkeypatch.setattr("hardnet.retrieval.shard.POSTINGS_PER_PIECE", 100)
+    monkeypatch.setattr("hardnet.retrieval.search.POSTINGS_PER_PIECE", 100)
     threads = cv2.getNumThreads()
     try:
         for count in (1, 2, 5):

@@ -12,8 +12,7 @@ import pytest
 from hardnet.bench.retrieval.engines import parse_mode
 from hardnet.frames import from_similarity
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.search import MODES, search
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.search import MODES, LocalShard, search
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log, sqrt
 from pathlib import Path
 
@@ -14,7 +15,16 @@ from hardnet.frames import Frames, from_similarity, transform
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.compact_frames import pack, unpack
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.verification import Verification, Verified, rerank, verify_images
+from hardnet.retrieval.verification import Verification, Verified, rerank, verify_parts
+
+
+def verify_images(
+    query: Query, segment: Segment, images: Sequence[int], how: Verification
+) -> list[Verified]:
+    numbers = np.asarray(images, np.int64).reshape(-1)
+    found = verify_parts(query, [(segment, 0, numbers)], how)
+    return [found[image] for image in numbers.tolist()]
+
 
 SIZE = (1024, 768)
 WORDS = 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -11,12 +12,20 @@ import pytest
 import hardnet
 from hardnet.features import Features
 from hardnet.images import read_image, to_grey
-from hardnet.retrieval.query import make_query
-from hardnet.retrieval.results import region_of
+from hardnet.retrieval.query import Query, make_query, region_of
 from hardnet.retrieval.store.compact_frames import pack, unpack
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.verification import Verification, verify_images
+from hardnet.retrieval.verification import Verification, Verified, verify_parts
 from hardnet.retrieval.vocabulary import Vocabulary, prepare
+
+
+def verify_images(
+    query: Query, segment: Segment, images: Sequence[int], how: Verification
+) -> list[Verified]:
+    numbers = np.asarray(images, np.int64).reshape(-1)
+    found = verify_parts(query, [(segment, 0, numbers)], how)
+    return [found[image] for image in numbers.tolist()]
+
 
 WORDS = 128
 AFFINE = np.array([[0.75, 0.3, -20.0], [-0.25, 0.8, 120.0]])

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.building.describing import Describing
-    from hardnet.retrieval.building.index_settings import IndexSettings
-    from hardnet.retrieval.cluster.sharded import ShardedIndex
+    from hardnet.retrieval.cluster.shards import ShardedIndex
     from hardnet.retrieval.index import Index
+    from hardnet.retrieval.photos import Describing, IndexSettings
 
 
 Cluster = Annotated[
@@ -52,7 +51,7 @@ def opened(
 
         yield Index(folder, descriptor=descriptor)
         return
-    from hardnet.retrieval.cluster.sharded import ShardedIndex
+    from hardnet.retrieval.cluster.shards import ShardedIndex
 
     with (
         redirect_stdout(sys.stderr),

@@ -28,7 +28,7 @@ from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.building.build import BuildReport
+    from hardnet.retrieval.build import BuildReport
 
 
 _REMOVE = """Remove photos, or all photos of a folder, from an index. The files stay.
@@ -141,7 +141,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 
 
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
-    from hardnet.retrieval.store.checks import verify
+    from hardnet.retrieval.store.snapshot import verify
 
     with Stage() as stage:
         report = verify(folder, stage)
@@ -163,9 +163,9 @@ def _megabytes(size: int) -> str:
 
 _BUILD = """Make an index of photos, to search it with `hardnet search`.
 
-It can be stopped at any moment; the same command goes on. Photos that are in the index and have not
-changed are not done again, photos that changed are replaced; photos that cannot be read are skipped
-and listed. Visual words are trained on the photos themselves unless --vocabulary has some.
+It can be stopped at any moment; the same command continues. Photos that are in the index and have
+not changed are not done again, photos that changed are replaced; photos that cannot be read are
+skipped and listed. Visual words are trained on the photos themselves unless --vocabulary has some.
 The descriptor hardnet-int8 is quicker.
 
 With --cluster, worker processes of Ray describe the photos, which must be under the same path on
@@ -183,7 +183,7 @@ Example:  hardnet index add photos.index new/ one.jpg
 """
 _VOCABULARY = """Train visual words on photos, for indexes of other photos.
 
-It can be stopped at any moment; the same command goes on.
+It can be stopped at any moment; the same command continues.
 
 Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
 """
@@ -206,7 +206,7 @@ def _build(
         Path | None, typer.Option(help="Visual words of `hardnet index vocabulary`.")
     ] = None,
     words: Annotated[
-        int | None, typer.Option(min=1, help="Train so many; chosen by the number of features.")
+        int | None, typer.Option(min=1, help="How many to train; chosen by the number of features.")
     ] = None,
     detector: DetectorName = "dog",
     descriptor: DescriptorName = "hardnet",
@@ -218,9 +218,8 @@ def _build(
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
-    from hardnet.retrieval.building.build import build
-    from hardnet.retrieval.building.index_settings import IndexSettings
-    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.build import build
+    from hardnet.retrieval.photos import IndexSettings, named_photos
     from hardnet.retrieval.vocabulary import load
 
     start = time.perf_counter()
@@ -248,9 +247,8 @@ def _add(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    from hardnet.retrieval.building.build import build
-    from hardnet.retrieval.building.index_settings import stored_settings
-    from hardnet.retrieval.building.photo_names import named_photos
+    from hardnet.retrieval.build import build
+    from hardnet.retrieval.photos import named_photos, stored_settings
     from hardnet.retrieval.store.snapshot import open_snapshot
 
     start = time.perf_counter()
@@ -280,8 +278,8 @@ def _vocabulary(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    from hardnet.retrieval.building.index_settings import IndexSettings
-    from hardnet.retrieval.building.own_vocabulary import write_vocabulary
+    from hardnet.retrieval.build import write_vocabulary
+    from hardnet.retrieval.photos import IndexSettings
 
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)

@@ -16,7 +16,7 @@ from hardnet.cli.output import say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.results import Box, Hit, Results
+    from hardnet.retrieval.query import Box, Hit, Results
 
 _HELP = """Find the photos of an index that show the same object or place as the query.
 
@@ -52,7 +52,7 @@ def _search(
             help="Look for this part of the query, in pixels; one for each QUERY, in order.",
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="At most so many hits.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="At most this many hits.")] = 10,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +139,7 @@ def _show(results: Results) -> None:
 
 
 def _path(hit: Hit) -> str:
-    from hardnet.retrieval.building.photo_names import shown
+    from hardnet.retrieval.photos import shown
 
     return escape(shown(hit.path))
 

@@ -50,7 +50,7 @@ def verify(
         limit: an inlier's squared transfer error there and back is below this.
         area_ratio: see :class:`~hardnet.retrieval.verification.Verification`.
         min_inliers: fewer are none.
-        max_hypotheses: so many pairs of each view are hypotheses.
+        max_hypotheses: how many pairs of each view are hypotheses.
 
     Returns:
         (n,) inliers, (n,) views, (n, 6) models, and (m,) bool, which pairs are inliers.

@@ -250,7 +250,7 @@ def scan_cells(
         cell_starts: (C + 1,) where the words of each cell begin.
         row_starts: (C + 1,) of ``group_rows``.
         row_numbers: of ``group_rows``.
-        out: (N, M) the nearest, nearest first; -1 where there are not so many.
+        out: (N, M) the nearest, nearest first; -1 where there are fewer.
     """
     last = out.shape[1] - 1
     nearest = np.full(out.shape, np.inf, np.float32)

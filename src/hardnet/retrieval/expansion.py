@@ -23,7 +23,7 @@ from hardnet.retrieval.verification import features_in_region
 if TYPE_CHECKING:
     from hardnet.retrieval.kernels import Signatures
     from hardnet.retrieval.query import Query
-    from hardnet.retrieval.shard import ImageFeatures
+    from hardnet.retrieval.search import ImageFeatures
     from hardnet.retrieval.verification import Verified
 
 
@@ -46,7 +46,7 @@ def hqe_expansion(
             h <= 32, or those that are verified by geometry.
         alpha: new words, as a share of the different words of the query.
         seed: of bits that are undecided.
-        ma: so many words of each query feature are used; None for all it has.
+        ma: how many words of each query feature are used; None for all it has.
 
     Returns:
         One term per word, ascending, each a feature of its own; the query's own terms if no image
@@ -183,7 +183,7 @@ def average_expansion(
         query: its nearest words are used.
         verified: best first; images that are not verified are passed over.
         features_of: the features of images, in the order of their numbers.
-        images: at most so many of the best are used.
+        images: at most this many of the best are used.
 
     Returns:
         The average; the query's own words if no image is verified.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,30 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet import features
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import Features, extract
 from hardnet.images import Source
+from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
-from hardnet.retrieval.building import build as building
-from hardnet.retrieval.building.build import BuildReport, Progress
-from hardnet.retrieval.building.build_folder import check_begun
-from hardnet.retrieval.building.index_settings import (
+from hardnet.retrieval.build import BuildReport, Progress, check_begun
+from hardnet.retrieval.photos import (
     KEYPOINTS,
     MAX_SIZE,
     IndexSettings,
     compare,
-    identity,
+    gone_photos,
+    named_photos,
+    names_of,
+    path_of,
     stored_settings,
+    weights_of,
 )
-from hardnet.retrieval.building.photo_names import gone_photos, named_photos, names_of, path_of
-from hardnet.retrieval.query import Query, make_query
-from hardnet.retrieval.results import Box, Results
-from hardnet.retrieval.search import DEFAULT_MODE, Mode, mode_named
-from hardnet.retrieval.shard import LocalShard, Shard
-from hardnet.retrieval.store import checks
-from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.query import Box, Query, Results, make_query
+from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
+from hardnet.retrieval.store.snapshot import Report, Snapshot, open_snapshot, verify
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import as_path
@@ -80,7 +78,9 @@ class Index:
         self._descriptor = descriptor
         check_begun(self.folder)
         self._shard = LocalShard(open_snapshot(self.folder))
-        self._describer = QueryDescriber(self.snapshot.settings, self.folder, descriptor)
+        self._lock = Lock()
+        self._loaded: tuple[Detector, Descriptor] | None = None
+        self._warm: Vocabulary | None = None
 
     @classmethod
     def build(
@@ -98,7 +98,7 @@ class Index:
         workers: int | None = None,
         progress: Progress = _no_progress,
     ) -> Index:
-        """Make an index of photos, or go on with one that was begun with the same settings.
+        """Make an index of photos, or continue one that was begun with the same settings.
 
         Args:
             folder: of the index.
@@ -134,10 +134,14 @@ class Index:
         """What this object shows of the folder."""
         return self._shard.snapshot
 
-    @property
+    @cached_property
     def settings(self) -> IndexSettings:
-        """How its photos, and every query, are described."""
-        return self._describer.settings
+        """How its photos, and every query, are described.
+
+        Raises:
+            HardnetError: only a person may name this descriptor, and none has.
+        """
+        return stored_settings(self.snapshot.settings, self.folder, self._descriptor)
 
     def __len__(self) -> int:
         return self.snapshot.images
@@ -156,7 +160,7 @@ class Index:
         Args:
             image: path, array or features of the query; a list of them is several views of one
                 object.
-            k: at most so many hits.
+            k: at most this many hits.
             box: x, y, width, height of the region to look for, in pixels; one per view.
             mode: which stages run; see ``hardnet.retrieval.search.MODES``.
             shards: who answers; by default the files of this folder.
@@ -168,11 +172,12 @@ class Index:
             raise HardnetError(f"k is {k}: ask for at least 1 hit")
         mode = mode_named(mode)  # a wrong one is refused before the query is described
         shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
-        images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
-        seconds = {"load": self._describer.ready(shard.snapshot.vocabulary)}
-        views = [self._described(one, seconds) for one in images]
+        vocabulary = shard.snapshot.vocabulary
+        seconds = {"load": self._warm_up(vocabulary)}
+        views, extraction = self.described(image)
+        seconds |= {s: seconds.get(s, 0.0) + time for s, time in extraction.items()}
         start = perf_counter()
-        query = self.query(views, box, shard.snapshot.vocabulary)
+        query = self.query(views, box, vocabulary)
         seconds["words"] = perf_counter() - start
         results = searching.search(query, shards or shard, mode, k)
         hits = [replace(hit, path=path_of(hit.path, self.folder)) for hit in results.hits]
@@ -191,12 +196,69 @@ class Index:
         """Features of one or several views as a query to this index."""
         query = make_query(views, vocabulary or self.snapshot.vocabulary, box=box)
         for region, view in zip(query.boxes, views, strict=True):
-            check_box(region, view)
+            if region is None:
+                continue
+            x, y, width, height = region
+            across, down = view.image_size
+            if x >= across or y >= down or x + width <= 0 or y + height <= 0:
+                raise HardnetError(
+                    f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
+                    f"{across}x{down} pixels"
+                )
         return query
 
+    def described(
+        self, image: QueryPhoto | Sequence[QueryPhoto]
+    ) -> tuple[list[Features], dict[str, float]]:
+        """Features of the views of a query, and the seconds that each stage took."""
+        seconds: dict[str, float] = {}
+        views = []
+        images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
+        for one in images:
+            if not isinstance(one, Features):
+                one = self.extract(one)
+                for stage, time in one.seconds.items():
+                    seconds[stage] = seconds.get(stage, 0.0) + time
+            views.append(one)
+        return views, seconds
+
     def extract(self, image: Source) -> Features:
-        """Features of an image, as those of the index were made."""
-        return self._describer.extract(image)
+        """Features of an image, as those of the index were made.
+
+        Raises:
+            HardnetError: the image cannot be read, or the descriptor has other weights than when
+                the index was made.
+        """
+        start = perf_counter()
+        detect, describe = self._load()
+        seconds = {"load": perf_counter() - start}
+        keypoints, max_size, upright = (
+            self.settings.keypoints,
+            self.settings.max_size,
+            self.settings.upright,
+        )
+        found = extract(image, detect, describe, keypoints, max_size, upright=upright)
+        return replace(found, seconds=found.seconds | seconds)
+
+    def _load(self) -> tuple[Detector, Descriptor]:
+        """What describes queries; at the first one, for any number of threads."""
+        with self._lock:
+            if self._loaded is None:
+                detect, describe = self.settings.load()
+                now = self.settings.to_json() | weights_of(self.settings, describe)
+                compare(self.snapshot.settings, now, self.folder)
+                self._loaded = detect, describe
+            return self._loaded
+
+    def _warm_up(self, vocabulary: Vocabulary) -> float:
+        """Make ready what the first query needs, and no later one; returns the seconds."""
+        start = perf_counter()
+        with self._lock:
+            if self._warm is not vocabulary:
+                row = np.ones((1, vocabulary.words.shape[1]), np.float32)
+                vocabulary.signatures(row, vocabulary.assign(row))
+                self._warm = vocabulary
+        return perf_counter() - start
 
     def add(
         self,
@@ -250,132 +312,39 @@ class Index:
         return sorted(path_of(name, self.folder) for name in self.snapshot.names())
 
     def info(self) -> dict[str, Any]:
-        """Numbers and settings, as JSON values."""
-        return index_info(self.snapshot)
+        """Numbers and settings, as JSON values.
 
-    def verify(self) -> checks.Report:
+        ``bytes`` are those of the segments and the statistics; the vocabulary is counted by itself,
+        as it does not grow with the photos.
+        """
+        snapshot = self.snapshot
+        vocabulary, manifest = snapshot.vocabulary, snapshot.manifest
+        size = manifest.state.bytes + sum(part.facts.file.bytes for part in manifest.segments)
+        return {
+            "folder": str(snapshot.folder),
+            "images": snapshot.images,
+            "features": snapshot.features,
+            "removed": manifest.removed,
+            "segments": len(snapshot.segments),
+            "generation": snapshot.generation,
+            "bytes": size,
+            "bytes_per_feature": round(size / snapshot.features, 2) if snapshot.features else None,
+            "words": len(vocabulary),
+            "vocabulary": {
+                "fingerprint": vocabulary.fingerprint,
+                "descriptor": vocabulary.descriptor,
+                "bytes": manifest.vocabulary.file.bytes,
+                "provenance": vocabulary.provenance,
+            },
+            "settings": dict(snapshot.settings),
+        }
+
+    def verify(self) -> Report:
         """Read every file and compare its checksum."""
-        return checks.verify(self.folder)
-
-    def _described(self, image: QueryPhoto, seconds: dict[str, float]) -> Features:
-        """Features of a query image; the time it took is added to ``seconds``."""
-        if isinstance(image, Features):
-            return image
-        found = self.extract(image)
-        for stage, time in found.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + time
-        return found
+        return verify(self.folder)
 
 
 def _paths(images: Photos) -> list[Path]:
     if isinstance(images, str | os.PathLike):
         return [as_path(images)]
     return [as_path(image) for image in images]
-
-
-class QueryDescriber:
-    """Describes query images; loads what it needs at the first one, for any number of threads.
-
-    Args:
-        kept: settings of the index, with what identifies its weights.
-        folder: of the index.
-        descriptor: named by a person, in place of the one that the index names.
-    """
-
-    def __init__(
-        self, kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
-    ) -> None:
-        self._kept, self._folder, self._descriptor = kept, folder, descriptor
-        self._loaded: tuple[Detector, Descriptor] | None = None
-        self._warm: Vocabulary | None = None
-        self._lock = Lock()
-
-    @cached_property
-    def settings(self) -> IndexSettings:
-        """How the photos of the index were described.
-
-        Raises:
-            HardnetError: only a person may name this descriptor, and none has.
-        """
-        return stored_settings(self._kept, self._folder, self._descriptor)
-
-    def extract(self, image: Source) -> Features:
-        """Features of an image.
-
-        Raises:
-            HardnetError: the image cannot be read, or the descriptor has other weights than when
-                the index was made.
-        """
-        start = perf_counter()
-        detect, describe = self._load()
-        seconds = {"load": perf_counter() - start}
-        settings = self.settings
-        found = features.extract(
-            image,
-            detect,
-            describe,
-            settings.keypoints,
-            settings.max_size,
-            upright=settings.upright,
-        )
-        return replace(found, seconds=found.seconds | seconds)
-
-    def ready(self, vocabulary: Vocabulary) -> float:
-        """Make ready what the first query needs, and no later one; returns the seconds."""
-        start = perf_counter()
-        with self._lock:
-            if self._warm is not vocabulary:
-                row = np.ones((1, vocabulary.words.shape[1]), np.float32)
-                vocabulary.signatures(row, vocabulary.assign(row))
-                self._warm = vocabulary
-        return perf_counter() - start
-
-    def _load(self) -> tuple[Detector, Descriptor]:
-        with self._lock:
-            if self._loaded is None:
-                detect, describe = self.settings.load()
-                now = self.settings.to_json() | identity(self.settings, describe)
-                compare(self._kept, now, self._folder)
-                self._loaded = detect, describe
-            return self._loaded
-
-
-def check_box(box: Box | None, view: Features) -> None:
-    """Raise if a box has no part of the image in it."""
-    if box is None:
-        return
-    x, y, width, height = box
-    across, down = view.image_size
-    if x >= across or y >= down or x + width <= 0 or y + height <= 0:
-        raise HardnetError(
-            f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
-            f"{across}x{down} pixels"
-        )
-
-
-def index_info(snapshot: Snapshot) -> dict[str, Any]:
-    """Numbers and settings of an index, as JSON values.
-
-    ``bytes`` are those of the segments and the statistics; the vocabulary is counted by itself,
-    as it does not grow with the photos.
-    """
-    vocabulary, manifest = snapshot.vocabulary, snapshot.manifest
-    size = manifest.state.bytes + sum(part.facts.file.bytes for part in manifest.segments)
-    return {
-        "folder": str(snapshot.folder),
-        "images": snapshot.images,
-        "features": snapshot.features,
-        "removed": manifest.removed,
-        "segments": len(snapshot.segments),
-        "generation": snapshot.generation,
-        "bytes": size,
-        "bytes_per_feature": round(size / snapshot.features, 2) if snapshot.features else None,
-        "words": len(vocabulary),
-        "vocabulary": {
-            "fingerprint": vocabulary.fingerprint,
-            "descriptor": vocabulary.descriptor,
-            "bytes": manifest.vocabulary.file.bytes,
-            "provenance": vocabulary.provenance,
-        },
-        "settings": dict(snapshot.settings),
-    }

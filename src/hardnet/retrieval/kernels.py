@@ -37,16 +37,6 @@ def compiled_sums(function: Function) -> Function:
     return cast(Function, kernel)
 
 
-def readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """A plain contiguous view that nobody can write to.
-
-    Kernels are compiled once per kind of array, and a column may be mapped, made or sliced.
-    """
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
 BITS = 128
 """Bits of a signature, as in the HQE paper; two uint64."""
 

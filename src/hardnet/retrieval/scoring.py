@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.kernels import BITS, LINE, compiled, popcount, prefetch, readonly
+from hardnet.retrieval.kernels import BITS, LINE, compiled, popcount, prefetch
 from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
-from hardnet.retrieval.store.statistics_kernels import read_word
+from hardnet.retrieval.store.segment import lower_bound
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
     from hardnet.retrieval.store.statistics import Alive
 
 
-REMOVED = np.float32(-np.inf)
-"""The score of images that are no longer in the index."""
+_ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are alive
 
 
 @dataclass(frozen=True)
@@ -134,31 +133,6 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
     return Lookup(words, rarity**2, 1.0, scoring.normalise, matching)
 
 
-def score_segment(
-    terms: Terms,
-    segment: Segment,
-    idf: NDArray[np.float32],
-    norms: NDArray[np.float32],
-    alive: Alive,
-    scoring: Scoring,
-) -> NDArray[np.float32]:
-    """The score of every image of a segment.
-
-    Args:
-        terms: of the query.
-        segment: the postings.
-        idf: (K,) of the whole index.
-        norms: (I,) lengths of the images' vectors, for this method.
-        alive: (I,) which images are in the index; None for all.
-        scoring: how.
-
-    Returns:
-        (I,) float32, 0 where nothing matches; :data:`REMOVED` for images that are not alive.
-    """
-    lookup = prepare_terms(terms, idf, scoring)
-    return score_images(lookup, segment, 0, segment.images, norms, alive)
-
-
 def score_images(
     lookup: Lookup,
     segment: Segment,
@@ -167,10 +141,21 @@ def score_images(
     norms: NDArray[np.float32],
     alive: Alive,
 ) -> NDArray[np.float32]:
-    """(last - first,) scores of the images ``first`` to ``last`` of a segment."""
+    """The scores of the images ``first`` to ``last`` of a segment.
+
+    Args:
+        lookup: of the query.
+        segment: the postings.
+        first: number of the first image.
+        last: number after that of the last one.
+        norms: (I,) lengths of the images' vectors, for this method.
+        alive: (I,) which images are in the index; None for all.
+
+    Returns:
+        (last - first,) float32, 0 where nothing matches; -inf for images that are not alive.
+    """
     words, weights, matching = lookup.words, lookup.weights, lookup.matching
-    offsets, image_ids = readonly(segment.offsets), readonly(segment.image_ids)
-    images = np.int64(segment.images)
+    offsets, image_ids, images = segment.offsets, segment.image_ids, np.int64(segment.images)
     sums = np.zeros(last - first)
     if matching is None:
         add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
@@ -185,16 +170,16 @@ def score_images(
             matching.burstiness,
             offsets,
             image_ids,
-            readonly(segment.signatures),
+            segment.signatures,
             np.int64(first),
             images,
             sums,
         )
     scores = np.empty(last - first, np.float32)
-    living = np.zeros(0, np.bool_) if alive is None else alive[first:last]
-    finish(
-        sums, lookup.scale, lookup.normalise, readonly(norms[first:last]), readonly(living), scores
-    )
+    # Kernels are compiled once per kind of array; those of a snapshot are read-only.
+    living, lengths = _ALL if alive is None else alive[first:last], norms[first:last]
+    lengths.flags.writeable = living.flags.writeable = False
+    finish(sums, lookup.scale, lookup.normalise, lengths, living, scores)
     return scores
 
 
@@ -202,23 +187,9 @@ def score_images(
 # that threads can share a segment; an image's sum is made in the order of the terms all the same.
 
 AHEAD = 8
-"""The list of so many terms later is asked for: half the time of a large index is waiting."""
+"""The list of the term this much later is asked for: half the time of a large index is waiting."""
 AHEAD_LINES = 8
-"""So many lines of it; the processor goes on by itself with a list that is longer."""
-
-
-@compiled
-def lower_bound(
-    image_ids: NDArray[np.uint16], begin: np.int64, end: np.int64, image: np.int64
-) -> np.int64:
-    """The first of the postings ``begin`` to ``end`` of one word whose image is not below."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if image_ids[middle] < image:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+"""Lines of it; the processor continues by itself with a list that is longer."""
 
 
 @compiled
@@ -360,49 +331,6 @@ def finish(
             scores[image] = sums[image] * scale / np.float64(norms[image])
         else:
             scores[image] = 0.0
-
-
-@compiled
-def count_close(
-    words: NDArray[np.int32],
-    signatures: NDArray[np.uint64],
-    h: int,
-    images: NDArray[np.int64],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    posting_signatures: NDArray[np.uint64],
-    forward_offsets: NDArray[np.uint32],
-    forward_words: NDArray[np.uint8],
-    counts: NDArray[np.int64],
-) -> None:
-    """Fill ``counts`` (n,): pairs of a term and a feature of image i within Hamming distance h.
-
-    ``words`` (T,) are ascending, as are the words of an image: the two lists are walked together.
-    """
-    for row in range(len(images)):
-        image, term, close = images[row], 0, 0
-        place, stop = np.int64(forward_offsets[image]), np.int64(forward_offsets[image + 1])
-        while place < stop and term < len(words):
-            word = read_word(forward_words, place)
-            if word > words[term]:
-                term += 1
-                continue
-            if word < words[term]:
-                place += 1
-                continue
-            end = np.int64(offsets[word + 1])
-            begin = lower_bound(image_ids, np.int64(offsets[word]), end, image)
-            posting = begin
-            while posting < end and image_ids[posting] == image:
-                posting += 1
-            place += posting - begin
-            while term < len(words) and words[term] == word:
-                for other in range(begin, posting):
-                    distance = popcount(signatures[term, 0] ^ posting_signatures[other, 0])
-                    distance += popcount(signatures[term, 1] ^ posting_signatures[other, 1])
-                    close += distance <= h
-                term += 1
-        counts[row] = close
 
 
 def order(

@@ -1,28 +1,233 @@
 """The stages of a search, in order: score, verify, expand, score again, verify again, rank.
 
-The stages know nothing of files or machines: they ask a
-:class:`~hardnet.retrieval.shard.Shard`, which may be all of an index in this process or
-many parts on many machines.
+The stages know nothing of files or machines: they ask a :class:`Shard`, which may be all of an
+index in this process or many parts on many machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.frames import Frames
 from hardnet.retrieval.expansion import average_expansion, hqe_expansion
-from hardnet.retrieval.query import Query, Terms
-from hardnet.retrieval.results import Hit, QueryImage, Results, region_of
-from hardnet.retrieval.scoring import Scoring, query_terms
-from hardnet.retrieval.shard import Shard
-from hardnet.retrieval.verification import Verification, Verified, features_in_region, rerank
+from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
+from hardnet.retrieval.scoring import (
+    Lookup,
+    Scoring,
+    best,
+    order,
+    prepare_terms,
+    query_terms,
+    score_images,
+)
+from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.verification import (
+    Verification,
+    Verified,
+    features_in_region,
+    find_correspondences,
+    rerank,
+    verify_parts,
+    word_table,
+)
+from hardnet.threads import map_threads
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.store.snapshot import Snapshot
+    from hardnet.retrieval.store.statistics import Statistics
+
+
+POSTINGS_PER_PIECE = 1_000_000
+"""Work below this, some two milliseconds, is not worth another thread."""
+LIST_POSTINGS = 64
+"""To find a list in memory takes as long as to read this many postings."""
+
+Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Image numbers (n,) and their scores (n,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """What the index knows of one image.
+
+    Attributes:
+        image: its number.
+        words: (n,) int32, ascending.
+        signatures: (n, 2) uint64.
+        frames: (n, 2, 3) in pixels of the image, rounded as the index stores them.
+        size: (width, height) of the image.
+    """
+
+    image: int
+    words: NDArray[np.int32]
+    signatures: NDArray[np.uint64]
+    frames: Frames
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def as_query(self) -> Query:
+        """What the index knows of the image as a query: one word per feature."""
+        return Query(
+            words=self.words[:, None],
+            signatures=self.signatures[:, None],
+            frames=self.frames,
+            view=np.zeros(len(self), np.int32),
+            view_sizes=(self.size,),
+            boxes=(None,),
+        )
+
+
+class Shard(Protocol):
+    """What a search asks of an index or of a part of it. Images have their numbers in the index."""
+
+    def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
+        """The ``limit`` best images (None: all), best first, equal scores by image number."""
+
+    def verify(
+        self, query: Query, images: NDArray[np.int64], verification: Verification
+    ) -> list[Verified]:
+        """Spatial verification of each of ``images``, in their order."""
+
+    def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
+        """(n,) correspondences of the query with each image within Hamming distance ``h``."""
+
+    def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
+        """The features of each of ``images``, in their order."""
+
+    def names(self, images: NDArray[np.int64]) -> list[str]:
+        """The name of each of ``images``, in their order."""
+
+
+class LocalShard:
+    """Segments of a snapshot, mapped into this process; any number of threads may ask."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        positions: Sequence[int] | None = None,
+        statistics: Statistics | None = None,
+    ) -> None:
+        """Take up some segments.
+
+        Args:
+            snapshot: of the index.
+            positions: which of its segments; None for all.
+            statistics: of the whole index; None for those of the snapshot.
+        """
+        self.snapshot = snapshot
+        self.positions = tuple(range(len(snapshot.segments)) if positions is None else positions)
+        self.statistics = snapshot.statistics if statistics is None else statistics
+
+    def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
+        """See :class:`Shard`. Images that match nothing score 0 and are in the ranking."""
+        lookup = prepare_terms(terms, self.statistics.idf, scoring)
+        bow = scoring.method == "bow"
+        norms = self.statistics.bow_norms if bow else self.statistics.he_norms
+
+        def piece(part: tuple[int, int, int]) -> Ranking:
+            position, first, last = part
+            segment, alive = self.snapshot.segments[position], self.snapshot.alive[position]
+            scores = score_images(lookup, segment, first, last, norms[position], alive)
+            kept = best(scores, len(scores) if limit is None else limit)
+            return kept + (self.snapshot.bases[position] + first), scores[kept]
+
+        parts = self._pieces(lookup)
+        if self._work(lookup, self.positions) > POSTINGS_PER_PIECE:
+            rankings = map_threads(piece, parts)
+        else:
+            rankings = [piece(part) for part in parts]
+        images = np.concatenate([np.zeros(0, np.int64), *(images for images, _ in rankings)])
+        scores = np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in rankings)])
+        return order(images, scores, limit)
+
+    def verify(
+        self, query: Query, images: NDArray[np.int64], verification: Verification
+    ) -> list[Verified]:
+        """See :class:`Shard`."""
+        snapshot = self.snapshot
+        parts = [
+            (snapshot.segments[position], snapshot.bases[position], local)
+            for position, local in self._by_segment(images)
+        ]
+        found = verify_parts(query, parts, verification)
+        return [found[image] for image in images.tolist()]
+
+    def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
+        """See :class:`Shard`."""
+        table = word_table(query, len(self.statistics.idf))
+        found: dict[int, int] = {}
+        for position, local in self._by_segment(images):
+            segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
+            pairs = find_correspondences(table, segment, local, h)
+            found |= zip((base + local).tolist(), np.diff(pairs.bounds).tolist(), strict=True)
+        return np.array([found[int(image)] for image in images], np.int64)
+
+    def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
+        """See :class:`Shard`."""
+        found, packed, sizes = [], [np.zeros((0, 3), np.uint16)], []
+        for image in images.tolist():
+            position, local = self.snapshot.locate(image)
+            segment = self.snapshot.segments[position]
+            postings, size = segment.postings_of(local), segment.size(local)
+            found.append((image, segment.words_of(local), segment.signatures[postings], size))
+            packed.append(segment.geometry[postings])
+            sizes.append(size)
+        # All frames at once: for those of one image alone, the calls take longer than the work.
+        counts = [len(rows) for rows in packed]
+        each = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts[1:], axis=0)
+        frames, ends = unpack(np.concatenate(packed), each), np.cumsum(counts)
+        return [
+            ImageFeatures(image, words, signatures, frames[first:last], size)
+            for (image, words, signatures, size), (first, last) in zip(
+                found, pairwise(ends.tolist()), strict=True
+            )
+        ]
+
+    def names(self, images: NDArray[np.int64]) -> list[str]:
+        """See :class:`Shard`."""
+        return [self.snapshot.name(int(image)) for image in images]
+
+    def _by_segment(self, images: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Positions of segments, and which of their images are among ``images``."""
+        numbers = np.asarray(images, np.int64)
+        bases = np.asarray(self.snapshot.bases, np.int64)
+        position = np.searchsorted(bases, numbers, side="right") - 1
+        return [(int(one), numbers[position == one] - bases[one]) for one in np.unique(position)]
+
+    def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
+        """About how long a query takes, in postings: all words are taken as equally frequent."""
+        features: int = sum(self.snapshot.segments[position].features for position in positions)
+        each = features // max(len(self.statistics.idf), 1) + LIST_POSTINGS * len(positions)
+        return each * len(lookup.words)
+
+    def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:
+        """Ranges of images (position of the segment, first, last) that share the work.
+
+        What the pieces are changes no score. There are no more than needed: each finds where the
+        lists of all words begin, which takes a tenth of the time of a whole segment.
+        """
+        wanted = max(cv2.getNumThreads(), 1)
+        share = max(-(-self._work(lookup, self.positions) // wanted), POSTINGS_PER_PIECE)
+        pieces = []
+        for position in self.positions:
+            images = self.snapshot.segments[position].images
+            count = max(min(-(-self._work(lookup, [position]) // share), images), 1)
+            edges = np.linspace(0, images, count + 1).astype(int).tolist()
+            pieces += [(position, first, last) for first, last in pairwise(edges)]
+        return pieces
+
 
 Expansion = Literal["average", "hqe"]
 
@@ -39,9 +244,9 @@ class Mode:
             averaged with the query's (Chum et al. 2007).
             "hqe": the signatures of reliable images are joined per word (Tolias and Jegou 2014).
         first: how images are scored in the first pass, where that differs.
-        shortlist: hqe: so many of the best images may be reliable.
+        shortlist: hqe: how many of the best images may be reliable.
         h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
-        reliable: hqe: an image with so many of them is reliable. With ``verification``, an image
+        reliable: hqe: an image with this many of them is reliable. With ``verification``, an image
             that is verified for sure is reliable instead, and of it only what lies in the region
             that the query asks for.
         alpha: hqe: new words, as a share of the words of the query.
@@ -87,9 +292,6 @@ def mode_named(mode: str | Mode) -> Mode:
     return MODES[mode]
 
 
-Ranked = tuple[NDArray[np.int64], NDArray[np.float32]]
-
-
 def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int = 10) -> Results:
     """The ``k`` best photos for a query.
 
@@ -97,7 +299,7 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
         query: words and signatures of the query, for the vocabulary of the index.
         shards: the index.
         mode: which stages run.
-        k: at most so many hits; photos that have nothing in common with the query are none.
+        k: at most this many hits; photos that have nothing in common with the query are none.
 
     Returns:
         The hits, verified ones first, by their inliers; the others by their score.
@@ -137,7 +339,7 @@ class _Flow:
     seconds: dict[str, float] = field(default_factory=dict)
     verified: dict[int, Verified] = field(default_factory=dict)
 
-    def run(self, k: int | None) -> Ranked:
+    def run(self, k: int | None) -> Ranking:
         """Image numbers and scores, best first; all of them if ``k`` is None."""
         mode = self.mode
         if mode.expansion is None:
@@ -176,7 +378,7 @@ class _Flow:
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
         return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
 
-    def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranked:
+    def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranking:
         """The best images; more than ``k`` if more than that are to be verified."""
         verification = self.mode.verification
         if k is not None and verification is not None:
@@ -184,7 +386,7 @@ class _Flow:
         with self.stage(stage):
             return self.shards.score(terms, scoring, k)
 
-    def _rerank(self, stage: str, ranked: Ranked) -> Ranked:
+    def _rerank(self, stage: str, ranked: Ranking) -> Ranking:
         """Verified images first, by their inliers; the others keep their order."""
         verification = self.mode.verification
         if verification is None:

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.building.photo_names import name_of
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.search import DEFAULT_MODE, Mode, ranking
-from hardnet.retrieval.shard import ImageFeatures, LocalShard
+from hardnet.retrieval.photos import name_of
+from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, ranking
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.storage import as_path
 
@@ -35,7 +33,7 @@ def similar_pairs(
     Args:
         index: folder of an index that has the photos, and maybe others.
         photos: what to call them in the pairs -> file.
-        similar: so many for each photo.
+        similar: how many for each photo.
         mode: how to search.
         progress: told how far it is.
 
@@ -60,7 +58,7 @@ def similar_pairs(
     for done, (image, name) in enumerate(numbers.items()):
         progress("similar photos", done, len(numbers))
         (features,) = shard.features_of(np.array([image], np.int64))
-        ranked = ranking(_as_query(features), shard, mode)
+        ranked = ranking(features.as_query(), shard, mode)
         found |= {_pair(name, numbers[one]) for one in _others(ranked, image, numbers, similar)}
     return sorted(found), unknown
 
@@ -88,15 +86,3 @@ def _others(
 
 def _pair(a: str, b: str) -> Pair:
     return min(a, b), max(a, b)
-
-
-def _as_query(features: ImageFeatures) -> Query:
-    """What the index knows of a photo, as a query: one word per feature."""
-    return Query(
-        words=features.words[:, None],
-        signatures=features.signatures[:, None],
-        frames=features.frames,
-        view=np.zeros(len(features), np.int32),
-        view_sizes=(features.size,),
-        boxes=(None,),
-    )

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells
 from hardnet.retrieval.kernels import BITS, Signatures, compiled
-from hardnet.retrieval.tensor_file import tensor_file
+from hardnet.retrieval.store.columns import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
 
@@ -190,7 +190,7 @@ def _check(vocabulary: Vocabulary, path: Path | str) -> None:
 
 
 def size_for(features: int) -> int:
-    """A sensible number of words for a collection of so many features: a power of two.
+    """A sensible number of words for a collection of this many features: a power of two.
 
     A word needs some 16 descriptors to be learned from (8k words for the 118k features of 300 small
     photographs); the published number, 65,536, is reached with a million features and kept, for

@@ -13,11 +13,11 @@ import pytest
 
 from hardnet import extract
 from hardnet.features import Features
-from hardnet.retrieval.building.quantise import quantise
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.kmeans import train
+from hardnet.retrieval.photos import quantise
 from hardnet.retrieval.search import MODES
 from hardnet.retrieval.store.writer import Writer
+from hardnet.retrieval.training import train
 from hardnet.retrieval.vocabulary import Vocabulary
 
 NAMES = (

@@ -13,11 +13,10 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner
-from hardnet.retrieval.building.build import build
-from hardnet.retrieval.building.index_settings import IndexSettings
+from hardnet.retrieval.build import build
 from hardnet.retrieval.cluster import build_on_cluster
-from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
-from hardnet.retrieval.cluster.describers import Describers
+from hardnet.retrieval.cluster.describers import DescribeActor, Describers, Failure, Photo
+from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 
@@ -52,7 +51,7 @@ def test_a_killed_worker_loses_nothing(ray: Any, small: SmallIndex) -> None:
         os.kill(pid_of(ray, describers.actors[0]), signal.SIGKILL)
         found = dict([first, *results])
     assert list(found) == list(small.photos)
-    from hardnet.retrieval.building.quantise import quantise
+    from hardnet.retrieval.photos import quantise
 
     for name, image in found.items():
         assert not isinstance(image, HardnetError)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hardnet.cli.app import app
 from hardnet.cli.cluster import describing_on, opened
-from hardnet.retrieval.building.index_settings import IndexSettings
+from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 
 from .conftest import SETTINGS, SmallIndex

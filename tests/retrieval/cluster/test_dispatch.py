@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.cluster.dispatch import AHEAD, ATTEMPTS, dispatch
+from hardnet.retrieval.cluster.describers import AHEAD, ATTEMPTS, dispatch
 
 exceptions = pytest.importorskip(
     "ray.exceptions", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'

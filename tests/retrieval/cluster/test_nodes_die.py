@@ -61,7 +61,7 @@ _KILLS = """
 import json, os, random, signal, sys, time
 from hardnet.retrieval.cluster import ShardedIndex
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.search import LocalShard
 import ray
 
 folder, query = sys.argv[1:]
@@ -139,10 +139,10 @@ def test_a_build_with_workers_killed_at_random(small: SmallIndex, tmp_path: Path
 import json, os, random, signal, sys, threading, time
 from pathlib import Path
 import ray
-from hardnet.retrieval.building.build import build
+from hardnet.retrieval.build import build
 from hardnet.retrieval.cluster.connect import Connection
 from hardnet.retrieval.cluster.describers import Describers
-from hardnet.retrieval.building.index_settings import IndexSettings
+from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 
 folder, photos = Path(sys.argv[1]), Path(sys.argv[2])

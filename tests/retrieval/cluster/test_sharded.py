@@ -16,16 +16,12 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.retrieval.building.quantise import quantise
-from hardnet.retrieval.cluster.connect import Connection, load_ray, reach
-from hardnet.retrieval.cluster.nodes import check_nodes
-from hardnet.retrieval.cluster.shard_actor import OutdatedError, ShardActor
-from hardnet.retrieval.cluster.sharded import ShardedIndex, divide
-from hardnet.retrieval.cluster.slot import Slot
+from hardnet.retrieval.cluster.connect import Connection, check_nodes, load_ray, reach
+from hardnet.retrieval.cluster.shards import OutdatedError, ShardActor, ShardedIndex, Slot, divide
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.results import Results
-from hardnet.retrieval.search import MODES
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.photos import quantise
+from hardnet.retrieval.query import Results
+from hardnet.retrieval.search import MODES, LocalShard
 from hardnet.retrieval.store.writer import Writer
 
 from .conftest import NAMES, SmallIndex, pid_of
@@ -141,7 +137,7 @@ def test_a_hanging_shard_does_not_hang_the_query_and_comes_back(
     assert_same(complete, local.search(query))
 
 
-def test_a_shard_that_never_opens_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_never_opens_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     did: list[str] = []
     actor = SimpleNamespace(open=SimpleNamespace(remote=lambda *order: did.append("open") or did))
@@ -153,13 +149,16 @@ def test_a_shard_that_never_opens_is_started_anew(monkeypatch: pytest.MonkeyPatc
     slot = Slot(fake, "00" * 28)
     manifest: Any = None
     slot.open("folder", manifest, [0])
-    assert not slot.look()
+    slot.look()
     assert did == ["open"]
-    monkeypatch.setattr("hardnet.retrieval.cluster.slot.monotonic", lambda: time.monotonic() + 121)
-    assert not slot.look()
+    monkeypatch.setattr(
+        "hardnet.retrieval.cluster.shards.monotonic", lambda: time.monotonic() + 121
+    )
+    slot.look()
     assert did == ["open", "kill, no restart: False", "open"]
     assert "did not open its segments within 120 s" in slot.why_not
-    assert not slot.look()  # the next one has its own time
+    slot.look()  # the next one has its own time
+    assert not slot.is_open
     assert len(did) == 3
 
 
@@ -188,7 +187,7 @@ def test_all_shards_change_to_a_new_generation(
         assert sharded.refresh()
         assert_same(sharded.search(query), Index(folder).search(query))
         assert len(sharded) == 4
-        # The files of this generation go away; a process that was started anew would need them.
+        # The files of this generation go away; a process that was restarted would need them.
         with Writer(folder) as writer:
             writer.remove(["page.png"])
             writer.compact(waste=0.0)
@@ -205,7 +204,7 @@ def test_nodes_must_see_the_folder_and_have_the_same_version(
     assert len(check_nodes(ray, [tmp_path])) == 1
     with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
         check_nodes(ray, [tmp_path, tmp_path / "nowhere"])
-    monkeypatch.setattr("hardnet.retrieval.cluster.nodes.metadata.version", lambda name: "9.9")
+    monkeypatch.setattr("hardnet.retrieval.cluster.connect.metadata.version", lambda name: "9.9")
     with pytest.raises(HardnetError, match=r"node \S+ has hardnet [\d.]+, this machine 9\.9"):
         check_nodes(ray)
 

@@ -12,10 +12,8 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.query import BowTerms, HeTerms
-from hardnet.retrieval.scoring import Scoring, score_segment
-from hardnet.retrieval.store.checks import verify
-from hardnet.retrieval.store.manifest import read_manifest
-from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.scoring import Scoring, prepare_terms, score_images
+from hardnet.retrieval.store.snapshot import open_snapshot, read_manifest, verify
 from hardnet.retrieval.store.statistics import compute
 from hardnet.retrieval.store.writer import Writer
 
@@ -178,7 +176,8 @@ def test_a_damaged_segment_is_not_read_beyond_its_end(made_index: Path) -> None:
         ),
     ):
         idf = np.ones(len(words), np.float32)
-        found = score_segment(terms, segment, idf, norms[0], None, Scoring(method=scoring))
+        lookup = prepare_terms(terms, idf, Scoring(method=scoring))
+        found = score_images(lookup, segment, 0, segment.images, norms[0], None)
         assert found.tolist() == [0] * segment.images
     with pytest.raises(HardnetError, match=f"{path} is damaged: it points outside itself; {FIX}"):
         segment.postings_of(0)
@@ -196,7 +195,7 @@ def test_offsets_that_do_not_ascend(made_index: Path) -> None:
         open_snapshot(made_index)
 
 
-def test_damage_is_not_written_anew_with_a_good_checksum(made_index: Path) -> None:
+def test_damage_is_not_written_again_with_a_good_checksum(made_index: Path) -> None:
     path = file_of(made_index, "segments")
     overwrite(path, "geometry", 7)
     before = (made_index / "manifest.json").read_bytes()

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.checks import verify
-from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.snapshot import open_snapshot, verify
 from hardnet.retrieval.store.writer import Writer
 from hardnet.storage import MARKER
 

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hardnet.retrieval.store.checks import verify
-from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.snapshot import open_snapshot, verify
 from hardnet.retrieval.store.writer import Writer
 
 READERS = 3

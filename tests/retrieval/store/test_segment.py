@@ -9,10 +9,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store import names
-from hardnet.retrieval.store.names import HashedNames
-from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES
+from hardnet.retrieval.store import segment as segments
+from hardnet.retrieval.store.segment import (
+    SEGMENT_IMAGES,
+    HashedNames,
+    IndexedImage,
+    Segment,
+    write_segment,
+)
 
 ODD_NAMES = [
     "",
@@ -123,7 +127,7 @@ def test_names_of_the_same_hash(
         def digest(self) -> bytes:
             return b"12345678"
 
-    monkeypatch.setattr(names, "blake2b", Same)
+    monkeypatch.setattr(segments, "blake2b", Same)
     write_segment(tmp_path / "s", [made.make_image(name) for name in "abc"], made.WORDS)
     rows, images = Segment(tmp_path / "s").find_many(HashedNames(["c", "d", "a", "b"]))
     assert (rows.tolist(), images.tolist()) == ([0, 2, 3], [2, 0, 1])

@@ -9,11 +9,16 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import snapshot as snapshots
-from hardnet.retrieval.store.manifest import Manifest, SegmentEntry, read_manifest, write_manifest
-from hardnet.retrieval.store.segment_columns import ImageTable, Postings, write_postings
-from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
-from hardnet.retrieval.store.state import write_state
-from hardnet.retrieval.store.statistics import compute
+from hardnet.retrieval.store.segment import IndexedImage, write_segment
+from hardnet.retrieval.store.snapshot import (
+    Manifest,
+    SegmentEntry,
+    Snapshot,
+    open_snapshot,
+    read_manifest,
+    write_manifest,
+)
+from hardnet.retrieval.store.statistics import compute, write_state
 from hardnet.retrieval.store.writer import Writer
 
 
@@ -91,31 +96,27 @@ def large_index(folder: Path, made: SimpleNamespace, segments: int, each: int) -
     entries = []
     rng = np.random.default_rng(0)
     for number in range(segments):
-        table = ImageTable(
-            names=tuple(f"{number}/{k:06d}.jpg" for k in range(each)),
-            sizes=np.full((each, 2), 640, np.uint32),
-            features=np.full(each, 3),
-            file_bytes=np.zeros(each, np.uint64),
-            mtime_ns=np.zeros(each, np.int64),
-        )
-        ids = np.repeat(np.arange(each), 3).astype(np.uint16)
-        postings = Postings(
-            rng.integers(0, 50, 3 * each).astype(np.int32),
-            ids,
-            np.zeros((3 * each, 2), np.uint64),
-            np.zeros((3 * each, 3), np.uint16),
-        )
+        images = [
+            IndexedImage(
+                f"{number}/{k:06d}.jpg",
+                (640, 640),
+                rng.integers(0, 50, 3).astype(np.int32),
+                np.zeros((3, 2), np.uint64),
+                np.zeros((3, 3), np.uint16),
+            )
+            for k in range(each)
+        ]
         path = folder / "segments" / f"00000002-{number:04d}.safetensors"
-        entries.append(SegmentEntry(path.stem, write_postings(path, table, postings, 50)))
+        entries.append(SegmentEntry(path.stem, write_segment(path, images, 50)))
     empty = read_manifest(folder)
     alive = [None] * segments
-    images = segments * each
-    facts = {**vars(empty), "generation": 2, "segments": tuple(entries), "images": images}
+    total = segments * each
+    facts = {**vars(empty), "generation": 2, "segments": tuple(entries), "images": total}
     parts = [snapshots.Segment(folder / entry.path) for entry in entries]
     state = write_state(
         folder / "generations" / "00000002.safetensors", alive, compute(parts, alive, 50)
     )
-    write_manifest(folder, Manifest(**{**facts, "features": 3 * images, "state": state}))
+    write_manifest(folder, Manifest(**{**facts, "features": 3 * total, "state": state}))
     return folder
 
 

@@ -10,17 +10,15 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import writer as writing
-from hardnet.retrieval.store.checks import verify
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.store.staging import MANY
+from hardnet.retrieval.store.snapshot import open_snapshot, verify
 from hardnet.retrieval.store.statistics import compute
-from hardnet.retrieval.store.writer import Writer
+from hardnet.retrieval.store.writer import MANY, Writer
 from hardnet.storage import MARKER, OwnedFolder
 
 HOLD = """
 import sys
-from hardnet.retrieval.store.staging import MANY
+from hardnet.retrieval.store.writer import MANY
 from hardnet.retrieval.store.writer import Writer
 with Writer(sys.argv[1]):
     print("held", flush=True)
@@ -154,7 +152,7 @@ def test_compaction_leaves_the_living_only(made_index: Path, made: SimpleNamespa
         assert only_what_is_named(made_index)
         writer.compact()
         assert writer.commit() == 3  # nothing to win
-    assert made.state_of(old) == before  # a reader of the old generation goes on
+    assert made.state_of(old) == before  # a reader of the old generation continues
 
 
 def test_compaction_spares_full_segments(

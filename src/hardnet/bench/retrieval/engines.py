@@ -17,10 +17,9 @@ import numpy as np
 from hardnet.bench.retrieval.collections import Box
 from hardnet.errors import MissingExtraError
 from hardnet.features import Features
-from hardnet.retrieval.building.quantise import quantise_many
+from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.query import MA, inside, make_query
-from hardnet.retrieval.search import Mode, mode_named, search
-from hardnet.retrieval.shard import LocalShard
+from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.vocabulary import Vocabulary

@@ -29,7 +29,7 @@ from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
 from hardnet.provenance import PIPELINE, versions
-from hardnet.retrieval import kmeans, vocabulary
+from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.threads import usable_cores
 
@@ -189,7 +189,7 @@ def trained_words(
                 "or fewer --words"
             )
         provenance = {"photos": len(photos), "features": len(rows), "seed": seed}
-        return kmeans.train(
+        return training.train(
             rows, words, descriptor=name, seed=seed, progress=progress, provenance=provenance
         )
 

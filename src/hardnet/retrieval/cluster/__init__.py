@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hardnet.retrieval.cluster.describers import build_on_cluster
-    from hardnet.retrieval.cluster.sharded import ShardedIndex
+    from hardnet.retrieval.cluster.shards import ShardedIndex
 
 __all__ = ["ShardedIndex", "build_on_cluster"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ShardedIndex":
-        from hardnet.retrieval.cluster.sharded import ShardedIndex
+        from hardnet.retrieval.cluster.shards import ShardedIndex
 
         return ShardedIndex
     if name == "build_on_cluster":

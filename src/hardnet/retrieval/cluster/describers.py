@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 import os
+import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.retrieval.building.build import BuildReport, build
-from hardnet.retrieval.building.index_settings import IndexSettings, identity
-from hardnet.retrieval.closable import Closable
-from hardnet.retrieval.cluster.connect import Connection
-from hardnet.retrieval.cluster.describe_actor import DescribeActor, Failure, Photo
-from hardnet.retrieval.cluster.dispatch import BATCH, dispatch
-from hardnet.retrieval.cluster.nodes import check_nodes, working_nodes
+from hardnet.retrieval.build import BuildReport, build
+from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason, working_nodes
+from hardnet.retrieval.photos import IndexSettings, compare, quantise, weights_of
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.vocabulary import Vocabulary
 
@@ -34,18 +32,18 @@ def build_on_cluster(
     workers: int | None = None,
     **options: Any,
 ) -> BuildReport:
-    """Make an index, or go on with one, as :func:`~hardnet.retrieval.building.build.build` does.
+    """Make an index, or continue one, as :func:`~hardnet.retrieval.build.build` does.
 
     The index is the same, to the last bit. The photos must be on a disk that all nodes share,
     under the same path; the folder of the index need not be.
 
     Args:
         folder: of the index.
-        photos: name -> file, by ``photo_names.named_photos``.
+        photos: name -> file, by :func:`~hardnet.retrieval.photos.named_photos`.
         settings: how photos are described.
         address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
         workers: processes; by default as many as the cores of the cluster can keep busy.
-        options: further options of :func:`hardnet.retrieval.building.build.build`.
+        options: further options of :func:`hardnet.retrieval.build.build`.
     """
     settings = settings or IndexSettings()
     with describers_on(address, settings, workers) as describers:
@@ -63,7 +61,7 @@ def describers_on(
             yield describers
 
 
-class Describers(Closable):
+class Describers(AbstractContextManager["Describers"]):
     """Worker processes on all nodes of a cluster, each with a network of its own.
 
     Args:
@@ -82,7 +80,7 @@ class Describers(Closable):
         remote = ray.remote(
             num_cpus=own, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
         )(DescribeActor)
-        weights = identity(settings, describe)
+        weights = weights_of(settings, describe)
         self.actors = [remote.remote(settings, weights, own) for _ in range(count)]
 
     def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
@@ -101,7 +99,7 @@ class Describers(Closable):
         states: Mapping[str, Mapping[str, int]],
         vocabulary: Vocabulary,
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """What an index keeps of photos, as a ``Describing`` of building/describing.py gives it."""
+        """What an index keeps of photos, as :class:`~hardnet.retrieval.photos.Describing` says."""
         sent = [
             Photo(os.path.abspath(path), name, dict(states[name])) for name, path in photos.items()
         ]
@@ -114,6 +112,9 @@ class Describers(Closable):
         )
         with closing(results):
             yield from zip(photos, results, strict=True)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the processes."""
@@ -152,3 +153,247 @@ def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
             "all nodes share, under the same path"
         )
     return HardnetError(failure.why.replace(photo.path, str(image)))
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo to describe.
+
+    Attributes:
+        path: of the file, absolute: a worker has a working folder of its own.
+        name: what the index calls it.
+        state: of the file; see ``interop.feature_files.state_of``.
+    """
+
+    path: str
+    name: str
+    state: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a photo could not be described.
+
+    Attributes:
+        why: for people.
+        unseen_by: the node that does not see the file at all; "" if it was read.
+    """
+
+    why: str
+    unseen_by: str = ""
+
+
+class DescribeActor:
+    """Has one network, and describes photos as :func:`hardnet.pipeline.extract_many` does.
+
+    Args:
+        settings: of the driver, where a person gave them or they were checked.
+        weights: of ``index_settings.weights_of``, as the driver sees them.
+        cores: that this process may use.
+    """
+
+    def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
+        self._settings = settings
+        self._weights = weights
+        self._cores = cores
+        self._loaded: tuple[Any, Any] | None = None
+        self._words: tuple[str, Vocabulary] | None = None
+
+    def ready(self) -> str:
+        """The name of the node, once the network is loaded.
+
+        Raises:
+            HardnetError: this node cannot load it, or has other weights of that name.
+        """
+        node = socket.gethostname()
+        try:
+            self._load()
+        except Exception as error:  # whatever it is, people must know which node
+            raise HardnetError(f"node {node}: {error}") from error
+        return node
+
+    def features(self, photos: Sequence[Photo]) -> list[Features | Failure]:
+        """Features of photos; or why one has none."""
+        import cv2
+
+        from hardnet.pipeline import extract_many
+
+        cv2.setNumThreads(self._cores)
+        detect, describe = self._load()
+        settings = self._settings
+        results = extract_many(
+            [Path(photo.path) for photo in photos],
+            detector=detect,
+            descriptor=describe,
+            keypoints=settings.keypoints,
+            max_size=settings.max_size,
+            upright=settings.upright,
+            workers=self._cores,
+        )
+        with closing(results):
+            return [_plain(path, result) for path, result in results]
+
+    def indexed(
+        self, photos: Sequence[Photo], fingerprint: str, vocabulary: Vocabulary
+    ) -> list[IndexedImage | Failure]:
+        """What an index keeps of photos; or why there is nothing."""
+        words = self._kept(fingerprint, vocabulary)
+        return [
+            found if isinstance(found, Failure) else quantise(photo.name, found, words, photo.state)
+            for photo, found in zip(photos, self.features(photos), strict=True)
+        ]
+
+    def _kept(self, fingerprint: str, vocabulary: Vocabulary) -> Vocabulary:
+        """The vocabulary that came first: each batch brings a new one, with nothing computed."""
+        if self._words is None or self._words[0] != fingerprint:
+            self._words = fingerprint, vocabulary
+        return self._words[1]
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            detect, describe = self._settings.load()
+            compare(self._weights, weights_of(self._settings, describe), "the index")
+            if hasattr(describe, "threads"):
+                describe.threads = self._cores
+            self._loaded = detect, describe
+        return self._loaded
+
+
+def _plain(path: Path, result: Features | HardnetError) -> Features | Failure:
+    """What can be sent: not every error can."""
+    if isinstance(result, HardnetError):
+        return Failure(str(result), "" if os.path.exists(path) else socket.gethostname())
+    return replace(result, pixels=None)
+
+
+BATCH = 8
+"""Photos that a worker is given at once: seconds of work, a few megabytes of results."""
+
+IN_HAND = 2
+"""Batches of one worker: it must not wait for the driver between two."""
+
+AHEAD = 4
+"""Batches per worker that may be done before the first unfinished one: what memory must hold."""
+
+ATTEMPTS = 3
+"""How often a photo may be with a worker that dies; then it is the photo's fault."""
+
+
+@dataclass(order=True)
+class Batch:
+    """Places of items that are worked on together, and how often that was in vain."""
+
+    places: tuple[int, ...]
+    attempts: int = field(default=0, compare=False)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker, what it has in hand, and the answer that shows it is back if it died."""
+
+    actor: Any
+    waking: Any
+    in_hand: dict[Any, Batch] = field(default_factory=dict)
+
+
+def dispatch(
+    ray: Any,
+    actors: Sequence[Any],
+    count: int,
+    send: Callable[[Any, tuple[int, ...]], Any],
+    failed: Callable[[int, str], Any],
+    batch: int = BATCH,
+) -> Generator[Any, None, None]:
+    """Results of ``count`` items, in order, whatever happens to workers.
+
+    Ray's ActorPool would leave workers idle that are done early, and lose those that die.
+    What a worker that dies had in hand is done again by others. A batch that was lost twice is
+    done item by item; an item with which a worker has died three times is given up.
+
+    Args:
+        ray: the module, connected.
+        actors: with a method ``ready``.
+        count: number of items.
+        send: asks an actor for the results of the items at these places.
+        failed: the result of an item that was given up, from its place and the reason.
+        batch: items at once.
+
+    Raises:
+        HardnetError: a worker cannot do the work at all.
+    """
+    todo = [
+        Batch(tuple(range(first, min(first + batch, count)))) for first in range(0, count, batch)
+    ]  # a heap: the earliest is needed first
+    workers = [_Worker(actor, actor.ready.remote()) for actor in actors]
+    done: dict[int, Any] = {}
+    following = 0
+    while following < count:
+        for worker in workers:
+            limit = following + AHEAD * len(workers) * batch
+            while todo and todo[0].places[0] < limit and _may_take(worker, todo[0]):
+                given = heapq.heappop(todo)
+                worker.in_hand[send(worker.actor, given.places)] = given
+        refs = [ref for worker in workers for ref in worker.in_hand]
+        refs += [worker.waking for worker in workers if worker.waking is not None]
+        ready, _ = ray.wait(refs, num_returns=1)
+        for worker in workers:
+            _collect(ray, worker, set(ready), todo, done, failed)
+        while following in done:
+            yield done.pop(following)
+            following += 1
+
+
+def _may_take(worker: _Worker, batch: Batch) -> bool:
+    """A batch that was lost before is done alone: no other shall be blamed for its deaths."""
+    if worker.waking is not None:
+        return False
+    if batch.attempts or any(other.attempts for other in worker.in_hand.values()):
+        return not worker.in_hand
+    return len(worker.in_hand) < IN_HAND
+
+
+def _collect(
+    ray: Any,
+    worker: _Worker,
+    ready: set[Any],
+    todo: list[Batch],
+    done: dict[int, Any],
+    failed: Callable[[int, str], Any],
+) -> None:
+    """Take what a worker has finished; what it lost goes back."""
+    for ref in [worker.waking, *worker.in_hand]:
+        if ref not in ready:
+            continue
+        batch = worker.in_hand.pop(ref, None)
+        try:
+            answer = ray.get(ref)
+            if batch is None:
+                worker.waking = None
+            else:
+                done.update(zip(batch.places, answer, strict=True))
+        except HardnetError as error:
+            raise HardnetError(reason(error)) from error
+        except ray.exceptions.RayTaskError:
+            raise  # a fault in the program: others would have it as well
+        except ray.exceptions.RayError as error:
+            worker.waking = worker.actor.ready.remote()
+            if batch is not None:
+                _again(batch, reason(error), todo, done, failed)
+
+
+def _again(
+    batch: Batch,
+    why: str,
+    todo: list[Batch],
+    done: dict[int, Any],
+    failed: Callable[[int, str], Any],
+) -> None:
+    batch.attempts += 1
+    [place, *others] = batch.places
+    if not others and batch.attempts >= ATTEMPTS:
+        done[place] = failed(place, why)
+    elif others and batch.attempts >= 2:
+        for one in batch.places:
+            heapq.heappush(todo, Batch((one,), 1))
+    else:
+        heapq.heappush(todo, batch)

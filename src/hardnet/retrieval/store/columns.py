@@ -1,7 +1,7 @@
 """Arrays in one file, mapped into memory: the safetensors format, checked with a crc32.
 
-One file for all columns of a segment keeps the number of open files as small as the number of
-segments, and its writing down to one sync.
+Equal contents are equal bytes. One file for all columns of a segment keeps the number of open files
+as small as the number of segments, and its writing down to one sync.
 """
 
 from __future__ import annotations
@@ -18,8 +18,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.tensor_file import KINDS, tensor_file
 from hardnet.storage import FileFacts, write_file
+
+KINDS = {
+    "U8": "<u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F16": "<f2",
+    "F32": "<f4",
+}
+_CODES = {np.dtype(kind): code for code, kind in KINDS.items()}
+
+METADATA = "__metadata__"
+"""Where the header of a file has its facts, among the names of the arrays."""
+
+
+def tensor_file(
+    arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, str] | None = None
+) -> list[bytes | memoryview]:
+    """The bytes of a file in parts, to be written one after another.
+
+    Args:
+        arrays: by name; the widest numbers come first, so that all are aligned.
+        facts: short texts to keep with them.
+    """
+    little = {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    }
+    header: dict[str, Any] = {METADATA: dict(facts)} if facts else {}
+    end = 0
+    for name, array in little.items():
+        start, end = end, end + array.nbytes
+        kind = _CODES[array.dtype]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    views = [array.reshape(-1).view(np.uint8).data for array in little.values() if array.size]
+    return [struct.pack("<Q", len(text)), text, *views]
+
 
 Column = NDArray[Any]
 

@@ -27,7 +27,7 @@ SMALLEST, OCTAVES = -13.0, 14.0
 SIZES = 256
 ANGLES = 256
 STRETCHES, LONGEST = 16, 8.0
-"""Ratios of the axes: so many steps from 1 to this one, equal in the logarithm."""
+"""Ratios of the axes: steps from 1 to the longest, equal in the logarithm."""
 DIRECTIONS = 16
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.columns import REPAIR, map_columns
-from hardnet.retrieval.store.names import HashedNames, decode_name
-from hardnet.retrieval.store.segment_columns import (
-    ImageTable,
-    Postings,
-    SegmentFacts,
-    write_postings,
-)
+from hardnet.retrieval.kernels import compiled
+from hardnet.retrieval.store.columns import REPAIR, map_columns, write_columns
+from hardnet.storage import FileFacts
+
+SEGMENT_IMAGES = 65_536
+"""At most, since a posting says its image in two bytes."""
+
+MAX_WORDS = 1 << 24
+"""An image lists its words in three bytes each."""
+
+_MAX_FEATURES = (1 << 32) - 1
 
 Number = TypeVar("Number", np.int32, np.int64)
 
@@ -51,6 +55,70 @@ class IndexedImage:
         return len(self.words)
 
 
+@dataclass(frozen=True)
+class SegmentFacts:
+    """What the manifest knows of a segment."""
+
+    images: int
+    features: int
+    file: FileFacts
+
+
+class HashedNames:
+    """Names of images: any text, stored as UTF-8 and found by a hash.
+
+    Attributes:
+        encoded: the names as bytes.
+        hashes: (N,) uint64, the same on every machine.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.encoded = [encode_name(name) for name in names]
+        digests = b"".join(blake2b(name, digest_size=8).digest() for name in self.encoded)
+        self.hashes: NDArray[np.uint64] = np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def encode_name(name: str) -> bytes:
+    """A name as UTF-8; the odd bytes of a file name, which Python escapes, stay what they are."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise HardnetError(
+            f"the name {name!r} has half a character at position {error.start}: rename the image"
+        ) from error
+
+
+def _decode_name(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """I images to be written, and their P features: those of one word in the order of their images.
+
+    Attributes:
+        names: I of them, all different.
+        sizes: (I, 2) uint32, width and height.
+        features: (I,) int64, how many each has.
+        file_bytes: (I,) uint64.
+        mtime_ns: (I,) int64.
+        words: (P,) int32.
+        image_ids: (P,) uint16.
+        signatures: (P, 2) uint64.
+        geometry: (P, 3) uint16.
+    """
+
+    names: list[str]
+    sizes: NDArray[np.uint32]
+    features: NDArray[np.int64]
+    file_bytes: NDArray[np.uint64]
+    mtime_ns: NDArray[np.int64]
+    words: NDArray[np.int32]
+    image_ids: NDArray[np.uint16]
+    signatures: NDArray[np.uint64]
+    geometry: NDArray[np.uint16]
+
+
 def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> SegmentFacts:
     """Write images as a segment.
 
@@ -64,33 +132,44 @@ def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> Seg
     """
     for image in images:
         _check(image)
-    table = ImageTable(
-        names=tuple(image.name for image in images),
+    counts = np.array([len(image) for image in images], np.int64)
+    ids = np.repeat(np.arange(len(images), dtype=np.uint32), counts)
+    contents = Contents(
+        names=[image.name for image in images],
         sizes=np.array([image.size for image in images], np.uint32).reshape(-1, 2),
-        features=np.array([len(image) for image in images], np.int64),
+        features=counts,
         file_bytes=np.array([image.file_bytes for image in images], np.uint64),
         mtime_ns=np.array([image.mtime_ns for image in images], np.int64),
-    )
-    ids = np.repeat(np.arange(len(images), dtype=np.uint32), table.features)
-    postings = Postings(
-        words=np.concatenate([image.words for image in images] or [np.zeros(0, np.int32)]),
         image_ids=ids.astype(np.uint16),
-        signatures=np.concatenate(
-            [image.signatures for image in images] or [np.zeros((0, 2), np.uint64)]
-        ),
-        geometry=np.concatenate(
-            [image.geometry for image in images] or [np.zeros((0, 3), np.uint16)]
-        ),
+        **{
+            what: np.concatenate(
+                [np.zeros((0, *rest), kind), *(getattr(image, what) for image in images)]
+            )
+            for what, kind, rest in _COLUMNS
+        },
     )
-    wrong = np.flatnonzero((postings.words < 0) | (postings.words >= words))
+    wrong = np.flatnonzero((contents.words < 0) | (contents.words >= words))
     if len(wrong):
-        name = images[int(ids[wrong[0]])].name
-        raise ValueError(f"words of {name!r} are not below {words}")
-    return write_postings(path, table, postings, words)
+        raise ValueError(f"words of {images[int(ids[wrong[0]])].name!r} are not below {words}")
+    return _write(path, contents, words)
+
+
+def merge_segments(
+    path: Path, parts: Sequence[tuple[Segment, NDArray[np.bool_] | None]], words: int
+) -> SegmentFacts:
+    """Write the living images (None: all) of some segments as one segment, in their order."""
+    contents: list[Contents] = []
+    for segment, alive in parts:
+        contents.append(segment.contents(alive, sum(len(before.names) for before in contents)))
+    joined = {
+        each.name: np.concatenate([getattr(part, each.name) for part in contents])
+        for each in fields(Contents)[1:]
+    }
+    names = [name for part in contents for name in part.names]
+    return _write(path, Contents(names, **joined), words)
 
 
 def _check(image: IndexedImage) -> None:
-    """The arrays of an image fit each other."""
     for what, kind, rest in _COLUMNS:
         array: NDArray[Any] = getattr(image, what)
         if array.dtype != kind or array.shape != (len(image.words), *rest):
@@ -105,6 +184,46 @@ _COLUMNS: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = (
     ("signatures", np.dtype(np.uint64), (2,)),
     ("geometry", np.dtype(np.uint16), (3,)),
 )
+
+
+def _write(path: Path, contents: Contents, words: int) -> SegmentFacts:
+    """Sort features by word and write them with all that a segment holds."""
+    images, features = len(contents.names), len(contents.words)
+    if images > SEGMENT_IMAGES or features > _MAX_FEATURES or words > MAX_WORDS:
+        raise ValueError(
+            f"a segment of {images} images, {features} features and {words} words: the limits "
+            f"are {SEGMENT_IMAGES}, {_MAX_FEATURES} and {MAX_WORDS}"
+        )
+    offsets = np.zeros(words + 1, np.uint32)
+    image_ids, signatures, geometry = sort_postings(
+        contents.words, contents.image_ids, contents.signatures, contents.geometry, offsets
+    )
+    forward_offsets = np.concatenate([[0], np.cumsum(contents.features)]).astype(np.uint32)
+    forward_words, documents = list_words(offsets, image_ids, forward_offsets)
+    names = HashedNames(contents.names)
+    lengths = np.array([len(name) for name in names.encoded], np.int64)
+    by_hash = np.argsort(names.hashes, kind="stable")
+    facts = write_columns(
+        path,
+        {
+            "offsets": offsets,
+            "image_ids": image_ids,
+            "signatures": signatures,
+            "geometry": geometry,
+            # One less than the images of a word that has any: up to 65,536 in two bytes.
+            "more_documents": (documents - (documents > 0)).astype(np.uint16),
+            "forward_offsets": forward_offsets,
+            "forward_words": forward_words,
+            "image_sizes": contents.sizes,
+            "file_bytes": contents.file_bytes,
+            "mtime_ns": contents.mtime_ns,
+            "names": np.frombuffer(b"".join(names.encoded), np.uint8),
+            "name_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32),
+            "name_hashes": names.hashes[by_hash],
+            "name_order": by_hash.astype(np.uint16),
+        },
+    )
+    return SegmentFacts(images, features, facts)
 
 
 class Segment:
@@ -191,8 +310,6 @@ class Segment:
 
     def postings_of(self, image: int) -> NDArray[np.int64]:
         """(n,) where the postings of an image lie, in the order of :meth:`words_of`."""
-        from hardnet.retrieval.store.posting_kernels import find_postings
-
         found = find_postings(int(image), self.words_of(image), self.offsets, self.image_ids)
         return self._below(found, self.features)
 
@@ -209,12 +326,12 @@ class Segment:
 
     def name(self, image: int) -> str:
         """The name of an image."""
-        return decode_name(self._name_bytes(image))
+        return _decode_name(self._name_bytes(image))
 
     def names(self) -> list[str]:
         """The names of all images."""
         stored, edges = self._names.tobytes(), self._name_offsets.tolist()
-        return [decode_name(stored[start:end]) for start, end in pairwise(edges)]
+        return [_decode_name(stored[start:end]) for start, end in pairwise(edges)]
 
     def find(self, name: str) -> int | None:
         """The image of that name, removed or not."""
@@ -238,12 +355,147 @@ class Segment:
         start, end = self._name_offsets[image : image + 2].tolist()
         return self._names[start:end].tobytes()
 
-    def table(self, chosen: NDArray[np.int64]) -> ImageTable:
-        """What is known of some images, to write them again."""
-        return ImageTable(
-            names=tuple(map(self.names().__getitem__, chosen.tolist())),
+    def contents(self, alive: NDArray[np.bool_] | None, first: int = 0) -> Contents:
+        """The living images (None: all), numbered from ``first`` on, to write them again."""
+        keep = np.ones(self.images, bool) if alive is None else alive
+        chosen, postings = np.flatnonzero(keep), np.flatnonzero(keep[self.image_ids])
+        numbers = np.cumsum(keep) - 1 + first
+        counts = self.offsets[1:] - self.offsets[:-1]
+        names = self.names()
+        return Contents(
+            names=[names[image] for image in chosen.tolist()],
             sizes=self.image_sizes[chosen],
             features=self.feature_counts[chosen],
             file_bytes=self.file_bytes[chosen],
             mtime_ns=self.mtime_ns[chosen],
+            words=np.repeat(np.arange(self.words, dtype=np.int32), counts)[postings],
+            image_ids=numbers[self.image_ids[postings]].astype(np.uint16),
+            signatures=self.signatures[postings],
+            geometry=self.geometry[postings],
         )
+
+
+@compiled
+def read_word(forward_words: NDArray[np.uint8], place: int | np.int64) -> np.int64:
+    """The word of a row of three bytes, the lowest first."""
+    low, middle, high = forward_words[place, 0], forward_words[place, 1], forward_words[place, 2]
+    return np.int64(low) | np.int64(middle) << 8 | np.int64(high) << 16
+
+
+@compiled
+def lower_bound(
+    image_ids: NDArray[np.uint16], begin: np.int64, end: np.int64, image: np.int64
+) -> np.int64:
+    """The first of the postings ``begin`` to ``end`` of one word whose image is not below."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if image_ids[middle] < image:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@compiled
+def sort_postings(
+    words: NDArray[np.int32],
+    image_ids: NDArray[np.uint16],
+    signatures: NDArray[np.uint64],
+    geometry: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint16], NDArray[np.uint64], NDArray[np.uint16]]:
+    """A stable counting sort by word.
+
+    Args:
+        words: (P,) int32 of the features.
+        image_ids: (P,) uint16.
+        signatures: (P, 2) uint64.
+        geometry: (P, 3) uint16.
+        offsets: (K + 1,) uint32 zeros; becomes where each word begins.
+
+    Returns:
+        Image ids, signatures and geometry in the order of the words.
+    """
+    count = len(offsets) - 1
+    for feature in range(len(words)):
+        offsets[words[feature] + 1] += np.uint32(1)
+    for word in range(count):
+        offsets[word + 1] += offsets[word]
+    free = offsets[:count].copy()
+    sorted_ids = np.empty_like(image_ids)
+    sorted_signatures = np.empty_like(signatures)
+    sorted_geometry = np.empty_like(geometry)
+    for feature in range(len(words)):
+        posting = free[words[feature]]
+        free[words[feature]] = posting + np.uint32(1)
+        sorted_ids[posting] = image_ids[feature]
+        sorted_signatures[posting, 0] = signatures[feature, 0]
+        sorted_signatures[posting, 1] = signatures[feature, 1]
+        sorted_geometry[posting, 0] = geometry[feature, 0]
+        sorted_geometry[posting, 1] = geometry[feature, 1]
+        sorted_geometry[posting, 2] = geometry[feature, 2]
+    return sorted_ids, sorted_signatures, sorted_geometry
+
+
+@compiled
+def list_words(
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    forward_offsets: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """The other direction: which words each image has, and in how many images each word is.
+
+    Args:
+        offsets: (K + 1,) of the postings of each word.
+        image_ids: (P,) ascending within a word.
+        forward_offsets: (I + 1,) of the words of each image.
+
+    Returns:
+        (P, 3) uint8, words of the images, little endian, ascending within an image;
+        (K,) uint32, images of each word.
+    """
+    free = forward_offsets[:-1].copy()
+    forward = np.empty((len(image_ids), 3), np.uint8)
+    documents = np.zeros(len(offsets) - 1, np.uint32)
+    for word in range(len(offsets) - 1):
+        last = np.int64(-1)
+        for posting in range(offsets[word], offsets[word + 1]):
+            image = np.int64(image_ids[posting])
+            slot = free[image]
+            forward[slot, 0] = word & 255
+            forward[slot, 1] = (word >> 8) & 255
+            forward[slot, 2] = (word >> 16) & 255
+            free[image] = slot + np.uint32(1)
+            if image != last:
+                documents[word] += np.uint32(1)
+                last = image
+    return forward, documents
+
+
+@compiled
+def find_postings(
+    image: int,
+    words: NDArray[np.int32],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+) -> NDArray[np.int64]:
+    """Where the postings of an image lie.
+
+    Args:
+        image: its number in the segment.
+        words: (n,) the image's words, ascending, with repeats.
+        offsets: (K + 1,) of the postings of each word.
+        image_ids: (P,) ascending within a word.
+
+    Returns:
+        (n,) int64, in the order of ``words``.
+    """
+    out = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        word = words[i]
+        if i > 0 and words[i - 1] == word:
+            out[i] = out[i - 1] + 1
+            continue
+        begin, end = np.int64(offsets[word]), np.int64(offsets[word + 1])
+        out[i] = lower_bound(image_ids, begin, end, np.int64(image))
+    return out

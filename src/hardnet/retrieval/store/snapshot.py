@@ -1,35 +1,186 @@
-"""What a reader sees of an index: one generation, whatever the writer does meanwhile."""
+"""What a reader sees of an index: one generation, whatever the writer does meanwhile.
+
+The manifest says which files are the index, and what each of them must be. It is the only file that
+is ever replaced, and it is replaced at once: so a reader sees one generation or the next, whenever
+the writer is killed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR, Column, map_columns
-from hardnet.retrieval.store.manifest import Manifest, read_manifest
-from hardnet.retrieval.store.names import HashedNames
-from hardnet.retrieval.store.segment import Segment
-from hardnet.retrieval.store.state import bases_of, read_alive, read_statistics
-from hardnet.retrieval.store.statistics import Statistics
-from hardnet.storage import as_path
+from hardnet.retrieval.store.segment import HashedNames, Segment, SegmentFacts
+from hardnet.retrieval.store.statistics import Statistics, bases_of, read_alive, read_statistics
+from hardnet.storage import FileFacts, as_path, replace_file
 
 if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+_PLAIN = re.compile(r"[\w-]+")  # a name without a path
+
+
+@dataclass(frozen=True)
+class VocabularyEntry:
+    """The vocabulary's file, by its fingerprint."""
+
+    fingerprint: str
+    file: FileFacts
+
+    @property
+    def path(self) -> str:
+        """Inside the folder of the index."""
+        return f"vocabulary-{self.fingerprint}.safetensors"
+
+
+@dataclass(frozen=True)
+class SegmentEntry:
+    """A segment's name and facts."""
+
+    name: str
+    facts: SegmentFacts
+
+    @property
+    def path(self) -> str:
+        """Inside the folder of the index."""
+        return segment_path(self.name)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation of an index.
+
+    Attributes:
+        generation: counts the commits, from 1.
+        settings: of the features, as the builder gave them; JSON values.
+        words: size of the vocabulary.
+        vocabulary: its file.
+        segments: in the order of their image numbers.
+        state: the file of what changes with each generation: removed images and statistics.
+        images: how many can be found.
+        features: how many they have.
+        removed: how many images are stored that cannot be found any more.
+    """
+
+    generation: int
+    settings: dict[str, Any]
+    words: int
+    vocabulary: VocabularyEntry
+    segments: tuple[SegmentEntry, ...]
+    state: FileFacts
+    images: int
+    features: int
+    removed: int
+
+    @property
+    def state_path(self) -> str:
+        """Inside the folder of the index."""
+        return state_path(self.generation)
+
+    def files(self) -> dict[str, FileFacts]:
+        """All files that this generation needs, and what they must be."""
+        segments = {entry.path: entry.facts.file for entry in self.segments}
+        return {
+            self.vocabulary.path: self.vocabulary.file,
+            self.state_path: self.state,
+            **segments,
+        }
+
+
+def segment_path(name: str) -> str:
+    """Where a segment lies in the folder of the index."""
+    return f"segments/{name}.safetensors"
+
+
+def state_path(generation: int) -> str:
+    """Where the state of a generation lies in the folder of the index."""
+    return f"generations/{generation:08d}.safetensors"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make this generation the one that readers see."""
+    body = asdict(manifest)
+    document = {"format": FORMAT, "crc32": _checksum(body), **body}
+    replace_file(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The generation that is visible now."""
+    path = folder / MANIFEST
+    try:
+        body: Any = json.loads(path.read_bytes())
+        version, checksum = body.pop("format"), body.pop("crc32")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise HardnetError(
+            f"{folder} holds no index (no {MANIFEST}): build one with hardnet index build"
+        ) from error
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HardnetError(f"{path} is damaged: it is no manifest of an index; {REPAIR}") from error
+    if version != FORMAT:
+        raise HardnetError(
+            f"{path} is of format {version}, this version of hardnet reads format {FORMAT}: "
+            'pip install --upgrade "hardnet[search]", or build the index again'
+        )
+    if checksum != _checksum(body):
+        raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
+    manifest = _parse(body)
+    names = [entry.name for entry in manifest.segments]
+    if not all(_PLAIN.fullmatch(str(n)) for n in (*names, manifest.vocabulary.fingerprint)):
+        raise HardnetError(f"{path} names files outside the index: do not use this index")
+    return manifest
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    """Crc32 over all values, however the file is laid out."""
+    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _parse(body: dict[str, Any]) -> Manifest:
+    vocabulary = body["vocabulary"]
+    return Manifest(
+        **{
+            **body,
+            "vocabulary": VocabularyEntry(
+                vocabulary["fingerprint"], FileFacts(**vocabulary["file"])
+            ),
+            "segments": tuple(_segment(entry) for entry in body["segments"]),
+            "state": FileFacts(**body["state"]),
+        }
+    )
+
+
+def _segment(entry: dict[str, Any]) -> SegmentEntry:
+    facts = entry["facts"]
+    return SegmentEntry(
+        entry["name"],
+        SegmentFacts(facts["images"], facts["features"], FileFacts(**facts["file"])),
+    )
 
 
 class Snapshot:
     """One generation of an index, mapped into memory; safe to share between threads.
 
     Images are numbered through all segments, removed ones too. A number means something in its
-    snapshot only: a compaction numbers anew.
+    snapshot only: a compaction gives new ones.
 
     Attributes:
         folder: of the index.
@@ -143,7 +294,7 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     """The newest generation of an index; needs no lock and no right to write.
 
     Sizes of files are checked here, their checksums by
-    :func:`~hardnet.retrieval.store.checks.verify`.
+    :func:`~hardnet.retrieval.store.snapshot.verify`.
     """
     folder = as_path(folder)
     manifest = read_manifest(folder)
@@ -166,3 +317,93 @@ def check_vocabulary(folder: Path, manifest: Manifest) -> None:
     found, expected = path.stat().st_size, manifest.vocabulary.file.bytes
     if found != expected:
         raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
+
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it is done, and of how much."""
+
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Attributes:
+        generation: the one that was checked.
+        files: how many files it needs, the manifest not counted.
+        bytes: how many bytes they should have.
+        problems: one line for each file that is not what was written.
+    """
+
+    generation: int
+    files: int
+    bytes: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Every file is what was written."""
+        return not self.problems
+
+    def raise_problems(self) -> None:
+        """HardnetError with all problems, if there are any."""
+        if self.problems:
+            raise HardnetError("; ".join((*self.problems, REPAIR)))
+
+
+def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> Report:
+    """Compare every file of the newest generation with its size and checksum.
+
+    A writer may work meanwhile; it needs no lock and no right to write.
+
+    Args:
+        folder: of the index.
+        progress: called with "checking", bytes read, bytes in all.
+
+    Raises:
+        HardnetError: there is no manifest, or it is damaged.
+    """
+    folder = as_path(folder)
+    with ExitStack() as stack:
+        manifest, opened, problems = _open_all(folder, stack)
+        total = sum(facts.bytes for _, facts in opened)
+        done = 0
+        for file, facts in opened:
+            found, size = 0, 0
+            while chunk := file.read(_CHUNK):
+                found, size = zlib.crc32(chunk, found), size + len(chunk)
+                if progress:
+                    progress("checking", min(done + size, total), total)
+            done += facts.bytes
+            if size != facts.bytes:
+                problems.append(f"{file.name} has {size} bytes instead of {facts.bytes}")
+            elif found != facts.crc32:
+                problems.append(f"{file.name} is damaged: its checksum is wrong")
+    files = manifest.files().values()
+    return Report(
+        manifest.generation, len(files), sum(facts.bytes for facts in files), tuple(problems)
+    )
+
+
+def _open_all(
+    folder: Path, stack: ExitStack
+) -> tuple[Manifest, list[tuple[BinaryIO, FileFacts]], list[str]]:
+    """All files of one generation, open before any is read: no writer can take them away."""
+    manifest = read_manifest(folder)
+    while True:
+        opened: list[tuple[BinaryIO, FileFacts]] = []
+        problems: list[str] = []
+        for name, facts in manifest.files().items():
+            path = folder / name
+            try:
+                opened.append((stack.enter_context(path.open("rb")), facts))
+            except FileNotFoundError:
+                problems.append(f"{path} is missing")
+            except OSError as error:
+                problems.append(f"{path} cannot be read: {error.strerror or error}")
+        newer = read_manifest(folder)
+        if not problems or newer.generation == manifest.generation:
+            return manifest, opened, problems
+        stack.close()
+        manifest = newer

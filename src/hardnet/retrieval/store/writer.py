@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.closable import Closable
-from hardnet.retrieval.store import compaction
-from hardnet.retrieval.store.manifest import MANIFEST, Manifest, read_manifest
-from hardnet.retrieval.store.names import encode_name
-from hardnet.retrieval.store.publish import NewIndex as NewIndex
-from hardnet.retrieval.store.publish import publish
-from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.segment_columns import SEGMENT_IMAGES
-from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.store.staging import Progress, Staged, Staging, writing
-from hardnet.retrieval.store.sweep import sweep
-from hardnet.storage import FolderLock, OwnedFolder, as_path
+from hardnet.retrieval.store.columns import REPAIR
+from hardnet.retrieval.store.segment import (
+    SEGMENT_IMAGES,
+    HashedNames,
+    IndexedImage,
+    Segment,
+    SegmentFacts,
+    encode_name,
+    merge_segments,
+    write_segment,
+)
+from hardnet.retrieval.store.snapshot import (
+    MANIFEST,
+    Manifest,
+    SegmentEntry,
+    VocabularyEntry,
+    open_snapshot,
+    read_manifest,
+    segment_path,
+    state_path,
+    write_manifest,
+)
+from hardnet.retrieval.store.statistics import Alive, compute, write_state
+from hardnet.retrieval.vocabulary import Vocabulary, file_content
+from hardnet.storage import (
+    FileFacts,
+    FolderLock,
+    OwnedFolder,
+    as_path,
+    file_facts,
+    sync_folder,
+    write_file,
+)
 
 SEGMENT_FEATURES = 4_000_000
-"""A segment is written when so many features are in hand: a hundred megabytes."""
+"""A segment is written when this many features are in hand: a hundred megabytes."""
 FEATURES_PER_WORD = 16
-"""But at least so many per word, or the table of a large vocabulary would weigh too much."""
+"""But at least this many per word, or the table of a large vocabulary would weigh too much."""
+
+MANY = 16
+"""Segments of about the same size; when there are more, they are made one."""
+MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
+"""What is about the same size: shares of a full segment."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it is done, and of how much."""
 
 
-class Writer(Closable):
+class NewIndex(TypedDict):
+    """What a new index is made of: settings (JSON values) of the features, and a vocabulary."""
+
+    settings: dict[str, Any]
+    vocabulary: Vocabulary
+
+
+class Writer(AbstractContextManager["Writer"]):
     """The one writer of an index.
 
     Args:
         folder: of the index.
         create: for a new index; the folder is made. Without it, the index must be there.
-        segment_features: a segment is written when so many features are in hand.
+        segment_features: a segment is written when this many features are in hand.
 
     Raises:
         HardnetError: somebody else is writing, or there is no index, or there is one already.
@@ -97,6 +144,9 @@ class Writer(Closable):
         parts = zip(self._present.segments, snapshot.segments, snapshot.alive, strict=True)
         return [Staged(*part) for part in parts]
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let others write. What was not committed is forgotten."""
         self._usable = False
@@ -142,18 +192,14 @@ class Writer(Closable):
         return [name for name in wanted if name not in found]
 
     def compact(self, waste: float = 0.1, progress: Progress | None = None) -> None:
-        """Write segments anew that are small, or of which more than ``waste`` is removed images.
+        """Write segments again that are small, or of which more than ``waste`` is removed images.
 
         With ``waste`` 0 no byte of a removed image is left after the commit.
         """
         self._check()
         self._flush()
         small = self._staging.between(0, 1 / 2)
-        chosen = [
-            staged
-            for staged in self._staging.segments
-            if staged in small or compaction.waste(staged.part) > waste
-        ]
+        chosen = [s for s in self._staging.segments if s in small or s.waste > waste]
         self._staging.merge(chosen, progress)
 
     def commit(self) -> int:
@@ -170,14 +216,41 @@ class Writer(Closable):
         # After a failure in here it is open which generation readers see: no second attempt.
         self._usable = False
         with writing(self.folder):
-            self._present = publish(self._owned, self._present, self._staging)
+            self._present = self._publish(self._present)
         self._staging.begin(self.generation + 1)
         sweep(self._owned)
         self._usable = True
         return self.generation
 
+    def _publish(self, present: Manifest | NewIndex) -> Manifest:
+        """Write what the coming generation needs, all of it to the disk, and then its manifest."""
+        staged, generation, owned = self._staging.segments, self._staging.generation, self._owned
+        segments, alive = [one.segment for one in staged], [one.alive for one in staged]
+        images = sum(one.living[0] for one in staged)
+        state = owned.claim(state_path(generation))
+        facts: dict[str, Any] = {
+            "generation": generation,
+            "segments": tuple(one.entry for one in staged),
+            "state": write_state(state, alive, compute(segments, alive, self.words)),
+            "images": images,
+            "features": sum(one.living[1] for one in staged),
+            "removed": sum(len(segment) for segment in segments) - images,
+        }
+        if isinstance(present, Manifest):
+            manifest = replace(present, **facts)
+        else:
+            entry = VocabularyEntry(present["vocabulary"].fingerprint, FileFacts(0, 0))
+            written = write_file(owned.claim(entry.path), file_content(present["vocabulary"]))
+            entry = replace(entry, file=written)
+            settings = present["settings"]
+            manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
+        for place in ("segments", "generations"):
+            sync_folder(owned.path / place)
+        owned.claim(MANIFEST)
+        write_manifest(owned.path, manifest)
+        return manifest
+
     def _flush(self) -> None:
-        """Write what is in hand as a segment."""
         if self._pending:
             self._staging.append(list(self._pending.values()))
             self._pending, self._pending_features = {}, 0
@@ -195,3 +268,200 @@ class Writer(Closable):
             raise HardnetError(
                 f"this writer of {self.folder} is closed or was stopped by an error: open it again"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A segment, and which of its images are alive."""
+
+    entry: SegmentEntry
+    segment: Segment
+    alive: Alive
+
+    @property
+    def living(self) -> tuple[int, int]:
+        """How many of its images are alive, and how many features they have."""
+        if self.alive is None:
+            return self.segment.images, self.segment.features
+        return int(self.alive.sum()), int(self.segment.feature_counts[self.alive].sum())
+
+    @property
+    def waste(self) -> float:
+        """The share that is dead: of its images or of its features, whichever is more."""
+        images, features = self.living
+        segment = self.segment
+        return max(1 - images / max(segment.images, 1), 1 - features / max(segment.features, 1))
+
+
+class Staging:
+    """The coming generation of an index: its segments, written but not yet visible.
+
+    Args:
+        owned: folder of the index.
+        words: size of the vocabulary.
+        segments: those of the present generation.
+        segment_features: compaction makes segments of at most this many features.
+
+    Attributes:
+        segments: in the order of their image numbers.
+        generation: the number of the coming one, which its segments are named by.
+        changed: it differs from the present one.
+    """
+
+    def __init__(
+        self, owned: OwnedFolder, words: int, segments: Sequence[Staged], segment_features: int
+    ) -> None:
+        self.segments = list(segments)
+        self._owned, self._words, self._segment_features = owned, words, segment_features
+        self.begin(0)
+
+    def begin(self, generation: int) -> None:
+        """All so far is committed; this generation comes next."""
+        self.generation = generation
+        self.changed = False
+        self._written = 0
+
+    def append(self, images: Sequence[IndexedImage]) -> None:
+        """Write images as a segment; older ones of the same names are removed."""
+        staged = self._write(partial(write_segment, images=images, words=self._words))
+        self.bury([image.name for image in images])
+        self.segments.append(staged)
+        self.changed = True
+
+    def bury(self, names: Sequence[str]) -> set[str]:
+        """Mark images of these names as removed; returns the names that were there."""
+        hashed = HashedNames(names)
+        found: set[str] = set()
+        for position, staged in enumerate(self.segments):
+            rows, images = staged.segment.find_many(hashed)
+            if not len(rows):
+                continue
+            alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive
+            rows, images = rows[alive[images]], images[alive[images]]
+            if len(rows):
+                alive = alive.copy()
+                alive[images] = False
+                found.update(names[row] for row in rows.tolist())
+                self.segments[position] = replace(staged, alive=alive)
+                self.changed = True
+        return found
+
+    def between(self, low: float, high: float) -> list[Staged]:
+        """The segments that hold such a share of a full one; ``low`` belongs to it."""
+
+        def share(staged: Staged) -> float:
+            images, features = staged.living
+            return max(features / self._segment_features, images / SEGMENT_IMAGES)
+
+        return [staged for staged in self.segments if low <= share(staged) < high]
+
+    def tidy(self) -> None:
+        """Make one of many segments of about the same size, so that small commits do not add up.
+
+        An image is written again once per order of magnitude, however many commits there are.
+        Segments without a living image go: that needs no room on the disk.
+        """
+        self.segments = [s for s in self.segments if s.alive is None or s.alive.any()]
+        for low, high in pairwise(MAGNITUDES):
+            alike = self.between(low, high)
+            if len(alike) > MANY:
+                self.merge(alike)
+
+    def merge(self, chosen: Sequence[Staged], progress: Progress | None = None) -> None:
+        """Put as few new segments as possible in the place of some, without removed images.
+
+        Raises:
+            HardnetError: one of them is damaged. Written again, it would pass for whole.
+        """
+        groups = self._groups(chosen)
+        merged: list[Staged] = []
+        for done, group in enumerate(groups):
+            if progress:
+                progress("compacting", done, len(groups))
+            if len(group) == 1 and group[0].alive is None:
+                merged += group
+                continue
+            for staged in group:
+                if file_facts(staged.segment.path) != staged.entry.facts.file:
+                    raise HardnetError(
+                        f"{staged.segment.path} is damaged: its checksum is wrong; {REPAIR}"
+                    )
+            parts = [(staged.segment, staged.alive) for staged in group]
+            merged.append(self._write(partial(merge_segments, parts=parts, words=self._words)))
+        if progress:
+            progress("compacting", len(groups), len(groups))
+        if any(staged not in merged for staged in chosen):
+            self.segments = [s for s in self.segments if s not in chosen] + merged
+            self.changed = True
+
+    def _groups(self, chosen: Sequence[Staged]) -> list[list[Staged]]:
+        """Which segments become one, in their order, within the limits of a segment."""
+        groups: list[list[Staged]] = []
+        room_images = room_features = -1
+        for staged in chosen:
+            images, features = staged.living
+            if not images:
+                continue
+            if images > room_images or features > room_features:
+                groups.append([])
+                room_images = SEGMENT_IMAGES
+                room_features = max(self._segment_features, features)
+            groups[-1].append(staged)
+            room_images -= images
+            room_features -= features
+        return groups
+
+    def _write(self, write: Callable[[Path], SegmentFacts]) -> Staged:
+        """Write a segment under a name of its own, and map it."""
+        with writing(self._owned.path):
+            name = self._free_name()
+            path = self._owned.claim(segment_path(name))
+            try:
+                facts = write(path)
+            except BaseException:
+                self._owned.remove(segment_path(name))
+                raise
+        return Staged(SegmentEntry(name, facts), Segment(path, facts.file.bytes), None)
+
+    def _free_name(self) -> str:
+        """A name for a segment that no file has, whoever made it."""
+        while True:
+            name = f"{self.generation:08d}-{self._written:04d}"
+            self._written += 1
+            if not os.path.lexists(self._owned.path / segment_path(name)):
+                return name
+
+
+def sweep(owned: OwnedFolder) -> None:
+    """Delete the files of an index that its manifest does not name; only its writer may.
+
+    They are those of killed writers and of compacted segments. Files that we did not make are never
+    touched, whatever they are called. Readers that have a deleted file open keep it; where a system
+    forbids that, it stays until the next sweep.
+    """
+    kept = {MANIFEST}
+    if (owned.path / MANIFEST).exists():
+        kept |= read_manifest(owned.path).files().keys()
+    owned.sweep()
+    for name in owned.names():
+        if name not in kept and not name.endswith("/"):
+            with suppress(OSError):
+                owned.remove(name)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Errors of the disk below this become one line that names the folder and the fix."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise HardnetError(
+                f"the disk of the index {folder} is full ({reason}); what was committed is "
+                "unharmed: make room and repeat the command"
+            ) from error
+        raise HardnetError(
+            f"the index {folder} cannot be written: {reason}; what was committed is unharmed: "
+            "check the disk and your rights to the folder"
+        ) from error

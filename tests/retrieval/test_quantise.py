@@ -7,9 +7,9 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.retrieval import kmeans
-from hardnet.retrieval.building import quantise as quantising
-from hardnet.retrieval.building.quantise import quantise, quantise_many
+from hardnet.retrieval import photos as quantising
+from hardnet.retrieval import training
+from hardnet.retrieval.photos import quantise, quantise_many
 
 
 def _photo(count: int, rng: np.random.Generator) -> Features:
@@ -23,7 +23,7 @@ def test_many_are_as_each(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     photos = [(f"{i}.png", _photo(count, rng)) for i, count in enumerate((5, 0, 70, 1, 33, 0))]
     rows = np.concatenate([photo.descriptors for _, photo in photos])
-    vocabulary = kmeans.train(rows, 20, descriptor="random", iterations=2)
+    vocabulary = training.train(rows, 20, descriptor="random", iterations=2)
     monkeypatch.setattr(quantising, "ROWS", 40)  # several batches
     together = list(quantise_many(iter(photos), vocabulary))
     assert [image.name for image in together] == [name for name, _ in photos]
@@ -37,7 +37,7 @@ def test_many_are_as_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bits_have_no_words() -> None:
     rng = np.random.default_rng(0)
     photo = _photo(4, rng)
-    vocabulary = kmeans.train(photo.descriptors, 2, descriptor="random", iterations=1)
+    vocabulary = training.train(photo.descriptors, 2, descriptor="random", iterations=1)
     bits = Features(
         photo.frames, photo.scores, np.zeros((4, 32), np.uint8), photo.image_size, "beblid"
     )

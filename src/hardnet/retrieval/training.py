@@ -1,12 +1,10 @@
-"""Learn a vocabulary: k-means, then what signatures need.
-
-Nothing but the words, their sums and one label per descriptor is held in memory; the descriptors
-are read in chunks, so they may be a memory-mapped file.
-"""
+"""Learn a vocabulary: of a sample of photos, by k-means, then what signatures need."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from hardnet.errors import HardnetError
+from hardnet.features import Features
+from hardnet.interop import feature_files
+from hardnet.interop.extraction import ExtractionSettings, extract_to
+from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import (
     LARGE,
     Assigner,
@@ -31,10 +33,137 @@ from hardnet.retrieval.assignment import (
     recall,
 )
 from hardnet.retrieval.kernels import BITS
-from hardnet.retrieval.vocabulary import Vocabulary, prepare
-from hardnet.storage import replacing
+from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
+from hardnet.storage import OwnedFolder, replacing
+
+SAMPLE_PER_WORD = 24
+"""Features to train one word on: more make a better word, but all must fit in memory at once."""
+
+FEWEST_PER_WORD = 8
+"""A collection of a few photos gets few words, so that views of one thing can share them."""
+
+VOCABULARY = "vocabulary.safetensors"
 
 Progress = Callable[[str, int, int], None]
+
+
+def train_on_photos(
+    photos: Mapping[str, Path],
+    work: Path,
+    settings: IndexSettings,
+    *,
+    words: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    describing: Describing | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[Vocabulary, dict[str, str]]:
+    """Train words on a seeded sample of photos.
+
+    Args:
+        photos: name -> file. The sample depends on names only, and grows with the collection.
+        work: folder for what is done so far; ``kept_features`` reads from it.
+        settings: how photos are described.
+        words: how many; by default a number that suits the collection.
+        seed: of the sample and of the training.
+        workers: threads; see :func:`hardnet.pipeline.extract_many`.
+        describing: who describes photos with these settings; by default threads of this process.
+        progress: told how far it is.
+
+    Returns:
+        The vocabulary, also written to ``work``; and why photos of the sample were skipped, by
+        name.
+    """
+    if words is not None and words < 1:
+        raise HardnetError(f"words is {words}: give at least 1")
+    expected = words or size_for(len(photos) * settings.keypoints)
+    count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
+    sample = sorted(photos, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    chosen = {_key(name): name for name in sample[:count]}
+    ours = OwnedFolder.mark(work)
+    features = ours.claim("features/")
+    report = extract_to(
+        features,
+        {key: photos[name] for key, name in chosen.items()},
+        ExtractionSettings(
+            settings.detector,
+            settings.descriptor,
+            settings.keypoints,
+            settings.max_size,
+            settings.upright,
+        ),
+        workers=workers,
+        extract=None if describing is None else describing.features,
+        progress=progress,
+    )
+    skipped = {chosen[key]: why for key, why in report.skipped.items()}
+    path = ours.claim(VOCABULARY)
+    if path.exists():  # it was trained, and killed just before the index began
+        return load(path), skipped
+    kept = [features / f"{key}{feature_files.NPZ}" for key in chosen if key not in report.skipped]
+    rows, name = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
+    if not len(rows):
+        raise HardnetError(
+            f"none of {len(chosen)} photos has a keypoint: there is nothing to make visual words of"
+            + (f" (skipped: {len(skipped)})" if skipped else "")
+        )
+    suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
+    size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)
+    vocabulary = train(
+        rows[: size * SAMPLE_PER_WORD],
+        min(size, len(rows)),
+        descriptor=name,
+        seed=seed,
+        progress=progress,
+        checkpoint=ours.claim("kmeans"),
+        provenance={
+            "photos": len(kept),
+            "settings": settings.to_json(),
+            "seed": seed,
+            "words_asked": words,
+        },
+    )
+    with replacing(path) as part:
+        save(vocabulary, part)
+    return vocabulary, skipped
+
+
+def kept_features(name: str, photo: Path, work: Path) -> Features | None:
+    """The features of a photo that the sample had, if its file is still as it was then."""
+    path = work / "features" / f"{_key(name)}{feature_files.NPZ}"
+    try:
+        facts = feature_files.read_entry(path, ("bytes", "mtime_ns")).facts
+        return feature_files.read_npz(path) if dict(facts) == state_of(photo) else None
+    except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
+        return None
+
+
+def _descriptors(
+    files: list[Path], most: int, progress: Progress
+) -> tuple[NDArray[np.float32], str]:
+    """The first ``most`` descriptors (N, D) of these files, and the name of the descriptor."""
+    rows, name, found = np.zeros((0, 1), np.float32), "", 0
+    for done, path in enumerate(files):
+        progress("reading", done, len(files))
+        features = feature_files.read_npz(path)
+        name = features.descriptor
+        if not len(features):
+            continue
+        if not found:  # all at once: to join parts at the end would take twice the memory
+            rows = np.empty((most, features.descriptors.shape[1]), np.float32)
+        part = features.descriptors[: most - found]
+        rows[found : found + len(part)] = part
+        found += len(part)
+        if found == most:
+            break
+    return rows[:found], name
+
+
+def _key(name: str) -> str:
+    """A name of a photo as a name of a file: "../a.jpg" would lie outside the folder."""
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:24]
+
 
 ITERATIONS = 10
 PER_WORD = 64
@@ -70,7 +199,7 @@ def train(
         seed: of the sample, the first words and the projection.
         iterations: of k-means.
         progress: called with what is done, how much of it and how much in all.
-        checkpoint: written after each iteration; a training that was killed goes on from it. One
+        checkpoint: written after each iteration; a training that was killed continues from it. One
             that was left by a training of other descriptors, as when photos were added meanwhile,
             is of no use and is replaced. The caller deletes it when the vocabulary is saved.
         provenance: further facts to keep with the words, JSON values.
@@ -226,13 +355,13 @@ def write_checkpoint(
 
     Args:
         path: the file.
-        words: (K, D) after so many iterations.
-        iterations: how many.
-        identity: what the training is of; only the same one can go on.
+        words: (K, D).
+        iterations: how many made them.
+        identity: what the training is of; only the same one can continue.
     """
     facts = {"iterations": str(iterations), "identity": json.dumps(identity, sort_keys=True)}
     with replacing(path) as part, part.open("wb") as file:
-        file.write(save({"words": np.ascontiguousarray(words)}, facts))
+        file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
         file.flush()
         os.fsync(file.fileno())
 
@@ -289,7 +418,7 @@ def median_thresholds(
     order = np.argsort(labels, kind="stable")
     ends = np.searchsorted(labels[order], np.arange(len(words) + 1))
     first = 0
-    while first < len(words):  # so many words that their descriptors fit in memory, at least one
+    while first < len(words):  # as many words as have descriptors that fit in memory, at least one
         last = max(int(np.searchsorted(ends, ends[first] + _ROWS, "right")) - 1, first + 1)
         projected = read(order[ends[first] : ends[last]]) @ projection.T
         for word in range(first, last):

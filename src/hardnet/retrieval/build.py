@@ -1,42 +1,46 @@
 """Photos become an index; what is in it already is not done again.
 
-Everything can be stopped at any moment, also by ``kill -9``: the same call goes on. The features of
+Everything can be stopped at any moment, also by ``kill -9``: the same call continues. Features of
 the vocabulary's sample wait in the folder ``build`` inside the index until they are indexed; all
-others are committed every so many photos.
+others are committed a few hundred at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+import json
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hardnet.errors import HardnetError
 from hardnet.interop.feature_files import state_of
-from hardnet.retrieval.building.build_folder import (
-    building,
-    check_descriptor,
-    check_index,
-    is_index,
-)
-from hardnet.retrieval.building.describing import Describing, DescribingHere
-from hardnet.retrieval.building.index_settings import (
+from hardnet.retrieval.photos import (
+    Describing,
+    DescribingHere,
     IndexSettings,
-    identity,
+    check_descriptor_kind,
+    compare,
     keep_weights,
+    named_photos,
+    quantise,
     stored_settings,
+    weights_of,
 )
-from hardnet.retrieval.building.own_vocabulary import kept_features, train_on_photos
-from hardnet.retrieval.building.quantise import check_descriptor_kind, quantise
-from hardnet.retrieval.building.work_folder import begin
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
+from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
+
+if TYPE_CHECKING:
+    pass
 
 COMMIT_IMAGES = 500
-"""So many photos are committed at once: about a minute's work is lost if the process is killed."""
+"""Photos that are committed at once: about a minute's work is lost if the process is killed."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -75,18 +79,18 @@ def build(
     commit_images: int = COMMIT_IMAGES,
     progress: Progress = lambda what, done, total: None,
 ) -> BuildReport:
-    """Make an index of photos, or go on with one.
+    """Make an index of photos, or continue one.
 
     Args:
         folder: of the index.
-        photos: name -> file, by ``photo_names.named_photos``.
+        photos: name -> file, by :func:`~hardnet.retrieval.photos.named_photos`.
         settings: how photos are described; an index of others is refused.
         vocabulary: visual words; by default they are trained on a sample of the photos.
         words: how many to train; by default a number that suits the collection.
         seed: of the training.
         workers: threads; see :func:`hardnet.pipeline.extract_many`.
         describing: who describes photos with these settings; by default threads of this process.
-        commit_images: so many photos are committed at once.
+        commit_images: how many photos are committed at once.
         progress: told how far it is.
 
     Raises:
@@ -95,7 +99,7 @@ def build(
     settings = settings or IndexSettings()
     _, describe = settings.load()
     check_descriptor_kind(describe)
-    kept = settings.to_json() | identity(settings, describe)
+    kept = settings.to_json() | weights_of(settings, describe)
     report = BuildReport()
     photos = _with_good_names(photos, report)
     with building(folder) as work:
@@ -151,6 +155,43 @@ def add(
         commit_images=commit_images,
         progress=progress,
     )
+
+
+def write_vocabulary(
+    output: Path,
+    images: Sequence[Path],
+    settings: IndexSettings,
+    *,
+    words: int,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[Vocabulary, dict[str, str]]:
+    """Train words on photos into a file; what is done so far is kept in a folder beside it.
+
+    Args:
+        output: the file.
+        images: photos, and folders of photos.
+        settings: see :func:`train_on_photos`, like all the following.
+        words: see there.
+        seed: see there.
+        workers: see there.
+        progress: see there.
+    """
+    if not output.parent.is_dir():
+        raise HardnetError(f"{output.parent} is not a folder: make it, or choose another output")
+    _, describe = settings.load()
+    check_descriptor_kind(describe)
+    work = output.with_name(f"{output.name}.parts")
+    photos = named_photos(images, work)
+    with owned(work, output) as ours:
+        kept = settings.to_json() | weights_of(settings, describe)
+        begin(ours, kept | {"words": words, "seed": seed}, output)
+        made = train_on_photos(
+            photos, work, settings, words=words, seed=seed, workers=workers, progress=progress
+        )
+        os.replace(work / VOCABULARY, output)
+    return made
 
 
 def _index(
@@ -237,3 +278,121 @@ def _indexed(
             yield name, quantise(name, features, vocabulary, states[name])
     with closing(describing.indexed(rest, states, vocabulary)) as results:
         yield from results
+
+
+WORK = "build"
+"""The folder inside an index for what is not committed yet."""
+
+
+def is_index(folder: Path) -> bool:
+    """Whether there is an index, be it empty."""
+    return (folder / "manifest.json").exists()
+
+
+def check_begun(folder: Path) -> None:
+    """Raise if an index has no photos yet because its vocabulary is not trained."""
+    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
+        raise HardnetError(
+            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
+            "then run the same command again"
+        )
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[OwnedFolder]:
+    """The folder for what is not committed, as long as nobody else builds this index."""
+    work = folder / WORK
+    if folder.exists() and not folder.is_dir():
+        raise HardnetError(f"{folder} is a file: name a folder for the index")
+    begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
+    if folder.is_dir() and not is_index(folder) and begun is None:
+        other = next((path for path in folder.iterdir() if path.name != WORK), None)
+        if other is not None:
+            raise HardnetError(
+                f"{folder} is no index and not empty (it has {other.name}): name a new folder"
+            )
+    with owned(work, folder) as ours:
+        yield ours
+
+
+def check_index(
+    folder: Path, settings: Mapping[str, Any], vocabulary: Vocabulary | None, words: int | None
+) -> None:
+    """Raise if photos that are described and quantised in this way do not fit an index."""
+    snapshot = open_snapshot(folder)
+    compare(snapshot.settings, settings, folder)
+    own = snapshot.vocabulary
+    if vocabulary is not None and vocabulary.fingerprint != own.fingerprint:
+        raise HardnetError(
+            f"{folder} was made with another vocabulary: leave it out, or build another index"
+        )
+    asked = own.provenance.get("words_asked") or len(own)
+    if words is not None and words not in (asked, len(own)):
+        raise HardnetError(
+            f"{folder} has {len(own)} words, not {words}: leave --words out, or build another index"
+        )
+
+
+def check_descriptor(vocabulary: Vocabulary, descriptor: str) -> None:
+    """Raise if a vocabulary has words of another descriptor."""
+    if vocabulary.descriptor != descriptor:
+        raise HardnetError(
+            f"the vocabulary has words of {vocabulary.descriptor}, not of {descriptor}: "
+            f"use --descriptor {vocabulary.descriptor}, or another vocabulary"
+        )
+
+
+_SETTINGS = "settings.json"
+_LOCK = "lock"
+
+
+@contextmanager
+def owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
+    """Nobody else works in the folder, which is made; what we made there goes in the end.
+
+    After an error it stays: the same work continues with it.
+
+    Args:
+        work: the folder.
+        result: what is made there, for the error.
+    """
+    with _writing(result):
+        refuse_foreign(work, [_LOCK])
+        work.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(work, _LOCK)
+        if not lock.take():
+            raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
+        try:
+            ours = OwnedFolder.begin(work, [_LOCK])
+            ours.sweep()
+            yield ours
+            ours.dissolve(lock)
+        finally:
+            lock.remove()
+            lock.release()
+
+
+@contextmanager
+def _writing(result: Path) -> Iterator[None]:
+    """Errors of the disk below this say what could not be made, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise HardnetError(
+            f"{result} cannot be written: {error.strerror or error}; check the disk and your "
+            "rights to the folder, then repeat the command: it continues with what is done"
+        ) from error
+
+
+def begin(work: OwnedFolder, settings: Mapping[str, Any], result: Path) -> None:
+    """Note the settings of the work, or compare them with those it was begun with."""
+    path = work.claim(_SETTINGS)
+    if path.exists():
+        was = json.loads(path.read_text())
+        try:
+            compare(was, settings, result)
+        except HardnetError as error:
+            raise HardnetError(f"{error} (or delete {work.path} to begin again)") from None
+        return
+    with replacing(path) as part:
+        part.write_text(json.dumps(settings, indent=1) + "\n")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval import kmeans
-from hardnet.retrieval.kmeans import train
+from hardnet.retrieval import training
+from hardnet.retrieval.training import train
 
 
 def _blobs(count=40, each=60, dim=128, spread=0.05, seed=0):
@@ -125,7 +125,7 @@ def test_nothing_to_learn_from():
 def test_an_empty_word_takes_half_of_the_largest():
     words = np.eye(4, 6, dtype=np.float32)
     sums = np.array([[2, 0, 0, 0, 0, 0], [0] * 6, [0, 0, 9, 9, 0, 0], [0, 0, 0, 1, 0, 0]], float)
-    new = kmeans._means(words, sums, np.array([2, 0, 9, 1]))
+    new = training._means(words, sums, np.array([2, 0, 9, 1]))
     np.testing.assert_allclose(new[0], [1, 0, 0, 0, 0, 0])
     np.testing.assert_allclose(new[[1, 2]], [[0, 0, 1, 1, 0, 0]] * 2, rtol=2e-3)
     assert np.abs(new[1] - new[2]).max() > 1e-3
@@ -133,7 +133,7 @@ def test_an_empty_word_takes_half_of_the_largest():
 
 
 def test_a_sample_of_many_descriptors(monkeypatch):
-    monkeypatch.setattr(kmeans, "PER_WORD", 4)
+    monkeypatch.setattr(training, "PER_WORD", 4)
     words = train(_blobs(), 20, descriptor="x", iterations=2)
     assert words.provenance["training_descriptors"] == 80
 
@@ -141,7 +141,7 @@ def test_a_sample_of_many_descriptors(monkeypatch):
 def test_in_chunks_as_at_once(monkeypatch, tmp_path):
     rows = _blobs()
     whole = train(rows, 20, descriptor="x", iterations=3).fingerprint
-    monkeypatch.setattr(kmeans, "_CHUNK", 700)
+    monkeypatch.setattr(training, "_CHUNK", 700)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert train(mapped, 20, descriptor="x", iterations=3).fingerprint == whole
@@ -187,7 +187,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from hardnet.retrieval.kmeans import train
+from hardnet.retrieval.training import train
 rows = np.load(sys.argv[1])
 def stop(what, done, total):
     if done > 2 * len(rows):
@@ -210,9 +210,9 @@ def test_a_checkpoint_of_another_training_is_not_used(tmp_path):
     path = tmp_path / "words.checkpoint"
     for rows, size, iterations in ((_blobs(seed=1), 30, 2), (_blobs(), 31, 2), (_blobs(), 30, 1)):
         train(_blobs(), 30, descriptor="x", iterations=3, checkpoint=path)
-        anew = train(rows, size, descriptor="x", iterations=iterations, checkpoint=path)
+        again = train(rows, size, descriptor="x", iterations=iterations, checkpoint=path)
         whole = train(rows, size, descriptor="x", iterations=iterations)
-        assert anew.fingerprint == whole.fingerprint
+        assert again.fingerprint == whole.fingerprint
     path.write_bytes(b"broken")
     with pytest.raises(HardnetError, match="not a readable checkpoint"):
         train(_blobs(), 30, descriptor="x", checkpoint=path)
@@ -220,16 +220,16 @@ def test_a_checkpoint_of_another_training_is_not_used(tmp_path):
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "words.checkpoint"
-    kmeans.write_checkpoint(path, np.ones((2, 3), np.float32), 1, {"a": 1})
+    training.write_checkpoint(path, np.ones((2, 3), np.float32), 1, {"a": 1})
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kmeans.os, "fsync", full)
+    monkeypatch.setattr(training.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        kmeans.write_checkpoint(path, np.zeros((2, 3), np.float32), 2, {"a": 1})
+        training.write_checkpoint(path, np.zeros((2, 3), np.float32), 2, {"a": 1})
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    kept = kmeans.read_checkpoint(path, {"a": 1})
+    kept = training.read_checkpoint(path, {"a": 1})
     assert kept is not None
     assert (kept[0] == 1).all()
     assert kept[1] == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.building.photo_names import name_of, named_photos, path_of, shown
+from hardnet.retrieval.photos import name_of, named_photos, path_of, shown
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ import pytest
 import hardnet
 from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
-from hardnet.retrieval.building import own_vocabulary
-from hardnet.retrieval.building.build import build
-from hardnet.retrieval.building.index_settings import IndexSettings
-from hardnet.retrieval.building.own_vocabulary import (
+from hardnet.retrieval import training
+from hardnet.retrieval.build import build, write_vocabulary
+from hardnet.retrieval.photos import IndexSettings, quantise
+from hardnet.retrieval.training import (
     kept_features,
     train_on_photos,
-    write_vocabulary,
 )
-from hardnet.retrieval.building.quantise import quantise
 
 SETTINGS = IndexSettings(descriptor="rootsift", keypoints=60, max_size=200)
 NAMES = ("camera.png", "coins.png", "page.png", "rocket.jpg", "text.png", "coffee.png")
@@ -56,7 +54,7 @@ def test_a_stopped_training_goes_on(
     assert vocabulary.fingerprint == whole.fingerprint
     assert next(done for what, done in told if what == "describing") == 5, "nothing twice"
     # Once trained it is only read.
-    monkeypatch.setattr(own_vocabulary, "_descriptors", None)
+    monkeypatch.setattr(training, "_descriptors", None)
     again, _ = train_on_photos(album, work, SETTINGS, words=12)
     assert again.fingerprint == whole.fingerprint
 

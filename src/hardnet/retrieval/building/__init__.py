@@ -1,1 +1,0 @@
-"""From photographs to an index."""

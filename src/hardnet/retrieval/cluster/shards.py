@@ -1,0 +1,496 @@
+"""An index that is searched by many machines: its shards, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.errors import HardnetError
+from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason
+from hardnet.retrieval.index import Index, QueryPhoto
+from hardnet.retrieval.query import Box, Query, Results, Terms
+from hardnet.retrieval.scoring import Scoring, order, query_terms
+from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
+from hardnet.retrieval.store.snapshot import Manifest, Snapshot
+from hardnet.retrieval.verification import Verification, Verified
+from hardnet.storage import as_path
+
+TIMEOUT = 30.0
+"""Seconds that a shard may take for one answer; after that it is restarted."""
+
+OPEN_SECONDS = 120.0
+"""Seconds that a shard may take to start: a process, and perhaps a compiler."""
+
+_STARTING = "its worker has not started yet"
+
+_BYTES = 2**20
+"""No cores are set aside for a shard, which would keep others from working while nobody searches.
+But one that asks for nothing at all is put on any node, whatever it was told."""
+
+
+class ShardedIndex(AbstractContextManager["ShardedIndex"]):
+    """The shards of an index on the workers of a Ray cluster, searched as one.
+
+    Hits and scores are those of :class:`~hardnet.retrieval.index.Index`, to the last bit. A shard
+    whose process or node dies comes back on another; until then searches are answered by the
+    others and ``Results.missing`` names it. Threads take turns.
+
+    The folder must be on a disk that all nodes share, under the same path.
+
+    Args:
+        folder: of the index.
+        address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
+        shards: how many; by default one for each node.
+        timeout: seconds that a shard may take for one answer.
+        descriptor: see :class:`~hardnet.retrieval.index.Index`.
+
+    Raises:
+        HardnetError: no index, no cluster, or a node that cannot take part.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        address: str = "local",
+        *,
+        shards: int | None = None,
+        timeout: float = TIMEOUT,
+        descriptor: str | None = None,
+    ) -> None:
+        if shards is not None and shards < 1:
+            raise HardnetError(f"shards is {shards}: give at least 1, or None for one per node")
+        if not timeout > 0:
+            raise HardnetError(f"timeout is {timeout}: give seconds above 0")
+        self.folder = as_path(folder).absolute()
+        self.timeout = timeout
+        self._index = Index(self.folder, descriptor=descriptor)
+        self._lock = RLock()
+        self._connection = Connection(address)
+        self._slots: list[Slot] = []
+        try:
+            self._ray = self._connection.ray
+            nodes = check_nodes(self._ray, [self.folder])
+            count = shards or len(nodes)
+            self._slots = [Slot(self._ray, nodes[n % len(nodes)]) for n in range(count)]
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The generation that is searched."""
+        return self._index.snapshot
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def missing(self) -> list[str]:
+        """The shards that would not answer now, for people."""
+        with self._lock:
+            self._look()
+            return self._missing()
+
+    def search(
+        self,
+        image: QueryPhoto | Sequence[QueryPhoto],
+        k: int = 10,
+        box: Box | Sequence[Box | None] | None = None,
+        mode: str | Mode = DEFAULT_MODE,
+    ) -> Results:
+        """Find photos; see :meth:`hardnet.retrieval.index.Index.search`.
+
+        Raises:
+            HardnetError: no shard answers at all.
+        """
+        # Described once, however often shards get lost.
+        views, seconds = self._index.described(image)
+        with self._lock:
+            while True:
+                shards = self._answering()
+                try:
+                    results = self._index.search(views, k, box, mode, shards=shards)
+                    return replace(results, seconds=seconds | results.seconds)
+                except LostError as error:
+                    for slot, why in error.lost.items():
+                        slot.lose(why)
+                    for slot, why in error.hanging.items():
+                        slot.restart(why)
+
+    def refresh(self) -> bool:
+        """Show what others have committed since; returns whether there was anything.
+
+        All shards change to the new generation before the next search.
+        """
+        with self._lock:
+            changed = self._index.refresh()
+            if changed:
+                self._open()
+            return changed
+
+    def wait(self, seconds: float = OPEN_SECONDS) -> bool:
+        """Wait until all shards are there, or some cannot be; whether they are."""
+        with self._lock:
+            deadline = monotonic() + seconds
+            while True:
+                self._look()
+                away = [slot.opening for slot in self._slots if not slot.is_open]
+                left = deadline - monotonic()
+                if not away or left <= 0 or any(slot.is_refused for slot in self._slots):
+                    return not away
+                self._ray.wait([one for one in away if one is not None], timeout=left)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the shards, and leave the cluster."""
+        with self._lock:
+            for slot in self._slots:
+                self._ray.kill(slot.actor)
+            self._slots = []
+            self._connection.close()
+
+    def _open(self) -> None:
+        """Give every shard its segments of the present generation, and wait for them."""
+        manifest = self._ray.put(self.snapshot.manifest)
+        weights = [segment.features for segment in self.snapshot.segments]
+        for slot, positions in zip(self._slots, divide(weights, len(self._slots)), strict=True):
+            slot.open(str(self.folder), manifest, positions)
+        self.wait()
+        if not any(slot.is_open for slot in self._slots):
+            raise HardnetError(self._nobody())
+
+    def _look(self) -> None:
+        """Notice who has come back; go to the next generation if this one's files are gone."""
+        for slot in self._slots:
+            slot.look()
+        if any(slot.is_outdated for slot in self._slots):
+            if not self._index.refresh():
+                [gone, *_] = [slot for slot in self._slots if slot.is_outdated]
+                gone.lose("files of the index are missing")
+            else:
+                self._open()
+
+    def _answering(self) -> ShardSet:
+        """The shards that are there; if none is, they get some time."""
+        self._look()
+        if not any(slot.is_open for slot in self._slots):
+            away = [slot.opening for slot in self._slots if slot.opening is not None]
+            self._ray.wait(away, timeout=self.timeout)
+            self._look()
+        slots = [slot for slot in self._slots if slot.is_open and slot.positions]
+        missing = self._missing()
+        if missing and not slots:
+            raise HardnetError(self._nobody())
+        return ShardSet(self._ray, self.snapshot, slots, missing, self.timeout)
+
+    def _missing(self) -> list[str]:
+        entries = self.snapshot.manifest.segments
+        named = []
+        for number, slot in enumerate(self._slots, 1):
+            if slot.is_open or not slot.positions:
+                continue
+            segments = [entries[position] for position in slot.positions]
+            images = sum(segment.facts.images for segment in segments)
+            names = ", ".join(segment.name for segment in segments)
+            named.append(
+                f"shard {number} of {len(self._slots)} ({images} photos, segments {names}; "
+                f"{slot.why_not})"
+            )
+        return named
+
+    def _nobody(self) -> str:
+        why = "; ".join(dict.fromkeys(slot.why_not for slot in self._slots))
+        return f"no shard of {self.folder} answers: {why}"
+
+
+def divide(weights: Sequence[int], parts: int) -> list[list[int]]:
+    """Positions of ``weights`` in ``parts`` lists of about equal sums, the heaviest first."""
+    shares: list[list[int]] = [[] for _ in range(parts)]
+    sums = [0] * parts
+    for position in sorted(range(len(weights)), key=lambda at: (-weights[at], at)):
+        lightest = min(range(parts), key=lambda part: (sums[part], len(shares[part]), part))
+        shares[lightest].append(position)
+        sums[lightest] += weights[position]
+    return [sorted(share) for share in shares]
+
+
+class Slot:
+    """One shard as the driver sees it: its actor, its segments, and whether it answers.
+
+    After the actor has died, or kept a query waiting, the slot sends it the order to open its
+    segments and is not asked anything before that is answered: a query never waits for a shard
+    that is known to be away. A process that hangs is ended and restarted.
+
+    Args:
+        ray: the module, connected.
+        node: Ray's id of the node it should be on; on any other if that one dies.
+
+    Attributes:
+        actor: Ray's handle.
+        positions: the segments of the snapshot that are its own.
+        is_open: it answered last time.
+        why_not: what kept it from answering, for people.
+        is_outdated: the files it should open are gone.
+        is_refused: it can not open its segments; the next :meth:`look` tries again.
+        where: the node it was last seen on.
+    """
+
+    def __init__(self, ray: Any, node: str) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray = ray
+        # No retries: a query is asked again without the shard, which is quicker than its return.
+        remote = ray.remote(
+            num_cpus=0,
+            memory=_BYTES,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+        )
+        self.actor = remote(ShardActor).remote()
+        self.positions: tuple[int, ...] = ()
+        self.is_open = self.is_outdated = self.is_refused = False
+        self.why_not, self.where = _STARTING, ""
+        self._opening: Any = None
+        self._since = 0.0
+        self._order: tuple[str, Manifest] | None = None
+
+    def open(self, folder: str, manifest: Manifest, positions: Sequence[int]) -> None:
+        """Give it segments; :meth:`look` tells when it has them."""
+        self.positions = tuple(positions)
+        self._order = folder, manifest
+        self.lose(_STARTING)
+
+    def lose(self, why: str) -> None:
+        """It did not answer: ask nothing more before it has opened its segments again."""
+        assert self._order is not None
+        self.is_open = self.is_outdated = self.is_refused = False
+        self.why_not = why
+        self._opening = self.actor.open.remote(*self._order, self.positions)
+        self._since = monotonic()
+
+    def restart(self, why: str) -> None:
+        """It hangs: restart its process, which also a stopped one cannot refuse."""
+        self._ray.kill(self.actor, no_restart=False)
+        self.lose(why)
+
+    def look(self) -> None:
+        """Notice whether it answers by now."""
+        if self.is_open or self._opening is None:
+            return
+        ready, _ = self._ray.wait([self._opening], timeout=0)
+        if not ready:
+            if monotonic() - self._since > OPEN_SECONDS:
+                self.restart(f"its worker did not open its segments within {OPEN_SECONDS:g} s")
+            return
+        try:
+            self.where = self._ray.get(self._opening)
+            self.is_open, self.why_not = True, ""
+        except OutdatedError:
+            self.is_outdated, self._opening = True, None
+        except HardnetError as error:
+            self.lose(reason(error))
+            self.is_refused = True
+        except self._ray.exceptions.RayError as error:
+            self.lose(reason(error))
+
+    @property
+    def opening(self) -> Any:
+        """What to wait for until it may answer; None if there is nothing."""
+        return None if self.is_open else self._opening
+
+
+class LostError(Exception):
+    """Shards did not answer: the search must begin again without them.
+
+    Attributes:
+        lost: those whose process died, with the reason for people.
+        hanging: those that took too long.
+    """
+
+    def __init__(self, lost: Mapping[Slot, str], hanging: Mapping[Slot, str]) -> None:
+        super().__init__("; ".join([*lost.values(), *hanging.values()]))
+        self.lost, self.hanging = lost, hanging
+
+
+class ShardSet:
+    """Several shards as one :class:`~hardnet.retrieval.search.Shard`; all must answer.
+
+    Args:
+        ray: the module, connected.
+        snapshot: the generation that all slots have opened.
+        slots: the shards that are there.
+        missing: names of those that are not.
+        timeout: seconds that an answer may take.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        snapshot: Snapshot,
+        slots: Sequence[Slot],
+        missing: Sequence[str],
+        timeout: float,
+    ) -> None:
+        self.missing = list(missing)
+        self._ray, self._snapshot, self._timeout = ray, snapshot, timeout
+        self._slots = list(slots)
+        self._owner = {position: slot for slot in slots for position in slot.positions}
+
+    def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
+        """See :class:`~hardnet.retrieval.search.Shard`, also for the following."""
+        shared = self._ray.put(terms)
+        answers = self._ask(self._slots, lambda slot: ("score", shared, scoring, limit))
+        images = np.concatenate([np.zeros(0, np.int64), *(one for one, _ in answers)])
+        scores = np.concatenate([np.zeros(0, np.float32), *(one for _, one in answers)])
+        return order(images, scores, limit)
+
+    def verify(
+        self, query: Query, images: NDArray[np.int64], verification: Verification
+    ) -> list[Verified]:
+        """See there."""
+        return self._by_owner(images, "verify", self._ray.put(query), verification)
+
+    def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
+        """See there."""
+        counts: list[np.int64] = self._by_owner(images, "reliable", self._ray.put(query), h)
+        return np.array(counts, np.int64)
+
+    def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
+        """See there."""
+        return self._by_owner(images, "features_of")
+
+    def names(self, images: NDArray[np.int64]) -> list[str]:
+        """See there; the driver has the names itself."""
+        return [self._snapshot.name(int(image)) for image in images]
+
+    def _by_owner(
+        self, images: NDArray[np.int64], method: str, query: Any = None, how: Any = None
+    ) -> list[Any]:
+        """One answer per image, in their order; each shard is asked about its own."""
+        numbers = np.asarray(images, np.int64)
+        bases = np.asarray(self._snapshot.bases, np.int64)
+        positions = np.searchsorted(bases, numbers, side="right") - 1
+        places: dict[Slot, list[int]] = {}
+        for place, position in enumerate(positions.tolist()):
+            places.setdefault(self._owner[position], []).append(place)
+
+        def question(slot: Slot) -> tuple[Any, ...]:
+            part = numbers[places[slot]]
+            return (method, part) if query is None else (method, query, part, how)
+
+        joined: list[Any] = [None] * len(numbers)
+        answers = self._ask(list(places), question)
+        for own, answer in zip(places.values(), answers, strict=True):
+            for place, one in zip(own, answer, strict=True):
+                joined[place] = one
+        return joined
+
+    def _ask(self, slots: Sequence[Slot], question: Callable[[Slot], tuple[Any, ...]]) -> list[Any]:
+        """The answer of each slot to a method and its arguments, asked at the same time.
+
+        Raises:
+            LostError: with all those that died, hang or do not know the generation.
+        """
+        generation = self._snapshot.generation
+        asked = [slot.actor.answer.remote(generation, *question(slot)) for slot in slots]
+        ready = set(
+            self._ray.wait(asked, num_returns=len(asked), timeout=self._timeout)[0] if asked else ()
+        )
+        answers, lost, hanging = [], {}, {}
+        for slot, answer in zip(slots, asked, strict=True):
+            if answer not in ready:
+                hanging[slot] = f"no answer within {self._timeout:g} s"
+                continue
+            try:
+                answers.append(self._ray.get(answer))
+            except OutdatedError:  # its process was restarted between two questions
+                lost[slot] = "its worker died and is being restarted"
+            except HardnetError as error:
+                raise HardnetError(reason(error)) from error
+            except self._ray.exceptions.RayTaskError:
+                raise  # a fault in the program, which the next attempt would have as well
+            except self._ray.exceptions.RayError as error:
+                lost[slot] = reason(error)
+        if lost or hanging:
+            raise LostError(lost, hanging)
+        return answers
+
+
+class OutdatedError(HardnetError):
+    """The shard does not hold the generation it is asked for, or can no longer read it."""
+
+
+class ShardActor:
+    """The process of a shard: some segments of one generation of an index.
+
+    Ray starts it again, empty, wherever there is room, when its process or its node dies; whoever
+    asks must then call :meth:`open` again. Every question names the generation it is about.
+    """
+
+    def __init__(self) -> None:
+        self._shard: LocalShard | None = None
+
+    def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> str:
+        """Map segments, and make ready to answer quickly.
+
+        Args:
+            folder: of the index, as this node sees it.
+            manifest: of the generation to answer for, whatever the folder's own says by now.
+            positions: which of its segments.
+
+        Returns:
+            The name of the node.
+
+        Raises:
+            OutdatedError: files of this generation are gone.
+            HardnetError: the folder is not there, or its files are not what the manifest says.
+        """
+        node = socket.gethostname()
+        if not Path(folder).is_dir():
+            raise HardnetError(
+                f"node {node} does not see the folder {folder}: put it on a disk that all nodes "
+                "share, under the same path"
+            )
+        try:
+            shard = LocalShard(Snapshot(Path(folder), manifest), positions)
+        except FileNotFoundError as error:
+            raise OutdatedError(f"node {node} does not see {error.filename}") from error
+        except ImportError as error:  # Ray cannot send every exception
+            raise HardnetError(f"node {node}: {error}") from error
+        _warm_up(shard)
+        self._shard = shard
+        return node
+
+    def answer(self, generation: int, method: str, *question: Any) -> Any:
+        """What :class:`~hardnet.retrieval.search.LocalShard` answers for its segments."""
+        if self._shard is None or self._shard.snapshot.generation != generation:
+            raise OutdatedError(f"this shard does not hold generation {generation}")
+        return getattr(self._shard, method)(*question)
+
+
+def _warm_up(shard: LocalShard) -> None:
+    """Search for an image of the shard, so that no query waits for a compiler."""
+    snapshot = shard.snapshot
+    filled = [p for p in shard.positions if snapshot.segments[p].features]
+    if not filled:
+        return
+    local = int(np.flatnonzero(snapshot.segments[filled[0]].feature_counts)[0])
+    images = np.array([snapshot.bases[filled[0]] + local], np.int64)
+    query = shard.features_of(images)[0].as_query()
+    for scoring in (Scoring("bow"), Scoring("he")):
+        shard.score(query_terms(query, scoring), scoring, 1)
+    shard.verify(query, images, Verification())

@@ -1,0 +1,403 @@
+"""Photos of an index: what they are called there, how they are described, what is kept of them.
+
+The name of a photo is its path as seen from the folder of the index, with "/" between the parts
+("../photos/left.jpg"). So an index and its photos can be moved together, and from the index alone
+every photo can be opened.
+
+:class:`IndexSettings` are a person's choice. What the manifest of an index says becomes settings by
+:func:`stored_settings` only, which takes nothing from it that could run code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet import descriptors, detectors
+from hardnet.descriptors import Descriptor
+from hardnet.detectors import Detector, affine
+from hardnet.errors import HardnetError
+from hardnet.features import Features, check_settings
+from hardnet.images import list_images
+from hardnet.pipeline import extract_many
+from hardnet.retrieval.store.compact_frames import pack
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.store.snapshot import MANIFEST
+from hardnet.storage import file_digest, replacing
+
+if TYPE_CHECKING:
+    from hardnet.pipeline import Result
+    from hardnet.retrieval.store.snapshot import Snapshot
+    from hardnet.retrieval.vocabulary import Vocabulary
+
+KEYPOINTS = 1024
+"""Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""
+
+MAX_SIZE = 1024
+"""Pixels of the longer side: fine structure that only large photos have is seldom seen twice."""
+
+WEIGHTS = "weights"
+"""The folder inside an index with copies of the weights files, each in a folder named by digest."""
+
+
+def name_of(photo: Path | str, folder: Path) -> str:
+    """The name of a photo in the index in ``folder``; neither needs to exist."""
+    path = _real(photo)
+    try:
+        return Path(os.path.relpath(path, os.path.realpath(folder))).as_posix()
+    except ValueError:  # Windows: another drive
+        return Path(path).as_posix()
+
+
+def path_of(name: str, folder: Path) -> str:
+    """The path of the photo that is called ``name`` in the index in ``folder``."""
+    return os.path.normpath(os.path.join(os.path.realpath(folder), name))
+
+
+def shown(path: str) -> str:
+    """A path as one would type it here: short if it lies below the current folder.
+
+    It is one line, whatever is in it: a line break, say, becomes a backslash and an n.
+    """
+    short = path.removeprefix(os.getcwd() + os.sep)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
+
+
+def named_photos(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
+    """The photos that ``paths`` name, with their names in the index in ``folder``.
+
+    Args:
+        paths: image files, and folders that are searched recursively. A photo that is named twice
+            counts once.
+        folder: of the index. Pictures that lie in it are not photos of the collection.
+
+    Returns:
+        Name -> file, in the order of ``paths``.
+
+    Raises:
+        HardnetError: a folder without any image.
+    """
+    own = os.path.realpath(folder) + os.sep
+    found: dict[str, Path] = {}
+    for path in paths:
+        photos = list_images(path) if path.is_dir() else [path]
+        for photo in photos:
+            if not _real(photo).startswith(own):
+                found.setdefault(name_of(photo, folder), photo)
+    return found
+
+
+def names_of(photo: Path, snapshot: Snapshot) -> list[str]:
+    """The names in an index that a photo, a folder of photos or a name stands for."""
+    own = name_of(photo, snapshot.folder)
+    for name in (own, str(photo)):
+        if snapshot.find(name) is not None:
+            return [name]
+    found = [name for name in snapshot.names() if name.startswith(f"{own}/")]
+    if not found:
+        raise HardnetError(f"{photo} is not in the index {snapshot.folder}: check the path")
+    return found
+
+
+def gone_photos(snapshot: Snapshot) -> set[str]:
+    """The names in an index whose files are gone.
+
+    Raises:
+        HardnetError: all of them are, as when a disk is not there.
+    """
+    names = snapshot.names()
+    gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
+    if gone and len(gone) == len(names):
+        raise HardnetError(
+            f"all {len(gone)} photos of {snapshot.folder} are gone: is their disk there, and is "
+            "the index where it was? If so, name their folder to remove them"
+        )
+    return gone
+
+
+def _real(photo: Path | str) -> str:
+    """The same for all ways to write a path; a photo that is a link keeps its own name."""
+    path = os.path.abspath(photo)
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What decides the features of a photo; see :func:`hardnet.extract`.
+
+    A descriptor ``module:function`` is imported by :meth:`load`. Weights files are named by
+    absolute path here, and in JSON by the last part of it: an index has copies of them.
+    """
+
+    detector: str = "dog"
+    descriptor: str = "hardnet"
+    keypoints: int = KEYPOINTS
+    max_size: int | None = MAX_SIZE
+    upright: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self.keypoints, self.max_size)
+        if self.descriptor not in descriptors.names():
+            object.__setattr__(self, "descriptor", _absolute(self.descriptor))
+        kind, colon, files = self.detector.partition(":")
+        found = ",".join(_absolute(file) for file in files.split(","))
+        object.__setattr__(self, "detector", f"{kind}{colon}{found}" if files else kind)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; :func:`stored_settings` reads them again."""
+        kind, colon, files = self.detector.partition(":")
+        detector = f"{kind}{colon}{','.join(_last_part(file) for file in files.split(','))}"
+        return asdict(self) | {"detector": detector, "descriptor": _last_part(self.descriptor)}
+
+    def load(self) -> tuple[Detector, Descriptor]:
+        """The detector and the descriptor."""
+        return detectors.load(self.detector), descriptors.load(self.descriptor)
+
+
+def stored_settings(
+    kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
+) -> IndexSettings:
+    """The settings of an index that was made before, by whomever.
+
+    Args:
+        kept: settings and weights, as the manifest has them.
+        folder: of the index. Weights files are its copies (:func:`keep_weights`), which must have
+            the digests of the manifest.
+        descriptor: named by a person, in place of the one in the manifest.
+
+    Raises:
+        HardnetError: the manifest names neither registered names nor weights of the index.
+    """
+    source = folder / MANIFEST
+    name = kept["descriptor"]
+    digest = str(kept.get("weights") or "").rpartition(" ")[2]
+    again = "name it yourself with --descriptor (descriptor= in Python)"
+    if descriptor is None:
+        if Path(str(name)).suffix.lower() in descriptors.WEIGHTS_SUFFIXES:
+            descriptor = _kept_file(str(name), digest, folder, again)
+        else:
+            descriptor = descriptors.registered(name, source, again)
+    kind, _, files = str(kept["detector"]).partition(":")
+    rebuild = "build the index again"
+    if f"{kind}:" == affine.AFFNET:
+        digests = kept.get("detector_weights") or []
+        pairs = zip_longest(files.split(","), map(str, digests), fillvalue="")
+        found = [_kept_file(file, digest, folder, rebuild) for file, digest in pairs]
+        detector = affine.AFFNET + ",".join(found)
+    else:
+        detector = detectors.registered(kept["detector"], source, rebuild)
+    plain = ("keypoints", "max_size", "upright")
+    return IndexSettings(detector, descriptor, **{name: kept[name] for name in plain})
+
+
+def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
+    """Copy the weights files of the settings into an index; returns settings that name the copies.
+
+    So an index needs no file of elsewhere, and can be given away.
+    """
+    kind, colon, files = settings.detector.partition(":")
+    copies = ",".join(_copy(file, folder) for file in files.split(","))
+    return replace(
+        settings, detector=f"{kind}{colon}{copies}", descriptor=_copy(settings.descriptor, folder)
+    )
+
+
+def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
+    """Which weights are behind the names: they must stay the same as long as the index lives."""
+    return {
+        "weights": getattr(descriptor, "weights", None),
+        "detector_weights": detectors.weights(settings.detector),
+    }
+
+
+def compare(was: Mapping[str, Any], given: Mapping[str, Any], where: Path | str) -> None:
+    """Raise if ``given`` settings are not those that ``where`` was made with."""
+    for key, value in given.items():
+        if key in was and was[key] != value:
+            # A digest says nothing to people.
+            made = f"other {key}" if key.endswith("weights") else f"{key}={was[key]}, not {value}"
+            raise HardnetError(
+                f"{where} was made with {made}: use the same settings, or build another index"
+            )
+
+
+def _copy(name: str, folder: Path) -> str:
+    if not os.path.isfile(name):
+        return name
+    copy = _copy_path(name, file_digest(name), folder)
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(copy) as part:
+            shutil.copyfile(name, part)
+    return str(copy)
+
+
+def _kept_file(name: str, digest: str, folder: Path, again: str) -> str:
+    """The copy of a weights file that an index has; its content is checked before it is used."""
+    copy = _copy_path(name, digest, folder)
+    if not re.fullmatch(r"[0-9a-f]{64}", digest) or not copy.is_file():
+        raise HardnetError(
+            f"{folder / MANIFEST} names the weights {name!r}, but {folder / WEIGHTS} has no copy "
+            f"of them; {again}"
+        )
+    if file_digest(copy) != digest:
+        raise HardnetError(f"{copy} is not the file that {folder} was made with; {again}")
+    return str(copy)
+
+
+def _copy_path(name: str, digest: str, folder: Path) -> Path:
+    return Path(os.path.abspath(folder)) / WEIGHTS / digest / _last_part(name)
+
+
+def _last_part(name: str) -> str:
+    return os.path.basename(name)
+
+
+def _absolute(name: str) -> str:
+    return os.path.abspath(name) if os.path.isfile(name) else name
+
+
+class Describing(Protocol):
+    """Makes of photos what an index needs; always the same, whoever does it."""
+
+    def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
+        """Features of image files, in order; see :func:`hardnet.pipeline.extract_many`."""
+
+    def indexed(
+        self,
+        photos: Mapping[str, Path],
+        states: Mapping[str, Mapping[str, int]],
+        vocabulary: Vocabulary,
+    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+        """What an index keeps of photos (name -> file), in order.
+
+        Args:
+            photos: name -> file.
+            states: name -> bytes and time of change of the file.
+            vocabulary: of the index.
+
+        Yields:
+            Each name with its image; or with the error that says why there is none.
+        """
+
+
+class DescribingHere:
+    """The threads of this process.
+
+    Args:
+        settings: how photos are described.
+        workers: threads; see :func:`hardnet.pipeline.extract_many`.
+    """
+
+    def __init__(self, settings: IndexSettings, workers: int | None = None) -> None:
+        self._settings, self._workers = settings, workers
+
+    def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
+        """See :class:`Describing`."""
+        detect, describe = self._settings.load()
+        return extract_many(
+            images,
+            detector=detect,
+            descriptor=describe,
+            keypoints=self._settings.keypoints,
+            max_size=self._settings.max_size,
+            upright=self._settings.upright,
+            workers=self._workers,
+        )
+
+    def indexed(
+        self,
+        photos: Mapping[str, Path],
+        states: Mapping[str, Mapping[str, int]],
+        vocabulary: Vocabulary,
+    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+        """See :class:`Describing`."""
+        with closing(self.features(list(photos.values()))) as results:
+            for name, (_, result) in zip(photos, results, strict=True):
+                if isinstance(result, HardnetError):
+                    yield name, result
+                else:
+                    yield name, quantise(name, result, vocabulary, states[name])
+
+
+ROWS = 8192
+"""Features that are quantised at once: enough for all cores, little memory."""
+
+
+def quantise(
+    name: str,
+    features: Features,
+    vocabulary: Vocabulary,
+    state: Mapping[str, int] | None = None,
+) -> IndexedImage:
+    """What an index keeps of a photo: words, signatures, compact frames.
+
+    Args:
+        name: what it is called there.
+        features: of the photo; there may be none.
+        vocabulary: of the index; one word per feature.
+        state: ``bytes`` and ``mtime_ns`` of its file (``feature_files.state_of``), to notice later
+            that it was changed.
+    """
+    [kept] = quantise_many([(name, features)], vocabulary)
+    state = state or {}
+    return replace(kept, file_bytes=state.get("bytes", 0), mtime_ns=state.get("mtime_ns", 0))
+
+
+def quantise_many(
+    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary
+) -> Iterator[IndexedImage]:
+    """What an index keeps of each of many photos: the same as :func:`quantise`, in less time."""
+    for some in _batches(photos):
+        vectors = np.concatenate([features.descriptors for _, features in some])
+        words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
+        if len(vectors):
+            prepared = vocabulary.prepare(_check_real(vectors, some[0][1].descriptor))
+            nearest = vocabulary.assign(prepared, 1)
+            words, signatures = nearest[:, 0], vocabulary.signatures(prepared, nearest)[:, 0]
+        start = 0
+        for name, features in some:
+            part = slice(start, start + len(features))
+            packed = pack(features.frames, features.image_size)
+            yield IndexedImage(name, features.image_size, words[part], signatures[part], packed)
+            start = part.stop
+
+
+def _batches(photos: Iterable[tuple[str, Features]]) -> Iterator[list[tuple[str, Features]]]:
+    """Photos of ROWS features together, and of one descriptor."""
+    some: list[tuple[str, Features]] = []
+    rows = 0
+    for name, features in photos:
+        if some and (rows >= ROWS or features.descriptor != some[0][1].descriptor):
+            yield some
+            some, rows = [], 0
+        some.append((name, features))
+        rows += len(features)
+    if some:
+        yield some
+
+
+def check_descriptor_kind(describe: Descriptor) -> None:
+    """Raise if a descriptor makes bits, before any photo is described with it."""
+    patch = np.zeros((1, 32, 32), np.float32)
+    _check_real(describe(patch), describe.name)
+
+
+def _check_real(descriptors: NDArray[Any], name: str) -> NDArray[Any]:
+    """Descriptors (N, D), if they are vectors of real numbers: bits have no mean."""
+    if descriptors.dtype == np.uint8:
+        raise HardnetError(
+            f"the descriptor {name} makes bits, which have no visual words: "
+            "choose another, e.g. hardnet or rootsift"
+        )
+    return descriptors
