@@ -72,8 +72,8 @@ def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> 
     run = hardnet("search", "index", "crop.png", "-k", 3, "-o", "sheet.png")
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    rank, _, inliers, path = lines[1].split()
-    assert (rank, path) == ("1", "photos/coffee.png")
+    rank, _, inliers, verdict, path = lines[1].split()
+    assert (rank, verdict, path) == ("1", "verified", "photos/coffee.png")
     assert int(inliers) > 15
     assert lines[-2].startswith("milliseconds: load ")
     assert "verify" in lines[-2]
@@ -129,13 +129,82 @@ def test_several_views_and_modes(hardnet: Hardnet, built: Path) -> None:
     write_image("right.png", photo[:, 200:])
     views = ("left.png", "right.png")
     for mode in ("bow", "hqe+sv"):
-        run = hardnet("search", "index", *views, "--mode", mode, "--json", "-k", 1)
+        run = hardnet("search", "index", *views, "--views", "--mode", mode, "--json", "-k", 1)
         found = json.loads(run.stdout)
         assert found["hits"][0]["path"].endswith("astronaut.png")
         assert len(found["query"]) == 2
         assert found["mode"] == mode
     boxes = ("--box", "0,0,300,512", "--box", "10,10,100,100")
     assert hardnet("search", "index", *views, *boxes).returncode == 0
+
+
+def test_queries_are_answered_one_by_one(hardnet: Hardnet, built: Path) -> None:
+    queries = ("photos/coins.png", "photos/coffee.png")
+    run = hardnet("search", "index", *queries, "-k", 1, "--json", "-o", "both.png")
+    answers = json.loads(run.stdout)
+    assert [answer["query"][0]["path"] for answer in answers] == list(queries)
+    assert [Path(answer["hits"][0]["path"]).name for answer in answers] == [
+        "coins.png",
+        "coffee.png",
+    ]
+    run = hardnet("search", "index", *queries, "-k", 1, "-o", "both.png")
+    lines = run.stdout.splitlines()
+    assert [line for line in lines if line.startswith("query: ")] == [
+        f"query: {query}" for query in queries
+    ]
+    assert len(read_image("both.png")) > 1000, "both queries and both hits"
+
+
+def test_only_what_is_verified(hardnet: Hardnet, built: Path, photos: Path) -> None:
+    def hits(*words: object) -> list[Any]:
+        return json.loads(hardnet("search", "index", *words, "--json").stdout)["hits"]
+
+    everything = hits("photos/coins.png")
+    assert len(everything) > 1
+    assert [hit["verified"] for hit in everything].count(True) == 1
+    assert hits("photos/coins.png", "--verified") == everything[:1]
+    most = everything[0]["inliers"]
+    assert hits("photos/coins.png", "--min-inliers", most) == everything[:1]
+    assert hits("photos/coins.png", "--min-inliers", most + 1) == []
+    other = hardnet("search", "index", photos / "page.png")
+    assert other.returncode == 1, "hits, but none is verified"
+    assert "no hit is verified" in other.stderr
+    assert "unsure" in other.stdout or "not verified" in other.stdout
+    assert hardnet("search", "index", photos / "page.png", "--mode", "he").returncode == 0
+    run = hardnet("search", "index", photos / "page.png", "--mode", "he", "--verified")
+    assert run.returncode == 1
+    assert "mode he verifies nothing: use one with sv" in run.stderr
+
+
+def test_photos_are_listed(hardnet: Hardnet, built: Path) -> None:
+    assert hardnet("index", "list", "index").stdout.split() == [f"photos/{n}" for n in NAMES]
+    write_image("flat.png", np.full((90, 90), 77, np.uint8))
+    run = hardnet("index", "add", "index", "flat.png")
+    assert "without features: flat.png" in run.stderr
+    assert "1 without any feature" in run.stdout
+    assert hardnet("index", "list", "index", "--without-features").stdout.split() == ["flat.png"]
+    listed = json.loads(hardnet("index", "list", "index", "--json").stdout)["photos"]
+    assert {Path(one["path"]).name: one["features"] for one in listed}["flat.png"] == 0
+    assert sum(one["features"] > 0 for one in listed) == len(NAMES)
+
+
+def test_hidden_folders_and_thumbnails_are_left_out(hardnet: Hardnet, built: Path) -> None:
+    copies = [".trash/a.png", "@eaDir/b.png", "year/Thumbnails/c.png", "year/.d.png"]
+    for copy in copies:
+        Path("photos", copy).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("photos/coins.png", Path("photos", copy))
+    run = hardnet("index", "add", "index", "photos", "--json")
+    assert run.returncode == 0
+    found = json.loads(run.stdout)
+    assert found["indexed"] == found["replaced"], "the photos were copied"
+    assert sorted(found["left_out"]) == sorted(f"photos/{copy}" for copy in copies)
+    assert "left out: 4 in hidden folders or thumbnails" in run.stderr
+    assert "--hidden" in run.stderr
+    # What is named itself is meant.
+    run = hardnet("index", "add", "index", "photos/.trash/a.png", "photos/@eaDir", "--json")
+    assert json.loads(run.stdout)["indexed"] == 2
+    run = hardnet("index", "add", "index", "photos", "--hidden", "--json")
+    assert json.loads(run.stdout)["indexed"] == 2
 
 
 def test_mistakes_of_a_search(hardnet: Hardnet, built: Path) -> None:
@@ -187,11 +256,12 @@ def test_broken_photos_are_listed_and_the_rest_is_there(hardnet: Hardnet, place:
     run = hardnet(*arguments, "--json")
     assert run.returncode == 1
     found = json.loads(run.stdout)
-    assert (found["indexed"], found["without_features"]) == (7, 1)
+    assert (found["indexed"], found["without_features"]) == (7, ["../photos/flat.png"])
     skipped = [Path(bad["image"]).name for bad in found["skipped"]]
     assert sorted(skipped) == ["bad [bold].jpg", "none.jpg"]
-    assert len(run.stderr.splitlines()) == 2
+    assert len(run.stderr.splitlines()) == 3
     assert run.stderr.count("skipped: ") == 2
+    assert "without features: photos/flat.png" in run.stderr
     again = hardnet(*arguments)
     assert again.returncode == 1
     assert "0 photos indexed" in again.stdout

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hardnet.images import read_image, write_image
-from hardnet.retrieval.draw import GAP, LABEL, TILE, contact_sheet
+from hardnet.retrieval.draw import GAP, LABEL, TILE, contact_sheet, draw_results
 from hardnet.retrieval.query import Hit, QueryImage, Results
 
 ORANGE, BLUE = (235, 120, 20), (30, 110, 215)
@@ -83,3 +83,23 @@ def test_odd_names_and_wild_transforms_do_not_stop_it(grey: Path, tmp_path: Path
     label = sheet[GAP + STEP_Y + TILE[1] : GAP + STEP_Y + TILE[1] + LABEL]
     assert (label[:, GAP : GAP + TILE[0]] < 200).any()
     assert (label[:, GAP + TILE[0] :] > 240).all(), "the name is shortened to its tile"
+
+
+def test_labels_tell_folders_apart_and_take_any_script(grey: Path) -> None:
+    def label(path: str) -> np.ndarray:
+        sheet = contact_sheet(Results([Hit(path, 0, 1.0)]))
+        return sheet[GAP + TILE[1] : GAP + TILE[1] + LABEL]
+
+    here = label("photos/2019/beach.jpg")
+    assert (here != label("photos/2020/beach.jpg")).any(), "the folder is part of the label"
+    assert (here == label("elsewhere/2019/beach.jpg")).all(), "but not all that is above it"
+    names = ("猫.jpg", "犬.jpg", "кошка.jpg", "собак.jpg", "γάτα.jpg")
+    labels = [label(f"photos/{name}").tobytes() for name in names]
+    assert len(set(labels)) == len(names), "no script becomes question marks"
+
+
+def test_several_searches_are_one_picture(grey: Path, tmp_path: Path) -> None:
+    one = Results([Hit(str(grey), 0, 1.0)], query=(QueryImage((640, 480), 9, None, str(grey)),))
+    draw_results(tmp_path / "both.png", [one, one])
+    both, alone = read_image(tmp_path / "both.png"), contact_sheet(one)
+    assert (both == np.concatenate([alone, alone])).all()

@@ -323,3 +323,30 @@ def test_an_index_needs_no_rights_and_no_photos(own: Path) -> None:
 def test_no_index(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="index"):
         Index(tmp_path)
+
+
+def test_a_box_has_keypoints_of_its_own(index: Index, made: Path) -> None:
+    """A quiet photo on a page whose print has all the strongest keypoints."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 2, (150, 200)).astype(np.uint8) * 255
+    page = cv2.resize(blocks, (1600, 1200), interpolation=cv2.INTER_NEAREST)
+    photo = cv2.resize(read_image(made / "photos" / "chelsea.png"), None, fx=0.8, fy=0.8)
+    height, width = photo.shape[:2]
+    grey = cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY)
+    page[500 : 500 + height, 700 : 700 + width] = (128 + (grey.astype(float) - 128) / 2).astype(
+        np.uint8
+    )
+    box = (700.0, 500.0, float(width), float(height))
+    results = index.search(page, box=box)
+    assert results.query[0].features > 100
+    assert names(results)[0] == "chelsea.png"
+    assert results[0].verified
+    # The transform is in pixels of the page.
+    expected = np.array([[1.25, 0, -700 * 1.25 + 0.125], [0, 1.25, -500 * 1.25 + 0.125]])
+    np.testing.assert_allclose(results[0].transform[:, :2], expected[:, :2], atol=0.02)
+    np.testing.assert_allclose(results[0].region[0], (-0.5, -0.5), atol=4)
+    inside = index.extract(page, box)
+    assert len(inside) <= QUICK["keypoints"]
+    assert inside.image_size == (1600, 1200)
+    assert (inside.xy > (700, 500)).all()
+    assert (inside.xy < (700 + width, 500 + height)).all()

@@ -9,17 +9,9 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
-from hardnet.retrieval.query import BowTerms, HeTerms, Query
+from hardnet.retrieval.query import BowTerms, HeTerms, Query, region_of
 from hardnet.retrieval.scoring import Scoring
-from hardnet.retrieval.search import (
-    DEFAULT_MODE,
-    MODES,
-    ImageFeatures,
-    Mode,
-    ranking,
-    region_of,
-    search,
-)
+from hardnet.retrieval.search import DEFAULT_MODE, MODES, ImageFeatures, Mode, ranking, search
 from hardnet.retrieval.verification import Verification, Verified
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, 20]])
@@ -30,6 +22,7 @@ class MadeUp:
 
     def __init__(self, passes, inliers=None, close=None) -> None:
         self.passes, self.inliers, self.close = list(passes), inliers or {}, close or {}
+        self.pairs = 0
         self.calls: list[tuple] = []
         self.missing: list[str] = []
 
@@ -50,7 +43,8 @@ class MadeUp:
 
     def reliable(self, query, images, h):
         self.calls.append(("reliable", images.tolist(), h))
-        return np.array([self.close.get(i, 0) for i in images.tolist()], np.int64)
+        close = [(self.close.get(i, 0), self.pairs) for i in images.tolist()]
+        return np.array(close, np.int64).reshape(-1, 2)
 
     def features_of(self, images):
         self.calls.append(("features", images.tolist()))
@@ -142,6 +136,17 @@ def test_average_expansion(query: Query) -> None:
     assert list(found.seconds) == [
         "score", "verify", "expand", "score again", "verify again", "rank",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "expected"), [(99, [0, 3]), (100, [3]), (1600, [])])
+def test_more_pairs_of_a_word_ask_for_more_close_ones(
+    query: Query, pairs: int, expected: list[int]
+) -> None:
+    """A small vocabulary, or many features: the published 5 would be chance."""
+    shard = MadeUp([[9.0, 8, 7, 6, 5]] * 2, close={0: 5, 1: 4, 3: 20})
+    shard.pairs = pairs
+    search(query, shard, "hqe", k=2)
+    assert shard.calls[2] == ("features", expected)
 
 
 def test_hqe_follows_the_published_code(query: Query) -> None:

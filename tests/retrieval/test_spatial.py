@@ -390,14 +390,21 @@ def test_rerank() -> None:
 
 
 def test_sure_is_more_than_chance() -> None:
-    def answer(inliers: int, tentatives: int) -> Verified:
-        return Verified(0, inliers, np.eye(2, 3), 0, np.zeros((inliers, 2), np.int64), tentatives)
+    def answer(inliers: int, tentatives: int, features: int = 10**6) -> Verified:
+        pairs = np.zeros((inliers, 2), np.int64)
+        return Verified(0, inliers, np.eye(2, 3), 0, pairs, tentatives, features)
 
     verification = Verification()
     assert verification.is_sure(answer(10, 0))
     assert not verification.is_sure(answer(9, 9))
-    assert verification.is_sure(answer(20, 1000))
-    assert not verification.is_sure(answer(19, 1000))
+    assert verification.is_sure(answer(21, 1000))
+    assert not verification.is_sure(answer(20, 1000))
+    # Ten candidates of each of 100 features: by chance 9.6 features have one on the right spot.
+    assert verification.is_sure(answer(20, 1000, 100))
+    assert not verification.is_sure(answer(19, 1000, 100))
+    # However many candidates there are, no more than all 100 features can be inliers by chance.
+    assert verification.is_sure(answer(110, 10**6, 100))
+    assert not verification.is_sure(answer(109, 10**6, 100))
     unverified = Verified(0, 50, None, 0, np.zeros((0, 2), np.int64))
     assert not verification.is_sure(unverified)
 

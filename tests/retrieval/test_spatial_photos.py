@@ -156,3 +156,24 @@ def test_unrelated_photos_are_rarely_verified(data: Path, tmp_path: Path) -> Non
                 (same if related else other).append(Verification().is_sure(answer))
     assert np.mean(same) > 0.85
     assert np.mean(other) < 0.002
+
+
+def test_pages_of_one_font_are_not_the_same_page(tmp_path: Path) -> None:
+    """Every letter agrees with every other of its kind, and many lie on the right spot."""
+    numbers = [str(digit) * 3 for digit in range(10)]
+    pages = []
+    for seed in range(2):
+        rng, page = np.random.default_rng(seed), np.full((1000, 800), 255, np.uint8)
+        for line in range(30):
+            place, text = (20, 40 + 32 * line), " ".join(rng.choice(numbers, 9))
+            cv2.putText(page, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.7, 0, 2, cv2.LINE_AA)
+        pages.append(page)
+        cv2.imwrite(str(tmp_path / f"{seed}.png"), page)
+    paths = [tmp_path / "0.png", tmp_path / "1.png"]
+    index = hardnet.Index.build(tmp_path / "index", paths, words=512, keypoints=600)
+    results = index.search(paths[0])
+    assert [Path(hit.path).name for hit in results] == ["0.png", "1.png"]
+    same, other = results
+    assert same.verified
+    assert other.inliers > 30, "more than 10 and one in a hundred of those that are looked at"
+    assert not other.verified

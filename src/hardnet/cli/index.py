@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +47,12 @@ _INFO = """Show how many photos and features an index has, and how they were des
 
 Example:  hardnet index info photos.index
 """
+_LIST = """List the photos of an index, one path per line.
+
+Examples:  hardnet index list photos.index
+
+           hardnet index list photos.index --without-features
+"""
 _VERIFY = """Read all files of an index and compare their checksums.
 
 Exit code 0: all is as it was written. 1: something is damaged; it is named.
@@ -68,6 +74,7 @@ def register(app: typer.Typer) -> None:
     group.command("remove", help=_REMOVE)(_remove)
     group.command("compact", help=_COMPACT)(_compact)
     group.command("info", help=_INFO)(_info)
+    group.command("list", help=_LIST)(_list)
     group.command("verify", help=_VERIFY)(_verify)
     app.add_typer(group, name="index")
 
@@ -140,6 +147,27 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
     Console(emoji=False).print(table)
 
 
+def _list(
+    folder: Folder,
+    without_features: Annotated[
+        bool,
+        typer.Option("--without-features", help="Only those without any, which no query finds."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    from hardnet.retrieval.index import Index
+    from hardnet.retrieval.photos import shown
+
+    found = Index(folder).features()
+    chosen = {path: count for path, count in found.items() if not (without_features and count)}
+    if as_json:
+        photos = [{"path": path, "features": count} for path, count in chosen.items()]
+        print(json.dumps({"index": str(folder), "photos": photos}))
+        return
+    for path in chosen:
+        say(shown(path))
+
+
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
     from hardnet.retrieval.store.snapshot import verify
 
@@ -171,6 +199,8 @@ The descriptor hardnet-int8 is quicker.
 With --cluster, worker processes of Ray describe the photos, which must be under the same path on
 all nodes; --workers is then their number. The index is the same.
 
+Hidden folders and thumbnails that other programs made are left out, unless --hidden is given.
+
 Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
 Example:  hardnet index build photos.index photos/
@@ -196,6 +226,9 @@ Images = Annotated[
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
 ]
+Hidden = Annotated[
+    bool, typer.Option("--hidden", help="Also hidden folders and files, and thumbnails.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -213,6 +246,7 @@ def _build(
     keypoints: Keypoints = 1024,
     max_size: MaxSize = 1024,
     upright: Upright = False,
+    hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
@@ -225,10 +259,12 @@ def _build(
     start = time.perf_counter()
     settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
     given = None if vocabulary is None else load(vocabulary)
+    left_out: list[Path] = []
+    photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
     with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
         report = build(
             folder,
-            named_photos(images, folder),
+            photos,
             settings,
             vocabulary=given,
             words=words,
@@ -236,13 +272,14 @@ def _build(
             describing=describing,
             progress=stage,
         )
-    _finish(report, folder, time.perf_counter() - start, as_json)
+    _finish(report, folder, time.perf_counter() - start, as_json, left_out)
 
 
 def _add(
     folder: Folder,
     images: Images,
     descriptor: KnownDescriptor = None,
+    hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
@@ -253,16 +290,18 @@ def _add(
 
     start = time.perf_counter()
     settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
+    left_out: list[Path] = []
+    photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
     with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
         report = build(
             folder,
-            named_photos(images, folder),
+            photos,
             settings,
             workers=workers,
             describing=describing,
             progress=stage,
         )
-    _finish(report, folder, time.perf_counter() - start, as_json)
+    _finish(report, folder, time.perf_counter() - start, as_json, left_out)
 
 
 def _vocabulary(
@@ -311,12 +350,25 @@ def _resumable() -> Iterator[Stage]:
         raise typer.Exit(130) from None
 
 
-def _finish(report: BuildReport, folder: Path, seconds: float, as_json: bool) -> None:
+def _finish(
+    report: BuildReport, folder: Path, seconds: float, as_json: bool, left_out: Sequence[Path]
+) -> None:
+    from hardnet.retrieval.photos import path_of, shown
+
     for reason in report.skipped.values():
         say(f"skipped: {reason}", error=True)
+    for name in report.without_features:
+        say(f"without features: {shown(path_of(name, folder))}", error=True)
+    if left_out:
+        say(
+            f"left out: {len(left_out)} in hidden folders or thumbnails, such as {left_out[0]}; "
+            "--hidden takes them",
+            error=True,
+        )
     if as_json:
         skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
         facts = {"index": str(folder), **vars(report), "skipped": skipped}
+        facts["left_out"] = [str(photo) for photo in left_out]
         print(json.dumps(facts | {"seconds": round(seconds, 3)}))
     else:
         say(_summary(report, folder, seconds))
@@ -331,7 +383,7 @@ def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
     if report.replaced:
         parts.append(f"{report.replaced} of them replaced")
     if report.without_features:
-        parts.append(f"{report.without_features} without any feature")
+        parts.append(f"{len(report.without_features)} without any feature")
     if report.unchanged:
         parts.append(f"{report.unchanged} unchanged")
     if report.skipped:

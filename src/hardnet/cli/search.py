@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
 
 _HELP = """Find the photos of an index that show the same object or place as the query.
 
-Several QUERY images are several views of one object. The query is described as the photos of the
-index were; nothing has to be said twice, except the name of a Python function.
+Several QUERY images are answered one after the other; with --views they are several views of one
+object, and one query. They are described as the photos of the index were; nothing has to be said
+twice, except the name of a Python function.
 
 With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder of
 the index must be under the same path on all nodes. The hits are the same. Shards that do not answer
 are named.
 
-Exit code 0: something was found. 1: nothing was, or the query cannot be read.
+A hit is verified if more features agree with one map from the query to it than chance gives, and
+unsure if only a few do. Modes without sv verify nothing.
+
+Exit code 0: a hit is verified (in modes without sv: found). 1: none is, or a query cannot be read.
 
 Examples:  hardnet search photos.index query.jpg -o hits.png
 
@@ -52,6 +57,9 @@ def _search(
             help="Look for this part of the query, in pixels; one for each QUERY, in order.",
         ),
     ] = None,
+    views: Annotated[
+        bool, typer.Option("--views", help="All QUERY images show one object: one query.")
+    ] = False,
     k: Annotated[int, typer.Option("-k", min=1, help="At most this many hits.")] = 10,
     mode: Annotated[
         str | None,
@@ -60,6 +68,12 @@ def _search(
             "embedding, sv: verified by geometry, qe and hqe: with query expansion."
         ),
     ] = None,
+    verified: Annotated[
+        bool, typer.Option("--verified", help="Only hits that are verified.")
+    ] = False,
+    min_inliers: Annotated[
+        int, typer.Option(min=0, help="Only hits with at least this many inliers.")
+    ] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a picture of the hits here.")
     ] = None,
@@ -71,7 +85,8 @@ def _search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for numba.
-    from hardnet.retrieval.search import DEFAULT_MODE
+    from hardnet.retrieval.draw import draw_results
+    from hardnet.retrieval.search import DEFAULT_MODE, mode_named
 
     boxes = [_box(text) for text in box or []]
     if boxes and len(boxes) != len(query):
@@ -79,22 +94,47 @@ def _search(
     chosen = mode or DEFAULT_MODE
     if shards is not None and cluster is None:
         raise HardnetError("--shards is of use with --cluster only: add --cluster ADDRESS")
+    verifies = mode_named(chosen).verification is not None
+    if (verified or min_inliers) and not verifies:
+        raise HardnetError(f"mode {chosen} verifies nothing: use one with sv, such as he+sv")
+    asked = [list(query)] if views else [[photo] for photo in query]
+    regions = [boxes] if views else [[box] for box in boxes]
+    answers = []
     waiting = Console(stderr=True, emoji=False).status("Searching...")
     with waiting, opened(index, descriptor, cluster, shards) as collection:
-        results = collection.search(list(query), k, boxes or None, chosen)
+        for number, photos in enumerate(asked):
+            results = collection.search(photos, k, regions[number] if boxes else None, chosen)
+            hits = [
+                hit
+                for hit in results.hits
+                if hit.inliers >= min_inliers and (hit.verified or not verified)
+            ]
+            answers.append(replace(results, hits=hits))
     if as_json:
-        print(json.dumps(to_json(results, index, len(collection), chosen)))
-    else:
-        _show(results)
+        objects = [to_json(results, index, len(collection), chosen) for results in answers]
+        print(json.dumps(objects[0] if len(asked) == 1 else objects))
+    for results in answers:
+        _report(results, len(collection), verifies, many=len(asked) > 1, as_json=as_json)
     if output is not None:  # after the hits, which a picture that cannot be written must not cost
-        results.draw(output)
+        draw_results(output, answers)
+        if not as_json:
+            say(f"picture: {output}")
+    if not any(results.verified if verifies else results.hits for results in answers):
+        raise typer.Exit(1)
+
+
+def _report(results: Results, images: int, verifies: bool, *, many: bool, as_json: bool) -> None:
+    """Print what one query found, and on stderr what it did not."""
+    if not as_json:
+        if many:
+            say(f"query: {results.query[0].path}")
+        _show(results, verifies)
     for part in results.missing:
         say(f"missing: {part} did not answer; its photos are not among the hits", error=True)
     if not results.hits:
-        say(f"nothing found: {_why_not(results, len(collection))}", error=True)
-        raise typer.Exit(1)
-    if output is not None and not as_json:
-        say(f"picture: {output}")
+        say(f"nothing found: {_why_not(results, images)}", error=True)
+    elif verifies and not results.verified:
+        say("no hit is verified: what is listed may show something else", error=True)
 
 
 def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, Any]:
@@ -124,16 +164,16 @@ def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, 
     }
 
 
-def _show(results: Results) -> None:
+def _show(results: Results, verifies: bool) -> None:
     # No table of rich: it would fold a long path, which nobody could copy.
     console = Console(soft_wrap=True, highlight=False, emoji=False)
     if results.hits:
-        console.print(f"{'':>4}  {'score':>8}  {'inliers':>7}  photo", style="dim")
+        heading = f"{'inliers':>7}  {'':<12}  " if verifies else ""
+        console.print(f"{'':>4}  {'score':>8}  {heading}photo", style="dim")
     for rank, hit in enumerate(results.hits, 1):
         style = "bold" if hit.verified else "dim"
-        inliers = f"{hit.inliers or '-':>7}"
-        line = f"{rank:>4}  {hit.score:>8.4g}  [{style}]{inliers}[/]  {_path(hit)}"
-        console.print(line)
+        geometry = f"[{style}]{hit.inliers or '-':>7}  {hit.verdict:<12}[/]  " if verifies else ""
+        console.print(f"{rank:>4}  {hit.score:>8.4g}  {geometry}{_path(hit)}")
     stages = ", ".join(f"{name} {1000 * time:.1f}" for name, time in results.seconds.items())
     console.print(f"milliseconds: {stages}", style="dim")
 
@@ -150,7 +190,7 @@ def _why_not(results: Results, images: int) -> str:
     if not any(one.features for one in results.query):
         where = "in the box" if any(one.box for one in results.query) else "in the query"
         return f"there is no keypoint {where}; use a sharper photo or a larger part of it"
-    return "no photo of the index has anything in common with the query"
+    return "no photo of the index has anything in common with the query, or what was asked for"
 
 
 def _box(text: str) -> Box:

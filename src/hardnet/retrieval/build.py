@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardnet.errors import HardnetError
 from hardnet.interop.feature_files import state_of
@@ -36,9 +36,6 @@ from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photo
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
 
-if TYPE_CHECKING:
-    pass
-
 COMMIT_IMAGES = 500
 """Photos that are committed at once: about a minute's work is lost if the process is killed."""
 
@@ -54,7 +51,7 @@ class BuildReport:
         replaced: how many of these were in the index before, with another content.
         unchanged: how many were in the index as they are.
         features: of those that were indexed now.
-        without_features: how many of these have no keypoint, so that no query finds them.
+        without_features: names of those that have no keypoint, so that no query finds them.
         skipped: name -> why it could not be indexed.
     """
 
@@ -62,7 +59,7 @@ class BuildReport:
     replaced: int = 0
     unchanged: int = 0
     features: int = 0
-    without_features: int = 0
+    without_features: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
 
@@ -239,7 +236,8 @@ def _index(
                 report.indexed += 1
                 report.replaced += name in known
                 report.features += len(result)
-                report.without_features += not len(result)
+                if not len(result):
+                    report.without_features.append(name)
             if waiting >= commit_images:
                 writer.commit()
                 waiting = 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.images import Pixels, read_image, to_colour
+from hardnet.images import Pixels, read_image, to_colour, write_image
 from hardnet.retrieval.query import Box, Hit, QueryImage, Results
 
 TILE = 320, 240
@@ -22,6 +24,8 @@ GAP = 14
 LABEL = 44
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _TEXT = 0.46
+_FACE: Any = cv2.FontFace("uni") if hasattr(cv2, "FontFace") else None  # OpenCV 5: most scripts
+_FACE_SIZE = 13
 _PAPER = (250, 250, 248)
 _INK = (60, 60, 64)
 _FAINT = (150, 150, 152)
@@ -47,6 +51,11 @@ class Tile:
     note: str
     outline: NDArray[np.float64] | None
     colour: tuple[int, int, int]
+
+
+def draw_results(path: str | os.PathLike[str], answers: Sequence[Results]) -> None:
+    """Write a picture of one or several searches, one below the other."""
+    write_image(path, np.concatenate([contact_sheet(results) for results in answers]))
 
 
 def contact_sheet(results: Results, columns: int = COLUMNS) -> Pixels:
@@ -88,11 +97,15 @@ def _query_tile(image: QueryImage) -> Tile:
 
 
 def _hit_tile(rank: int, hit: Hit) -> Tile:
-    title = f"{rank}  {Path(hit.path).name}"
+    path = Path(hit.path)
+    # The folder tells photos of one name apart.
+    title = (
+        f"{rank}  {path.parent.name}/{path.name}" if path.parent.name else f"{rank}  {path.name}"
+    )
     if not hit.verified:
-        note = f"score {hit.score:.3g}, not verified"
+        note = f"score {hit.score:.3g}, {hit.verdict}"
         return Tile(hit.path, title, note, None, _INK)
-    note = f"{hit.inliers} inliers, score {hit.score:.3g}"
+    note = f"{hit.verdict}, {hit.inliers} inliers, score {hit.score:.3g}"
     return Tile(hit.path, title, note, hit.region, _FOUND)
 
 
@@ -141,12 +154,22 @@ def _outline(photo: Pixels, corners: NDArray[np.float64], colour: tuple[int, int
 def _write(
     picture: Pixels, text: str, place: tuple[int, int], colour: tuple[int, int, int]
 ) -> None:
-    """One line; OpenCV's letters are ASCII, and a long name loses its middle."""
-    folded = unicodedata.normalize("NFKD", text)
-    line = "".join(c for c in folded if not unicodedata.combining(c))
-    line = line.encode("ascii", "replace").decode()
-    room, kept, full = picture.shape[1] - place[0], len(line), line
-    while cv2.getTextSize(line, _FONT, _TEXT, 1)[0][0] > room:
+    """One line; a long name loses its middle."""
+    if _FACE is None:
+        folded = unicodedata.normalize("NFKD", text)
+        text = "".join(c for c in folded if not unicodedata.combining(c))
+        text = text.encode("ascii", "backslashreplace").decode()
+    room, kept, line = picture.shape[1] - place[0], len(text), text
+    while _width(line) > room:
         kept -= 1
-        line = full[: kept // 2] + ".." + full[-(kept - kept // 2) :]
-    cv2.putText(picture, line, place, _FONT, _TEXT, colour, 1, cv2.LINE_AA)
+        line = text[: kept // 2] + ".." + text[-(kept - kept // 2) :]
+    if _FACE is None:
+        cv2.putText(picture, line, place, _FONT, _TEXT, colour, 1, cv2.LINE_AA)
+    else:
+        cv2.putText(picture, line, place, colour, _FACE, _FACE_SIZE)
+
+
+def _width(line: str) -> int:
+    if _FACE is None:
+        return int(cv2.getTextSize(line, _FONT, _TEXT, 1)[0][0])
+    return int(cv2.getTextSize((10_000, 100), line, (0, 50), _FACE, _FACE_SIZE)[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardnet.errors import HardnetError
-from hardnet.features import Features, extract
-from hardnet.images import Source
+from hardnet.features import Features, extract, find, prepare
+from hardnet.features import describe as describe_found
+from hardnet.images import Source, read_image
 from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
@@ -32,7 +34,7 @@ from hardnet.retrieval.photos import (
     stored_settings,
     weights_of,
 )
-from hardnet.retrieval.query import Box, Query, Results, make_query
+from hardnet.retrieval.query import Box, Query, Results, inside, make_query, view_boxes
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
 from hardnet.retrieval.store.snapshot import Report, Snapshot, open_snapshot, verify
 from hardnet.retrieval.store.writer import Writer
@@ -95,6 +97,7 @@ class Index:
         keypoints: int = KEYPOINTS,
         max_size: int | None = MAX_SIZE,
         upright: bool = False,
+        hidden: bool = False,
         workers: int | None = None,
         progress: Progress = _no_progress,
     ) -> Index:
@@ -111,6 +114,7 @@ class Index:
             keypoints: see there.
             max_size: see there.
             upright: see there.
+            hidden: also photos in hidden folders, and thumbnails that other programs made.
             workers: threads; by default one per usable core.
             progress: called with what is done, how many are done, how many there are.
         """
@@ -120,7 +124,7 @@ class Index:
         settings = IndexSettings(detector, descriptor, keypoints, max_size, upright)
         building.build(
             folder,
-            named_photos(_paths(images), folder),
+            named_photos(_paths(images), folder, hidden=hidden),
             settings,
             vocabulary=vocabulary,
             words=words,
@@ -174,7 +178,7 @@ class Index:
         shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
         vocabulary = shard.snapshot.vocabulary
         seconds = {"load": self._warm_up(vocabulary)}
-        views, extraction = self.described(image)
+        views, extraction = self.described(image, box)
         seconds |= {s: seconds.get(s, 0.0) + time for s, time in extraction.items()}
         start = perf_counter()
         query = self.query(views, box, vocabulary)
@@ -196,34 +200,35 @@ class Index:
         """Features of one or several views as a query to this index."""
         query = make_query(views, vocabulary or self.snapshot.vocabulary, box=box)
         for region, view in zip(query.boxes, views, strict=True):
-            if region is None:
-                continue
-            x, y, width, height = region
-            across, down = view.image_size
-            if x >= across or y >= down or x + width <= 0 or y + height <= 0:
-                raise HardnetError(
-                    f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
-                    f"{across}x{down} pixels"
-                )
+            if region is not None:
+                _check_inside(region, view.image_size)
         return query
 
     def described(
-        self, image: QueryPhoto | Sequence[QueryPhoto]
+        self,
+        image: QueryPhoto | Sequence[QueryPhoto],
+        box: Box | Sequence[Box | None] | None = None,
     ) -> tuple[list[Features], dict[str, float]]:
         """Features of the views of a query, and the seconds that each stage took."""
         seconds: dict[str, float] = {}
         views = []
         images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
-        for one in images:
+        for one, region in zip(images, view_boxes(box, len(images)), strict=True):
             if not isinstance(one, Features):
-                one = self.extract(one)
+                one = self.extract(one, region)
                 for stage, time in one.seconds.items():
                     seconds[stage] = seconds.get(stage, 0.0) + time
             views.append(one)
         return views, seconds
 
-    def extract(self, image: Source) -> Features:
+    def extract(self, image: Source, box: Box | None = None) -> Features:
         """Features of an image, as those of the index were made.
+
+        Args:
+            image: path or array.
+            box: x, y, width, height of the only region to look at. It has as many keypoints, of the
+                same size of photo, as if it had been cut out, but frames at its border see what
+                lies beyond.
 
         Raises:
             HardnetError: the image cannot be read, or the descriptor has other weights than when
@@ -232,13 +237,44 @@ class Index:
         start = perf_counter()
         detect, describe = self._load()
         seconds = {"load": perf_counter() - start}
-        keypoints, max_size, upright = (
-            self.settings.keypoints,
-            self.settings.max_size,
-            self.settings.upright,
-        )
-        found = extract(image, detect, describe, keypoints, max_size, upright=upright)
+        settings = self.settings
+        if box is None:
+            limits = settings.keypoints, settings.max_size
+            found = extract(image, detect, describe, *limits, upright=settings.upright)
+        else:
+            found = self._extract_box(image, box)
         return replace(found, seconds=found.seconds | seconds)
+
+    def _extract_box(self, image: Source, box: Box) -> Features:
+        detect, describe = self._load()
+        settings, pixels = self.settings, read_image(image)
+        size = pixels.shape[1], pixels.shape[0]
+        corner, opposite = _surroundings(box, size)
+        crop = np.ascontiguousarray(pixels[corner[1] : opposite[1], corner[0] : opposite[0]])
+        # The box is shrunk as if it were all that there is; the margin comes in addition.
+        larger = max(*crop.shape[:2], max(box[2:])) / max(box[2:])
+        most = None if settings.max_size is None else math.ceil(settings.max_size * larger)
+        prepared = prepare(crop, most)
+        # All keypoints, however strong those of the margin are: the budget is for the box.
+        found = find(prepared, detect, _ALL, settings.upright)
+        frames = found.frames.copy()
+        frames[:, :, 2] += np.array(corner, np.float32)
+        kept = np.flatnonzero(inside(frames, box))
+        kept = kept[np.argsort(-found.scores[kept], kind="stable")[: settings.keypoints]]
+        chosen = replace(
+            found,
+            frames=found.frames[kept],
+            scores=found.scores[kept],
+            patches=found.patches[kept],
+        )
+        is_array = isinstance(image, np.ndarray)
+        return replace(
+            describe_found(chosen, describe),
+            frames=frames[kept],
+            image_size=size,
+            path=None if is_array else os.fspath(image),  # type: ignore[arg-type]
+            pixels=pixels if is_array else None,
+        )
 
     def _load(self) -> tuple[Detector, Descriptor]:
         """What describes queries; at the first one, for any number of threads."""
@@ -264,11 +300,15 @@ class Index:
         self,
         images: Photos,
         *,
+        hidden: bool = False,
         workers: int | None = None,
         progress: Progress = _no_progress,
     ) -> BuildReport:
-        """Add photos; those that changed are replaced, those that did not are passed over."""
-        photos = named_photos(_paths(images), self.folder)
+        """Add photos; those that changed are replaced, those that did not are passed over.
+
+        See :meth:`build` for the options.
+        """
+        photos = named_photos(_paths(images), self.folder, hidden=hidden)
         report = building.add(
             self.folder, photos, self._descriptor, workers=workers, progress=progress
         )
@@ -311,6 +351,11 @@ class Index:
         """The photos, sorted."""
         return sorted(path_of(name, self.folder) for name in self.snapshot.names())
 
+    def features(self) -> dict[str, int]:
+        """How many features each photo has, by path, sorted; no query finds one that has none."""
+        counts = self.snapshot.feature_counts()
+        return {path_of(name, self.folder): counts[name] for name in sorted(counts)}
+
     def info(self) -> dict[str, Any]:
         """Numbers and settings, as JSON values.
 
@@ -342,6 +387,29 @@ class Index:
     def verify(self) -> Report:
         """Read every file and compare its checksum."""
         return verify(self.folder)
+
+
+BOX_MARGIN, BOX_PIXELS = 0.25, 32
+"""What is looked at around a box: this share of its longer side, and at least this many pixels."""
+_ALL = 1 << 20  # keypoints
+
+
+def _surroundings(box: Box, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Top left corner, and the one opposite, of a box and its margin in an image."""
+    _check_inside(box, size)
+    margin = max(BOX_MARGIN * max(box[2:]), BOX_PIXELS)
+    low = [max(math.floor(box[axis] - margin), 0) for axis in range(2)]
+    high = [min(math.ceil(box[a] + box[a + 2] + margin) + 1, size[a]) for a in range(2)]
+    return (low[0], low[1]), (high[0], high[1])
+
+
+def _check_inside(box: Box, size: tuple[int, int]) -> None:
+    x, y, width, height = box
+    if x >= size[0] or y >= size[1] or x + width <= 0 or y + height <= 0:
+        raise HardnetError(
+            f"the box {x:g},{y:g},{width:g},{height:g} lies outside the query, which is "
+            f"{size[0]}x{size[1]} pixels"
+        )
 
 
 def _paths(images: Photos) -> list[Path]:

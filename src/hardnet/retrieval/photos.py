@@ -73,13 +73,32 @@ def shown(path: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
-def named_photos(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
+LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
+"""Folders of copies that other programs make for themselves, in small letters."""
+
+
+def is_left_out(photo: Path, below: Path) -> bool:
+    """Whether a photo in a folder that is indexed is hidden, or some program's thumbnail."""
+    parts = photo.relative_to(below).parts
+    return any(part.startswith(".") or part.lower() in LEFT_OUT for part in parts)
+
+
+def named_photos(
+    paths: Iterable[Path],
+    folder: Path,
+    *,
+    hidden: bool = False,
+    left_out: list[Path] | None = None,
+) -> dict[str, Path]:
     """The photos that ``paths`` name, with their names in the index in ``folder``.
 
     Args:
         paths: image files, and folders that are searched recursively. A photo that is named twice
             counts once.
         folder: of the index. Pictures that lie in it are not photos of the collection.
+        hidden: also those in hidden folders and in folders of thumbnails, and hidden ones. A photo
+            that is named itself is never left out.
+        left_out: the photos that are not taken for this reason are added here.
 
     Returns:
         Name -> file, in the order of ``paths``.
@@ -90,10 +109,15 @@ def named_photos(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
     own = os.path.realpath(folder) + os.sep
     found: dict[str, Path] = {}
     for path in paths:
-        photos = list_images(path) if path.is_dir() else [path]
-        for photo in photos:
-            if not _real(photo).startswith(own):
-                found.setdefault(name_of(photo, folder), photo)
+        in_folder = path.is_dir()
+        for photo in list_images(path) if in_folder else [path]:
+            if _real(photo).startswith(own):
+                continue
+            if in_folder and not hidden and is_left_out(photo, path):
+                if left_out is not None:
+                    left_out.append(photo)
+                continue
+            found.setdefault(name_of(photo, folder), photo)
     return found
 
 

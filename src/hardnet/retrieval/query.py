@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.frames import Frames, empty_frames
-from hardnet.images import Pixels, write_image
+from hardnet.images import Pixels
 
 if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def make_query(
     views = [features] if isinstance(features, Features) else list(features)
     if not views:
         raise HardnetError("a query needs at least one image")
-    boxes = _boxes(box, len(views))
+    boxes = view_boxes(box, len(views))
     parts = [_view(view, vocabulary, ma, region) for view, region in zip(views, boxes, strict=True)]
     return Query(
         words=np.concatenate([words for words, _, _ in parts]),
@@ -116,8 +116,8 @@ def _view(
     return words, vocabulary.signatures(prepared, words), frames
 
 
-def _boxes(box: Box | Sequence[Box | None] | None, views: int) -> tuple[Box | None, ...]:
-    """One box, or None, per view."""
+def view_boxes(box: Box | Sequence[Box | None] | None, views: int) -> tuple[Box | None, ...]:
+    """One box, or None, per view; HardnetError for what is no box."""
     if box is None:
         return (None,) * views
     single = isinstance(box[0], int | float | np.number)
@@ -213,6 +213,11 @@ class Hit:
     region: NDArray[np.float64] | None = None
     view: int = 0
 
+    @property
+    def verdict(self) -> str:
+        """What geometry says, in a word or two."""
+        return "verified" if self.verified else "unsure" if self.inliers else "not verified"
+
 
 @dataclass(frozen=True, eq=False)
 class QueryImage:
@@ -264,11 +269,16 @@ class Results(Sequence[Hit]):
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
 
+    @property
+    def verified(self) -> list[Hit]:
+        """The hits that are verified."""
+        return [hit for hit in self.hits if hit.verified]
+
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the query and the hits, verified regions outlined."""
-        from hardnet.retrieval.draw import contact_sheet
+        from hardnet.retrieval.draw import draw_results
 
-        write_image(path, contact_sheet(self))
+        draw_results(path, [self])
 
 
 def region_of(

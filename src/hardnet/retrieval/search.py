@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
     Lookup,
@@ -101,7 +102,7 @@ class Shard(Protocol):
         """Spatial verification of each of ``images``, in their order."""
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-        """(n,) correspondences of the query with each image within Hamming distance ``h``."""
+        """(n, 2) pairs of the query with each image: within Hamming distance ``h``, and all."""
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """The features of each of ``images``, in their order."""
@@ -167,12 +168,14 @@ class LocalShard:
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
         """See :class:`Shard`."""
         table = word_table(query, len(self.statistics.idf))
-        found: dict[int, int] = {}
+        found: dict[int, list[int]] = {}
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            pairs = find_correspondences(table, segment, local, h)
-            found |= zip((base + local).tolist(), np.diff(pairs.bounds).tolist(), strict=True)
-        return np.array([found[int(image)] for image in images], np.int64)
+            pairs = find_correspondences(table, segment, local, BITS)
+            before = np.append(0, np.cumsum(pairs.distances <= h))
+            counts = np.stack([np.diff(before[pairs.bounds]), np.diff(pairs.bounds)], 1)
+            found |= zip((base + local).tolist(), counts.tolist(), strict=True)
+        return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """See :class:`Shard`."""
@@ -246,7 +249,8 @@ class Mode:
         first: how images are scored in the first pass, where that differs.
         shortlist: hqe: how many of the best images may be reliable.
         h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
-        reliable: hqe: an image with this many of them is reliable. With ``verification``, an image
+        reliable: hqe: an image with this many of them is reliable, if they are more than chance
+            gives; see :func:`pairs_of_reliable`. With ``verification``, an image
             that is verified for sure is reliable instead, and of it only what lies in the region
             that the query asks for.
         alpha: hqe: new words, as a share of the words of the query.
@@ -327,6 +331,25 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
 def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDArray[np.int64]:
     """All images of the index, best first, after all stages of the mode: what benchmarks need."""
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
+
+
+CHANCE_SHARE = 0.01
+"""The share of the pairs of one word that may be close by chance: hardly any two unrelated photos
+have more, whatever the size of the vocabulary. The mean is far lower, but photos of like texture
+differ from others."""
+
+
+def pairs_of_reliable(pairs: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """(n,) close pairs that an image needs to be reliable: more than chance gives.
+
+    The published number is for 65,536 words. With fewer words or more features an unrelated image
+    shares more words with the query, and some of these pairs are close by chance.
+
+    Args:
+        pairs: (n,) pairs of the query with each image that share a word.
+        least: the published number, for images that share few.
+    """
+    return least + (CHANCE_SHARE * pairs).astype(np.int64)
 
 
 @dataclass
@@ -418,6 +441,7 @@ class _Flow:
                 images = images[: mode.shortlist]
                 # Correspondences of the first pass: of the words that it looks up, no others.
                 query = self.query.nearest((mode.first or mode.scoring).ma)
-                counts = self.shards.reliable(query, images, mode.h_t_strict)
-                features = self.shards.features_of(images[counts >= mode.reliable])
+                close, pairs = self.shards.reliable(query, images, mode.h_t_strict).T
+                needed = pairs_of_reliable(pairs, mode.reliable)
+                features = self.shards.features_of(images[close >= needed])
             return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)

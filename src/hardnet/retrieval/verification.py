@@ -45,13 +45,13 @@ class Verification:
         pixels: an inlier's distances from where the transform puts it in the image, and from where
             the inverse puts it in the query, are at most this (root of the sum of squares). It is
             in pixels of a photo whose longer side is 1024; in each of the two images it
-            shrinks and grows with the longer side.
+            shrinks and grows with the longer side, in the query with that of its box.
         area_ratio: an inlier's area in the image is at most this many times larger or smaller than
             the transform makes it.
         min_inliers: an image with fewer is not verified.
         verified_inliers: from this many on a person may be told that the image shows the same ...
-        verified_share: ... and for each of its correspondences this share more, since many agree by
-            chance where many are tried; see :meth:`is_sure`.
+        verified_share: ... and more where many pairs are tried: the chance of one to lie on the
+            right spot; see :meth:`is_sure`.
         h_t: correspondences are at most this Hamming distance apart; None: the word is enough.
         ma: how many words of each query feature have correspondences.
         upright: all photos are the right way up: a hypothesis does not turn the image, whatever
@@ -85,11 +85,17 @@ class Verification:
     def is_sure(self, verified: Verified) -> bool:
         """Whether an image has more inliers than chance gives.
 
-        Chosen on 4,400 pairs of unrelated photos (first UKBench photos, other photographs; 600
-        features each) with vocabularies of 128, 1024 and 8192 words: none passed with signatures,
-        at most 1 in 900 by words alone. Four inliers, which re-ranking asks for, are common.
+        By chance a correspondence lies on the right spot with a probability p; a query feature that
+        has m of them is an inlier with 1 - (1 - p)^m. All count, also those beyond ``max_pairs``:
+        in two pages of one font every letter agrees with every other of its kind. The numbers were
+        chosen on unrelated photographs, of which four inliers, as re-ranking asks for, are common.
+
+        The a contrario test of :func:`hardnet.match` is for exact maps: an affine one of an object
+        with depth has inliers anywhere within the threshold, and would fail it.
         """
-        needed = self.verified_inliers + self.verified_share * verified.tentatives
+        features = max(verified.features, 1)
+        hit = 1 - (1 - self.verified_share) ** (verified.tentatives / features)
+        needed = self.verified_inliers + features * hit
         return verified.transform is not None and verified.inliers >= needed
 
 
@@ -104,7 +110,8 @@ class Verified:
             image; None if it is not verified.
         view: which image of the query the transform starts from.
         pairs: (inliers, 2) int64, query feature and posting of its segment, one to one.
-        tentatives: correspondences that were looked at.
+        tentatives: correspondences, also those that were not looked at ...
+        features: ... and how many features the query has, which share them.
     """
 
     image: int
@@ -113,6 +120,7 @@ class Verified:
     view: int
     pairs: NDArray[np.int64]
     tentatives: int = 0
+    features: int = 0
 
 
 Part = tuple["Segment", int, NDArray[np.int64]]
@@ -154,7 +162,9 @@ class _Asked:
 
 
 def _ask(query: Query, words: int, verification: Verification) -> _Asked:
-    scales = np.array([max(size) for size in query.view_sizes]) / PUBLISHED_SIZE
+    regions = zip(query.boxes, query.view_sizes, strict=True)
+    scales = np.array([max(size if box is None else box[2:]) for box, size in regions])
+    scales = scales / PUBLISHED_SIZE
     return _Asked(
         word_table(query, words, verification.ma),
         _comparable(query.frames, scales[query.view], verification.upright),
@@ -195,12 +205,21 @@ def _verify_piece(
     models = models.reshape(-1, 2, 3) * image_scales[:, None, None]
     models[:, :, :2] /= asked.scales[views][:, None, None]
     chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
-    rows = np.stack([base + images, counts, views, tentatives, np.cumsum(counts)], 1).tolist()
+    features = asked.table.query_features
+    columns = base + images, counts, views, pairs.totals, np.cumsum(counts)
     return [
-        Verified(image, count, model, view, chosen[last - count : last], tried)
-        if count
-        else Verified(image, 0, None, view, chosen[:0], tried)
-        for model, (image, count, view, tried, last) in zip(models, rows, strict=True)
+        Verified(
+            image,
+            count,
+            model if count else None,
+            view,
+            chosen[last - count : last],
+            tried,
+            features,
+        )
+        for model, (image, count, view, tried, last) in zip(
+            models, np.stack(columns, 1).tolist(), strict=True
+        )
     ]
 
 
@@ -267,6 +286,7 @@ class Correspondences:
     """Those of one query with several images, one image after the other.
 
     Attributes:
+        totals: (n,) int64, how many each image has, also beyond the limit.
         bounds: (n + 1,) int64, where those of each image begin.
         features: (m,) int64, query features, ascending within an image.
         postings: (m,) int64, ascending within a query feature.
@@ -274,6 +294,7 @@ class Correspondences:
         distances: (m,) int64, Hamming distances.
     """
 
+    totals: NDArray[np.int64]
     bounds: NDArray[np.int64]
     features: NDArray[np.int64]
     postings: NDArray[np.int64]
@@ -336,7 +357,7 @@ def find_correspondences(
         limit: an image keeps at most this many, those of the smallest distance; at equal
             distance the lower word, query feature and posting come first.
     """
-    bounds, found = gather(
+    totals, bounds, found = gather(
         np.ascontiguousarray(images, np.int64),
         segment.offsets,
         segment.image_ids,
@@ -352,7 +373,7 @@ def find_correspondences(
         h_t,
         limit,
     )
-    return Correspondences(bounds, *np.ascontiguousarray(found.T))
+    return Correspondences(totals, bounds, *np.ascontiguousarray(found.T))
 
 
 @compiled
@@ -378,10 +399,11 @@ def gather(
     not depend on how many other images the segment holds.
 
     Returns:
-        (n + 1,) where the correspondences of each image begin, and (m, 4) int64: query feature,
-        posting, place of the posting in its image, distance; ascending by feature, then posting.
+        (n,) how many there are, (n + 1,) where the correspondences of each image begin, and (m, 4)
+        int64: query feature, posting, place of the posting in its image, distance; ascending by
+        feature, then posting.
     """
-    bounds = np.zeros(len(images) + 1, np.int64)
+    totals, bounds = np.zeros(len(images), np.int64), np.zeros(len(images) + 1, np.int64)
     longest = 0
     for image in images:
         longest = max(longest, np.int64(forward_offsets[image + 1]) - forward_offsets[image])
@@ -396,6 +418,7 @@ def gather(
         total = _count_distances(
             runs[:count], signatures, term_starts, term_signatures, h_t, histogram
         )
+        totals[at] = total
         kept = min(total, limit)
         # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
         cut, room = 0, kept
@@ -416,7 +439,7 @@ def gather(
             out = _longer(out, 2 * (bounds[at] + kept))
         _sort_by_feature(found, starts, out[bounds[at] : bounds[at] + kept])
         bounds[at + 1] = bounds[at] + kept
-    return bounds, out[: bounds[-1]]
+    return totals, bounds, out[: bounds[-1]]
 
 
 @compiled

@@ -115,7 +115,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             HardnetError: no shard answers at all.
         """
         # Described once, however often shards get lost.
-        views, seconds = self._index.described(image)
+        views, seconds = self._index.described(image, box)
         with self._lock:
             while True:
                 shards = self._answering()
@@ -366,8 +366,8 @@ class ShardSet:
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
         """See there."""
-        counts: list[np.int64] = self._by_owner(images, "reliable", self._ray.put(query), h)
-        return np.array(counts, np.int64)
+        counts = self._by_owner(images, "reliable", self._ray.put(query), h)
+        return np.array(counts, np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """See there."""

@@ -282,12 +282,18 @@ class Snapshot:
 
     def names(self) -> list[str]:
         """The names of all images that are in the index."""
-        return [
-            name
+        return list(self.feature_counts())
+
+    def feature_counts(self) -> dict[str, int]:
+        """Name -> how many features it has, of all images that are in the index."""
+        return {
+            name: count
             for segment, living in zip(self.segments, self.alive, strict=True)
-            for local, name in enumerate(segment.names())
+            for local, (name, count) in enumerate(
+                zip(segment.names(), segment.feature_counts.tolist(), strict=True)
+            )
             if living is None or living[local]
-        ]
+        }
 
 
 def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
