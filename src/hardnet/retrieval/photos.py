@@ -33,7 +33,7 @@ from hardnet.pipeline import extract_many
 from hardnet.retrieval.store.compact_frames import pack
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import MANIFEST
-from hardnet.storage import file_digest, replacing
+from hardnet.storage import file_digest, refuse_other_settings, replacing
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result
@@ -246,13 +246,8 @@ def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any
 
 def compare(was: Mapping[str, Any], given: Mapping[str, Any], where: Path | str) -> None:
     """Raise if ``given`` settings are not those that ``where`` was made with."""
-    for key, value in given.items():
-        if key in was and was[key] != value:
-            # A digest says nothing to people.
-            made = f"other {key}" if key.endswith("weights") else f"{key}={was[key]}, not {value}"
-            raise HardnetError(
-                f"{where} was made with {made}: use the same settings, or build another index"
-            )
+    known = {key: value for key, value in given.items() if key in was}
+    refuse_other_settings(was, known, where, "use the same settings, or build another index")
 
 
 def _copy(name: str, folder: Path) -> str:
