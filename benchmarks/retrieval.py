@@ -147,7 +147,7 @@ def main(
         "features_per_photo": total / len(photos),
         "descriptor": descriptor,
         "words": len(trained),
-        "vocabulary": trained.fingerprint,
+        "vocabulary": trained.digest,
         "threads": threads,
         "repetitions": repetitions,
         "timed_queries": len(features[::TIMED]),

@@ -305,12 +305,12 @@ def test_a_vocabulary_of_other_photos(hardnet: Hardnet, place: Path, photos: Pat
     assert run.returncode == 0, run.stderr
     made = json.loads(run.stdout)
     assert made["words"] == 40
-    assert vocabularies.load("words.safetensors").fingerprint == made["fingerprint"]
+    assert vocabularies.load("words.safetensors").digest == made["fingerprint"]
     assert sorted(path.name for path in place.iterdir()) == ["photos", "words.safetensors"]
     given = ("--vocabulary", "words.safetensors")
     run = hardnet("index", "build", "index", "photos", *QUICK, *given)
     assert run.returncode == 0, run.stderr
-    assert open_snapshot("index").vocabulary.fingerprint == made["fingerprint"]
+    assert open_snapshot("index").vocabulary.digest == made["fingerprint"]
     assert "photos/coins.png" in hardnet("search", "index", "photos/coins.png", "-k", 1).stdout
     run = hardnet("index", "build", "other", "photos", "--descriptor", "sift", *given)
     assert run.returncode == 1
@@ -323,7 +323,7 @@ def test_help_has_examples(hardnet: Hardnet) -> None:
         assert f"hardnet index {command}" in hardnet("index", command, "--help").stdout
 
 
-def test_a_build_that_is_killed_goes_on(hardnet: Hardnet, place: Path) -> None:
+def test_a_build_that_is_killed_continues(hardnet: Hardnet, place: Path) -> None:
     """Killed twice: while the sample is described, and as soon as something is committed."""
     rng = np.random.default_rng(0)
     for name in NAMES:  # small and many: quick, and killed in the middle

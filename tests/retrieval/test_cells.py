@@ -80,14 +80,14 @@ def test_large_vocabularies_are_trained_and_stored_with_cells(monkeypatch, tmp_p
     made = training.train(rows, 600, descriptor="x", iterations=3)
     training.train(rows, 600, descriptor="x", iterations=1, checkpoint=path)
     resumed = training.train(rows, 600, descriptor="x", iterations=3, checkpoint=path)
-    assert resumed.fingerprint == made.fingerprint
+    assert resumed.digest == made.digest
     assert made.provenance["assignment_recall"] > 0.95
     assert made.cells is not None
     assert made.cells.starts[-1] == len(made)
     vocabulary.save(made, tmp_path / "v.safetensors")
     again = vocabulary.load(tmp_path / "v.safetensors")
     assert again.cells is not None
-    assert again.fingerprint == made.fingerprint
+    assert again.digest == made.digest
     prepared = made.prepare(rows[:50])
     far = np.linalg.norm(prepared[:, None] - made.words, axis=2)
     assert np.array_equal(again.assign(prepared, 3), made.assign(prepared, 3))

@@ -29,7 +29,7 @@ def album(photos: Path, tmp_path: Path) -> dict[str, Path]:
     }
 
 
-def test_a_stopped_training_goes_on(
+def test_a_stopped_training_continues(
     album: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, skipped = train_on_photos(album, tmp_path / "whole", SETTINGS, words=12)
@@ -51,12 +51,12 @@ def test_a_stopped_training_goes_on(
         words=12,
         progress=lambda what, done, total: told.append((what, done)),
     )
-    assert vocabulary.fingerprint == whole.fingerprint
+    assert vocabulary.digest == whole.digest
     assert next(done for what, done in told if what == "describing") == 5, "nothing twice"
     # Once trained it is only read.
     monkeypatch.setattr(training, "_descriptors", None)
     again, _ = train_on_photos(album, work, SETTINGS, words=12)
-    assert again.fingerprint == whole.fingerprint
+    assert again.digest == whole.digest
 
 
 def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) -> None:
@@ -148,4 +148,4 @@ def test_photos_added_while_the_training_was_stopped(
     assert (work / "kmeans").exists()
     made, _ = train_on_photos(album, work, SETTINGS)
     whole, _ = train_on_photos(album, tmp_path / "whole", SETTINGS)
-    assert made.fingerprint == whole.fingerprint
+    assert made.digest == whole.digest

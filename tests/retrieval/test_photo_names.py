@@ -63,3 +63,14 @@ def test_a_folder_without_images(place: Path) -> None:
     (place / "empty").mkdir()
     with pytest.raises(HardnetError, match="empty contains no image"):
         named_photos([Path("empty")], Path("index"))
+
+
+def test_nothing_but_hidden_photos(tmp_path: Path) -> None:
+    hidden = tmp_path / "photos" / ".cache" / "a.jpg"
+    hidden.parent.mkdir(parents=True)
+    hidden.touch()
+    with pytest.raises(HardnetError, match=r"all 1 photos, such as .*a.jpg, are hidden.*--hidden"):
+        named_photos([tmp_path / "photos"], tmp_path / "index")
+    for given, options in (("photos", {"hidden": True}), ("photos/.cache", {})):
+        found = named_photos([tmp_path / given], tmp_path / "index", **options)
+        assert found == {"../photos/.cache/a.jpg": tmp_path / "photos" / ".cache" / "a.jpg"}

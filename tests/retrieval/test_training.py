@@ -58,7 +58,7 @@ def test_iterations_bring_words_nearer():
 
 def test_same_seed_same_vocabulary():
     rows = _blobs()
-    prints = [train(rows, 30, descriptor="x", seed=s, iterations=3).fingerprint for s in (1, 1, 2)]
+    prints = [train(rows, 30, descriptor="x", seed=s, iterations=3).digest for s in (1, 1, 2)]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -111,7 +111,7 @@ def test_broken_descriptors_are_left_out():
     good = np.isfinite(broken).all(axis=1)
     words = train(broken, 10, descriptor="x", iterations=2)
     assert words.provenance["training_descriptors"] == good.sum()
-    assert words.fingerprint == train(rows[good], 10, descriptor="x", iterations=2).fingerprint
+    assert words.digest == train(rows[good], 10, descriptor="x", iterations=2).digest
 
 
 def test_nothing_to_learn_from():
@@ -140,11 +140,11 @@ def test_a_sample_of_many_descriptors(monkeypatch):
 
 def test_in_chunks_as_at_once(monkeypatch, tmp_path):
     rows = _blobs()
-    whole = train(rows, 20, descriptor="x", iterations=3).fingerprint
+    whole = train(rows, 20, descriptor="x", iterations=3).digest
     monkeypatch.setattr(training, "_CHUNK", 700)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    assert train(mapped, 20, descriptor="x", iterations=3).fingerprint == whole
+    assert train(mapped, 20, descriptor="x", iterations=3).digest == whole
 
 
 def test_progress_ends_where_it_said():
@@ -161,7 +161,7 @@ class _Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 2, 4])
-def test_an_interrupted_training_goes_on_with_the_same_result(tmp_path, after):
+def test_an_interrupted_training_continues_with_the_same_result(tmp_path, after):
     rows, path = _blobs(), tmp_path / "words.checkpoint"
     whole = train(rows, 30, descriptor="x", iterations=4)
     seen = 0
@@ -179,7 +179,7 @@ def test_an_interrupted_training_goes_on_with_the_same_result(tmp_path, after):
     again = train(
         rows, 30, descriptor="x", iterations=4, checkpoint=path, progress=lambda *c: left.append(c)
     )
-    assert again.fingerprint == whole.fingerprint
+    assert again.digest == whole.digest
     assert len(left) == 5 - after
 
 
@@ -196,14 +196,15 @@ train(rows, 30, descriptor="x", iterations=4, checkpoint=Path(sys.argv[2]), prog
 """
 
 
-def test_a_killed_training_goes_on_with_the_same_result(tmp_path):
+@pytest.mark.slow
+def test_a_killed_training_continues_with_the_same_result(tmp_path):
     rows, path = _blobs(), tmp_path / "words.checkpoint"
     np.save(tmp_path / "rows.npy", rows)
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "rows.npy"), str(path)])
     assert done.returncode == -9
     whole = train(rows, 30, descriptor="x", iterations=4)
     again = train(rows, 30, descriptor="x", iterations=4, checkpoint=path)
-    assert again.fingerprint == whole.fingerprint
+    assert again.digest == whole.digest
 
 
 def test_a_checkpoint_of_another_training_is_not_used(tmp_path):
@@ -212,7 +213,7 @@ def test_a_checkpoint_of_another_training_is_not_used(tmp_path):
         train(_blobs(), 30, descriptor="x", iterations=3, checkpoint=path)
         again = train(rows, size, descriptor="x", iterations=iterations, checkpoint=path)
         whole = train(rows, size, descriptor="x", iterations=iterations)
-        assert again.fingerprint == whole.fingerprint
+        assert again.digest == whole.digest
     path.write_bytes(b"broken")
     with pytest.raises(HardnetError, match="not a readable checkpoint"):
         train(_blobs(), 30, descriptor="x", checkpoint=path)

@@ -101,7 +101,7 @@ def test_saved_and_loaded(tmp_path):
         assert one.dtype == other.dtype
         assert np.array_equal(one, other)
     assert (again.descriptor, again.provenance) == ("hardnet", {"photos": 3})
-    assert again.fingerprint == words.fingerprint
+    assert again.digest == words.digest
 
 
 def test_equal_vocabularies_are_equal_files(tmp_path):
@@ -120,17 +120,17 @@ def test_equal_vocabularies_are_equal_files(tmp_path):
     assert np.array_equal(stored["thresholds"], _vocabulary().thresholds)
 
 
-def test_fingerprint_changes_with_every_array_and_the_descriptor():
+def test_digest_changes_with_every_array_and_the_descriptor():
     words = _vocabulary()
-    prints = {words.fingerprint}
+    prints = {words.digest}
     for name in ("words", "mean", "projection", "thresholds"):
         changed = getattr(words, name).copy()
         changed.flat[-1] += 1
-        prints.add(_vocabulary(**{name: changed}).fingerprint)
-    prints.add(_vocabulary(descriptor="rootsift").fingerprint)
+        prints.add(_vocabulary(**{name: changed}).digest)
+    prints.add(_vocabulary(descriptor="rootsift").digest)
     assert len(prints) == 6
     assert all(len(p) == 16 and int(p, 16) >= 0 for p in prints)
-    assert _vocabulary(provenance={}).fingerprint == words.fingerprint
+    assert _vocabulary(provenance={}).digest == words.digest
 
 
 def test_unreadable_files_are_named(tmp_path):

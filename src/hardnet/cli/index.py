@@ -330,7 +330,7 @@ def _vocabulary(
     for reason in skipped.values():
         say(f"skipped: {reason}", error=True)
     if as_json:
-        facts = {"output": str(output), "words": len(made), "fingerprint": made.fingerprint}
+        facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
         print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
     else:
         say(f"{output}: {len(made)} words in {seconds:.1f} s")

@@ -104,7 +104,7 @@ def build(
         if is_index(folder):
             check_index(folder, kept, vocabulary, words)
         else:
-            given = None if vocabulary is None else vocabulary.fingerprint
+            given = None if vocabulary is None else vocabulary.digest
             begin(work, kept | {"words": words, "vocabulary": given}, folder)
             keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
@@ -320,7 +320,7 @@ def check_index(
     snapshot = open_snapshot(folder)
     compare(snapshot.settings, settings, folder)
     own = snapshot.vocabulary
-    if vocabulary is not None and vocabulary.fingerprint != own.fingerprint:
+    if vocabulary is not None and vocabulary.digest != own.digest:
         raise HardnetError(
             f"{folder} was made with another vocabulary: leave it out, or build another index"
         )

@@ -104,20 +104,25 @@ def named_photos(
         Name -> file, in the order of ``paths``.
 
     Raises:
-        HardnetError: a folder without any image.
+        HardnetError: a folder without any image, or nothing but what is left out.
     """
     own = os.path.realpath(folder) + os.sep
     found: dict[str, Path] = {}
+    left_out = [] if left_out is None else left_out
     for path in paths:
         in_folder = path.is_dir()
         for photo in list_images(path) if in_folder else [path]:
             if _real(photo).startswith(own):
                 continue
             if in_folder and not hidden and is_left_out(photo, path):
-                if left_out is not None:
-                    left_out.append(photo)
+                left_out.append(photo)
                 continue
             found.setdefault(name_of(photo, folder), photo)
+    if left_out and not found:
+        raise HardnetError(
+            f"all {len(left_out)} photos, such as {left_out[0]}, are hidden or thumbnails: use "
+            "--hidden (hidden=True in Python) to take them"
+        )
     return found
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.retrieval.correspondences import find_correspondences, word_table
 from hardnet.retrieval.expansion import average_expansion, hqe_expansion
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
@@ -36,10 +37,8 @@ from hardnet.retrieval.verification import (
     Verification,
     Verified,
     features_in_region,
-    find_correspondences,
     rerank,
     verify_parts,
-    word_table,
 )
 from hardnet.threads import map_threads
 

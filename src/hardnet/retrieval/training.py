@@ -214,7 +214,7 @@ def train(
         "size": size,
         "seed": seed,
         "iterations": iterations,
-        "data": data.fingerprint(),
+        "data": data.digest(),
     }
     done = 0
     if checkpoint is not None and checkpoint.exists():
@@ -259,7 +259,7 @@ class _Sample:
         for start in range(0, len(self.chosen), _CHUNK):
             yield start, self.read(np.arange(start, min(start + _CHUNK, len(self.chosen))))
 
-    def fingerprint(self) -> int:
+    def digest(self) -> int:
         """Changes with the descriptors; of large collections only some are looked at."""
         some = self.chosen[:: max(len(self.chosen) // 1000, 1)]
         return zlib.crc32(np.asarray(self.descriptors[some]).tobytes(), len(self.chosen))

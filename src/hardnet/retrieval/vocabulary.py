@@ -58,7 +58,7 @@ class Vocabulary:
         return len(self.words)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """16 hex digits that change with any number in it."""
         digest = hashlib.sha256(self.descriptor.encode())
         for name, values in _arrays(self).items():

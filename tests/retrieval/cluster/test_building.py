@@ -37,7 +37,7 @@ def test_the_same_index(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
     assert sorted(reports[1].skipped) == ["broken.png", "gone.png"]
     here, there = (open_snapshot(tmp_path / name) for name in ("here", "there"))
     assert here.names() == there.names()
-    assert here.vocabulary.fingerprint == there.vocabulary.fingerprint
+    assert here.vocabulary.digest == there.vocabulary.digest
     facts = [[(s.name, s.facts) for s in one.manifest.segments] for one in (here, there)]
     assert facts[0] == facts[1]  # sizes and checksums of all columns
     assert here.manifest.state == there.manifest.state
@@ -81,9 +81,9 @@ def test_a_worker_prepares_a_vocabulary_once(
     actor = DescribeActor(IndexSettings(**SETTINGS), {}, 1)
     name = "coins.png"
     photo = Photo(str(small.photos[name]), name, {"bytes": 1, "mtime_ns": 2})
-    for fingerprint, expected in (("a", 1), ("a", 1), ("b", 2)):
+    for digest, expected in (("a", 1), ("a", 1), ("b", 2)):
         # Ray makes a new object for every call.
-        [image] = actor.indexed([photo], fingerprint, replace(small.vocabulary))
+        [image] = actor.indexed([photo], digest, replace(small.vocabulary))
         assert isinstance(image, IndexedImage)
         assert len(image) == len(small.features[name])
         assert len(made) == expected

@@ -109,7 +109,8 @@ def stop(ray: Any, actor: Any) -> None:
     os.kill(pid_of(ray, actor), signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("halt", [hang, pytest.param(stop, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("halt", [hang, stop])
 def test_a_hanging_shard_does_not_hang_the_query_and_comes_back(
     halt: Callable[[Any, Any], None],
     ray: Any,

@@ -57,7 +57,7 @@ def test_settings_and_vocabulary_come_back(made_index: Path, made: SimpleNamespa
     snapshot = open_snapshot(made_index)
     assert snapshot.settings == {"detector": "dog"}
     assert snapshot.words == made.WORDS
-    assert snapshot.vocabulary.fingerprint == made.make_vocabulary().fingerprint
+    assert snapshot.vocabulary.digest == made.make_vocabulary().digest
     modes = {path.stat().st_mode for path in made_index.rglob("*") if path.is_file()}
     assert len(modes) == 1  # whoever may read one may read all
 

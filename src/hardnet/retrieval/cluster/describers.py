@@ -108,7 +108,7 @@ class Describers(AbstractContextManager["Describers"]):
         results = self._run(
             sent,
             list(photos.values()),
-            lambda actor, batch: actor.indexed.remote(batch, vocabulary.fingerprint, shared),
+            lambda actor, batch: actor.indexed.remote(batch, vocabulary.digest, shared),
         )
         with closing(results):
             yield from zip(photos, results, strict=True)
@@ -234,19 +234,19 @@ class DescribeActor:
             return [_plain(path, result) for path, result in results]
 
     def indexed(
-        self, photos: Sequence[Photo], fingerprint: str, vocabulary: Vocabulary
+        self, photos: Sequence[Photo], digest: str, vocabulary: Vocabulary
     ) -> list[IndexedImage | Failure]:
         """What an index keeps of photos; or why there is nothing."""
-        words = self._kept(fingerprint, vocabulary)
+        words = self._kept(digest, vocabulary)
         return [
             found if isinstance(found, Failure) else quantise(photo.name, found, words, photo.state)
             for photo, found in zip(photos, self.features(photos), strict=True)
         ]
 
-    def _kept(self, fingerprint: str, vocabulary: Vocabulary) -> Vocabulary:
+    def _kept(self, digest: str, vocabulary: Vocabulary) -> Vocabulary:
         """The vocabulary that came first: each batch brings a new one, with nothing computed."""
-        if self._words is None or self._words[0] != fingerprint:
-            self._words = fingerprint, vocabulary
+        if self._words is None or self._words[0] != digest:
+            self._words = digest, vocabulary
         return self._words[1]
 
     def _load(self) -> tuple[Any, Any]:

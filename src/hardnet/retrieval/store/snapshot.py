@@ -39,7 +39,7 @@ _PLAIN = re.compile(r"[\w-]+")  # a name without a path
 
 @dataclass(frozen=True)
 class VocabularyEntry:
-    """The vocabulary's file, by its fingerprint."""
+    """The file of the vocabulary, by its digest, which the format calls fingerprint."""
 
     fingerprint: str
     file: FileFacts

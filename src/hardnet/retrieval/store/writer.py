@@ -239,7 +239,7 @@ class Writer(AbstractContextManager["Writer"]):
         if isinstance(present, Manifest):
             manifest = replace(present, **facts)
         else:
-            entry = VocabularyEntry(present["vocabulary"].fingerprint, FileFacts(0, 0))
+            entry = VocabularyEntry(present["vocabulary"].digest, FileFacts(0, 0))
             written = write_file(owned.claim(entry.path), file_content(present["vocabulary"]))
             entry = replace(entry, file=written)
             settings = present["settings"]
