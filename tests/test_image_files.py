@@ -31,10 +31,9 @@ from hardnet.image_files import (
 )
 from hardnet.images import read_image
 from hardnet.patchsets.build.colmap_model import read_photo
-from hardnet.patchsets.fetch import read_pictures
+from hardnet.patchsets.fetch import read_frames, read_pictures
+from hardnet.patchsets.patchset import picture_size, read_picture
 from hardnet.patchsets.photo_sources import Source
-from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.patchsets.video import read_frames
 
 
 def encoded(suffix: str, **options: object) -> bytes:

@@ -10,6 +10,7 @@ drawn at random; it is made by one process, and only deleted by it or by proof o
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from hardnet.errors import HardnetError
 
@@ -266,6 +267,83 @@ def claim(path: Path) -> Path:
         if owned is not None:
             return owned.claim(path.relative_to(folder).as_posix())
     return path
+
+
+class NewFolder:
+    """A folder that gets its name only when it is complete, and is deleted after an error.
+
+    Files are written to the paths that :meth:`claim`, or :func:`claim`, gives.
+
+    Args:
+        folder: its name; what killed runs have left beside it is deleted, what another run is
+            writing there is not.
+
+    Raises:
+        HardnetError: there is something of that name.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = as_path(folder)
+        refuse_existing(self.folder)
+        parent, name = self.folder.parent, self.folder.name
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise HardnetError(f"{folder} cannot be made: {parent} is not a folder") from None
+        for left in parent.glob(f"{glob.escape(name)}.*-*{PART}"):
+            process = left.name.removeprefix(f"{name}.").partition("-")[0]
+            if process.isdecimal() and not _is_running(int(process)):
+                _discard(left)
+        self.path = parent / f"{name}.{os.getpid()}-{secrets.token_hex(4)}{PART}"
+        self.path.mkdir()
+        self._owned = OwnedFolder.mark(self.path)
+
+    def claim(self, name: str) -> Path:
+        """See :meth:`OwnedFolder.claim`."""
+        return self._owned.claim(name)
+
+    def publish(self) -> None:
+        """Give the complete folder its name."""
+        refuse_existing(self.folder)  # another run may have been faster
+        (self.path / MARKER).unlink()
+        os.replace(self.path, self.folder)
+
+    def discard(self) -> None:
+        """Delete the folder if it has not got its name."""
+        _discard(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.publish()
+        finally:
+            self.discard()
+
+
+def refuse_existing(folder: str | Path) -> None:
+    """Raise if there is something at ``folder``: what is made as a whole is never overwritten."""
+    if as_path(folder).exists():
+        raise HardnetError(f"{folder} exists already; choose another name or delete it")
+
+
+def _discard(part: Path) -> None:
+    with suppress(OSError, HardnetError):
+        owned = OwnedFolder.find(part)
+        if owned is not None:
+            owned.dissolve()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def new_part(path: Path, owned: OwnedFolder | None = None) -> Path:

@@ -1,10 +1,12 @@
-"""How many cores there are, and work in pieces on several threads."""
+"""How many cores there are, and work in pieces on several threads or in several processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -54,6 +56,35 @@ def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> lis
         if error is not None:
             raise error
     return [results[number] for number in range(len(pieces))]
+
+
+def map_processes(
+    work: Callable[[Piece], Result], pieces: Iterable[Piece], workers: int
+) -> Iterator[Result]:
+    """``work`` of every piece in ``workers`` processes, in order, with a few results in memory.
+
+    Args:
+        work: must be picklable: a function of a module, or a ``functools.partial`` of one.
+        pieces: must be picklable.
+        workers: processes; one or less runs in this process.
+    """
+    if workers <= 1:
+        yield from map(work, pieces)
+        return
+    context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
+    # The pieces are spread over processes: OpenCV's threads inside each would only compete.
+    with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
+        pending: deque[Future[Result]] = deque()
+        try:
+            for piece in pieces:
+                pending.append(pool.submit(work, piece))
+                if len(pending) >= 4 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:  # an error in one must not wait for all the others
+            for future in pending:
+                future.cancel()
 
 
 @cache

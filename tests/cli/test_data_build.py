@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hardnet.cli.app import app
 from hardnet.errors import HardnetError
-from hardnet.patchsets.catalogue import identify
+from hardnet.patchsets.sets import identify
 
 
 def build(*arguments: object) -> subprocess.CompletedProcess[str]:

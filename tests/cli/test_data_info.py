@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.hpatches import TAGS
 
 
@@ -67,7 +67,7 @@ def test_json(run, brown: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["kind"], found["patches"], found["points"]) == ("brown", 60, 20)
     assert found["per_point"] == [3, 3, 3]
-    assert len(found["fingerprint"]) == 64
+    assert len(found["digest"]) == 64
     assert 0 < found["grey"]["std"] < 128
 
 

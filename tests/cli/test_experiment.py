@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from hardnet.cli.app import app
 from hardnet.errors import HardnetError
-from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.brown import BrownWriter
 
 run = CliRunner()
 

@@ -26,7 +26,7 @@ from hardnet.cli.train import _open, _validation
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
 from hardnet.nets import NETS
-from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import Patches
 
 STEPS = 40

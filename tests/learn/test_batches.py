@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from hardnet.learn.batches import Batch, Batches, prefetched
-from hardnet.patchsets.pairs import PairSampler
-from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.union import join
+from hardnet.patchsets.patchset import PatchSet, join
+from hardnet.patchsets.sampler import PairSampler
 
 STEPS = 12
 

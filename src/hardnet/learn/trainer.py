@@ -59,8 +59,8 @@ from hardnet.learn.run import (
     write_weights,
 )
 from hardnet.nets import Net
-from hardnet.patchsets.pairs import PairSampler
 from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.patchsets.sampler import PairSampler
 from hardnet.storage import FolderLock
 
 Describe = Callable[[Patches], NDArray[np.float32]]

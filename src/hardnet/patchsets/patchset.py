@@ -1,20 +1,35 @@
-"""What training and patch benchmarks consume: patches and the 3D point each one shows."""
+"""What training and patch benchmarks consume: patches and the 3D point each one shows.
+
+On disk the patches of every format lie in large pictures, png or bmp. They are decoded once, into
+the user's cache, and mapped into memory from there.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
+from hardnet.errors import HardnetError
+from hardnet.image_files import read_image_file, require_regular_file
+from hardnet.images import quiet_opencv
+from hardnet.storage import claim
 
 Progress = Callable[[int, int], None]
-"""Called with (parts done, parts in all) while a set is decoded."""
+"""Called with (parts done, parts in all) while a set is decoded or built."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"IEND\xaeB`\x82"
+_BMP = b"BM"
 
 
 class Patches(Protocol):
@@ -61,6 +76,91 @@ class PatchSet:
         return len(self.points)
 
 
+def join(sets: Sequence[PatchSet]) -> PatchSet:
+    """One set of all patches; neither points nor images of different sets share an id.
+
+    The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
+    apart, for the weights of :class:`hardnet.patchsets.sampler.PairSampler`. It knows the images if
+    all of its parts do.
+    """
+    if len(sets) == 1:
+        return sets[0]
+    sides = {part.name: part.patches.shape[1:] for part in sets}
+    if len(set(sides.values())) > 1:
+        found = ", ".join(f"{name} {side[0]}" for name, side in sides.items())
+        raise HardnetError(f"sets with patches of different sides cannot be joined: {found}")
+    points, pairs, images = [], [], []
+    next_point = next_patch = next_image = 0
+    for part in sets:
+        if not len(part):
+            raise HardnetError(f"{part.name} has no patches: leave it out")
+        _, dense = np.unique(part.points, return_inverse=True)
+        points.append(dense + next_point)
+        pairs.append(part.pairs + next_patch)
+        if part.images is not None:
+            images.append(part.images + next_image)
+            next_image += int(part.images.max()) + 1
+        next_point += int(dense.max()) + 1
+        next_patch += len(part)
+    return PatchSet(
+        "+".join(part.name for part in sets),
+        JoinedPatches([part.patches for part in sets]),
+        np.concatenate(points).astype(np.int64),
+        np.concatenate(pairs),
+        np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
+        np.concatenate(images) if len(images) == len(sets) else None,
+    )
+
+
+class JoinedPatches:
+    """The patches of ``parts``, one after the other, without a copy of them.
+
+    What is asked for is copied, as indexing an array by an array does; the parts stay mapped into
+    memory, so a union may be larger than memory.
+
+    Args:
+        parts: (N_k, S, S) uint8 each, all of the same side.
+    """
+
+    def __init__(self, parts: Sequence[Patches]) -> None:
+        self._parts = tuple(parts)
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, S, S)."""
+        return (len(self), *self._parts[0].shape[1:])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: Any) -> NDArray[np.uint8]:
+        """(S, S) for a number; (n, S, S) for a slice, an index array (n,) or a mask (N,)."""
+        rows = np.asarray(np.arange(len(self))[index] if isinstance(index, slice) else index)
+        if rows.dtype == bool:
+            if rows.shape != (len(self),):
+                raise IndexError(f"a mask of shape {rows.shape} for {len(self)} patches")
+            rows = np.flatnonzero(rows)
+        rows = self._checked(rows)
+        part = np.searchsorted(self._starts, rows, side="right") - 1
+        if rows.ndim == 0:
+            return self._parts[int(part)][int(rows - self._starts[part])]
+        out = np.empty((*rows.shape, *self.shape[1:]), np.uint8)
+        for k in np.unique(part):
+            here = part == k
+            out[here] = self._parts[k][rows[here] - self._starts[k]]
+        return out
+
+    def _checked(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Numbers from 0; negative ones count from the end."""
+        if rows.size and not np.issubdtype(rows.dtype, np.integer):
+            raise IndexError(f"patches are indexed by whole numbers, not by {rows.dtype}")
+        wrong = rows[(rows < -len(self)) | (rows >= len(self))]
+        if wrong.size:
+            raise IndexError(f"no patch {wrong.flat[0]}: there are {len(self)}")
+        return np.where(rows < 0, rows + len(self), rows).astype(np.int64)
+
+
 def set_cache(folder: Path) -> Cache:
     """Where the decoded arrays of a set are kept: with the user, never in the set itself."""
     resolved = folder.resolve()
@@ -88,17 +188,90 @@ def decoded_patches(
     label: str,
     files: Sequence[Path],
     shape: tuple[int, int, int],
-    blocks: Callable[[], Iterable[NDArray[np.uint8]]],
+    pictures: Callable[[], Iterable[NDArray[np.uint8]]],
+    progress: Progress | None = None,
 ) -> NDArray[np.uint8]:
-    """The same for (N, S, S) patches that are read block by block: they may exceed the memory."""
+    """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
+
+    Args:
+        folder: the set.
+        label: begins the name of the file in the cache.
+        files: the pictures, and what says how many patches they hold: if one of them changes, all
+            is read again.
+        shape: (N, size, size); each patch is resized on its own, by bilinear interpolation, since
+            a whole picture would bleed across neighbours at odd sizes.
+        pictures: gives the patches of one picture after the other, in their own size.
+        progress: called after each of them.
+    """
+    count, size, _ = shape
 
     def save(path: Path, parts: Iterable[NDArray[np.uint8]]) -> None:
         # Written, not mapped: a full disk is an error here, but kills a process that maps the file.
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        done = 0
         with path.open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
-            for part in parts:
-                stream.write(np.ascontiguousarray(part, np.uint8).data)
+            for patches in parts:
+                if patches.shape[1] != size:
+                    patches = np.stack([cv2.resize(patch, (size, size)) for patch in patches])
+                stream.write(np.ascontiguousarray(patches, np.uint8).data)
+                done += len(patches)
+                if progress:
+                    progress(done, count)
 
     about = {"files": files_state(files)}
-    return set_cache(folder).get(about, blocks, save, load_array, ".npy", label, alone=True)
+    return set_cache(folder).get(about, pictures, save, load_array, ".npy", label, alone=True)
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    """(width, height) of a png or bmp file; nothing is decoded, but a file cut short is noticed."""
+    try:
+        require_regular_file(path)
+        with path.open("rb") as stream:
+            head = stream.read(34)
+            length = stream.seek(0, 2)
+            stream.seek(max(0, length - 64))
+            tail = stream.read()
+    except FileNotFoundError:
+        raise HardnetError(f"{path} is missing") from None
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror}") from None
+    if head.startswith(_PNG) and len(head) >= 24:
+        if _PNG_END not in tail:
+            raise HardnetError(f"{path} is truncated: copy or download it again")
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    if head.startswith(_BMP) and len(head) >= 34:
+        start, _, width, height, _, bits, packed = struct.unpack_from("<IIiiHHI", head, 10)
+        row = (width * bits + 31) // 32 * 4  # rows are padded to 4 bytes
+        if not packed and length < start + row * abs(height):
+            raise HardnetError(f"{path} is truncated: copy or download it again")
+        return width, abs(height)
+    raise HardnetError(f"{path} is damaged or neither png nor bmp: copy or download it again")
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """(H, W) grey pixels of a png or bmp file; colour is converted.
+
+    It says which file is damaged; OpenCV by itself returns half a picture or nothing.
+    """
+    width, height = picture_size(path)
+    data = np.frombuffer(read_image_file(path), np.uint8)
+    pixels = None
+    with suppress(cv2.error), quiet_opencv():
+        pixels = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE)
+    if pixels is None or pixels.shape != (height, width):
+        raise HardnetError(f"{path} is truncated or damaged: copy or download it again")
+    return np.asarray(pixels, np.uint8)
+
+
+def write_strip(path: Path, patches: NDArray[np.uint8]) -> None:
+    """Write (N, S, S) patches as one picture, S wide and N S high, the first patch on top.
+
+    The suffix of ``path`` chooses the format: png for HPatches, bmp for W1BS.
+    """
+    if patches.ndim != 3 or patches.shape[1] != patches.shape[2] or not len(patches):
+        raise ValueError(f"a strip needs (N, S, S) patches, got {patches.shape}")
+    good, data = cv2.imencode(path.suffix, patches.reshape(-1, patches.shape[2]))
+    if not good:
+        raise HardnetError(f"{path}: {len(patches)} patches are too many for one strip")
+    claim(path).write_bytes(data.tobytes())

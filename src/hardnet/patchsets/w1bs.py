@@ -1,4 +1,4 @@
-"""The W1BS (wide baseline stereo) patch set on disk.
+"""The layout of the W1BS (wide baseline stereo) patch set, read and written.
 
 A folder per nuisance factor (subset: A, G, L, S, map2photo), each with the folders ``1`` and ``2``
 that hold a column strip of square patches per image pair, ``NAME.bmp``. Row k of both strips shows
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.strips import picture_size, read_picture
-from hardnet.storage import as_path, folder_name
+from hardnet.patchsets.patchset import picture_size, read_picture, write_strip
+from hardnet.storage import as_path, claim, folder_name
 
 SUFFIXES = (".bmp", ".png")
 
@@ -32,7 +32,7 @@ class W1BSPair:
     count: int
 
     def patches(self, side: Literal[1, 2]) -> NDArray[np.uint8]:
-        """(N, S, S) patches of strip 1 or 2, decoded anew at each call."""
+        """(N, S, S) patches of strip 1 or 2, decoded at each call."""
         strip = read_picture(self.first if side == 1 else self.second)
         width = strip.shape[1]
         return strip.reshape(-1, width, width)
@@ -106,3 +106,24 @@ def _count(path: Path) -> int:
             "multiple of its width"
         )
     return height // width
+
+
+def write_pair(
+    folder: Path, subset: str, name: str, first: NDArray[np.uint8], second: NDArray[np.uint8]
+) -> None:
+    """Write ``SUBSET/1/NAME.bmp`` and ``SUBSET/2/NAME.bmp``: row i of both shows the same spot.
+
+    Args:
+        folder: the set.
+        subset: what differs between the two photos, such as "viewpoint".
+        name: of the pair.
+        first: (N, S, S).
+        second: (N, S, S).
+    """
+    if first.shape != second.shape:
+        raise ValueError(f"{name}: {first.shape} and {second.shape} patches")
+    for side, patches in (("1", first), ("2", second)):
+        path = folder / subset / side / f"{name}.bmp"
+        claim(path)  # before its folder is made
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_strip(path, patches)

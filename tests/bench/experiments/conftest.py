@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hardnet.learn.recipe import Recipe
-from hardnet.patchsets.brown_writer import BrownWriter
-from hardnet.patchsets.hpatches_writer import write_sequence
+from hardnet.patchsets.brown import BrownWriter
+from hardnet.patchsets.hpatches import write_sequence
 
 
 def textures(rng: np.random.Generator, count: int, side: int) -> np.ndarray:

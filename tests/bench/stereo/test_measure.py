@@ -14,7 +14,7 @@ from hardnet.bench.stereo.measure import (
     share_within,
     symmetric_distance,
 )
-from hardnet.patchsets.image_pairs import ImagePair, find_pairs
+from hardnet.patchsets.sequences import ImagePair, find_pairs
 
 TRUTH = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
 SIDEWAYS = np.array([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])

@@ -18,7 +18,7 @@ from hardnet.interop.colmap import CameraSettings, write_database
 from hardnet.interop.colmap.database import stored_size, to_stored, turn_frames
 from hardnet.interop.colmap.mapping import MapperSettings, build_models
 from hardnet.interop.colmap.reconstruction import database_report
-from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
+from hardnet.patchsets.build.colmap_model import open_database, read_keypoints
 
 from .conftest import (
     KnownScene,

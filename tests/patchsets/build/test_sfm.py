@@ -12,9 +12,8 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
 from hardnet.patchsets.build.colmap_model import read_model
-from hardnet.patchsets.build.colmap_patches import ColmapSettings
-from hardnet.patchsets.build.from_colmap import build_from_colmap
 from hardnet.patchsets.build.sfm import (
     SfmReport,
     SfmSettings,

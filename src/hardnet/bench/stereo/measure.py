@@ -18,8 +18,7 @@ from hardnet.bench.metrics import Interval, mean_interval
 from hardnet.bench.pairs import MAX_GRID_ERROR, MIN_CORRECT_INLIERS, homography_error
 from hardnet.errors import HardnetError
 from hardnet.matching.geometry import sampson_error, transfer_error
-from hardnet.patchsets.image_pairs import ImagePair
-from hardnet.patchsets.sequences import project
+from hardnet.patchsets.sequences import ImagePair, project
 
 CORRECT_PIXELS = 4.0
 """MODS's threshold: a match this near to where the truth puts it (its point, or its epipolar line

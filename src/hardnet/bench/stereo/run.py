@@ -4,7 +4,7 @@ Every measurement is kept in the cache, so that a run that was interrupted conti
 
 The layouts of Oxford-Affine, EVD, HPatches and WxBS are those of their authors. EF, SymB, GDB and
 LTLL have been passed on in several forms, so they are read in ours: a folder with the images and
-``pairs.txt`` (:mod:`hardnet.patchsets.image_pairs`); any other layout of that module will do too.
+``pairs.txt`` (:mod:`hardnet.patchsets.sequences`); any other layout of that module will do too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.matching.matches import MODS, Strategy
-from hardnet.patchsets.image_pairs import PAIR_LIST, ImagePair, find_pairs
+from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
 from hardnet.provenance import PIPELINE, versions
 from hardnet.storage import as_path, file_digest, folder_name
 

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 from hardnet.frames import Frames, disturb, from_similarity, rotation, to_similarity
 
+SHIFT, ZOOM, TURN, STRETCH = 0.15, 0.15, 10.0, 0.1
+"""Easy noise, each the bound of a uniform draw: shift in x and y as a share of the half-size,
+log2 of the scale, degrees, log2 of the anisotropy (along a random direction)."""
+
 
 def random_homography(
     width: int, height: int, rng: np.random.Generator, most_turn: float = 40.0
@@ -96,10 +100,10 @@ def random_sensor(
 def jitter(
     frames: Frames,
     rng: np.random.Generator,
-    shift: float = 0.15,
-    scale: float = 0.15,
-    turn: float = 10.0,
-    anisotropy: float = 0.1,
+    shift: float = SHIFT,
+    scale: float = ZOOM,
+    turn: float = TURN,
+    anisotropy: float = STRETCH,
     amount: NDArray[np.float64] | float = 1.0,
 ) -> Frames:
     """Frames as an imperfect detector would find them.
@@ -120,6 +124,25 @@ def jitter(
     axis = rng.uniform(0, np.pi, n)
     displacement = rng.uniform(-shift, shift, (n, 2)) * np.reshape(amount, (-1, 1))
     return disturb(frames, displacement, octaves, angle, stretch, axis)
+
+
+def add_noise(frames: Frames, draw: NDArray[np.float64], factor: float) -> Frames:
+    """Frames with a wrong place, size, orientation and shape, relative to their own size.
+
+    Args:
+        frames: (N, 2, 3).
+        draw: (N, 6) in [-1, 1]: shift x, shift y, scale, turn, stretch, direction of the stretch.
+        factor: multiple of the easy noise.
+    """
+    shift_x, shift_y, zoom, turn, stretch = factor * draw[:, :5].T
+    return disturb(
+        frames,
+        shift=SHIFT * np.stack([shift_x, shift_y], 1),
+        octaves=ZOOM * zoom,
+        angle=np.deg2rad(TURN) * turn,
+        stretch=STRETCH * stretch,
+        axis=draw[:, 5] * (np.pi / 2),
+    )
 
 
 def forget_affine_shape(frames: Frames) -> Frames:

@@ -1,4 +1,4 @@
-"""Unions of patch sets."""
+"""Unions of patch sets; pictures whose size is read from headers, and whose damage is named."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.brown_writer import BrownWriter
-from hardnet.patchsets.hpatches import TAGS
-from hardnet.patchsets.joined import JoinedPatches
-from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.union import join, open_sets
+from hardnet.patchsets.patchset import JoinedPatches, PatchSet, join, picture_size, read_picture
 
 
 def make(name: str, points: list[int], pairs: list[tuple[int, int]], grey: int) -> PatchSet:
@@ -104,67 +100,47 @@ def test_sets_that_cannot_be_joined() -> None:
         join([one, PatchSet("none", one.patches[:0], one.points[:0], one.pairs[:0])])
 
 
-@pytest.fixture
-def folders(tmp_path: Path, camera: np.ndarray) -> Path:
-    """A Brown set of 3 points and an HPatches set of two sequences with 2 and 1 points."""
-    patches = np.stack([camera[8 * i : 8 * i + 64, :64] for i in range(6)])
-    with BrownWriter(tmp_path / "brown") as writer:
-        writer.add(patches, np.arange(6) // 2, group=0)
-        writer.finish(pairs=4, seed=0, extra_files={})
-    for name, count in {"v_x": 2, "i_y": 1}.items():
-        (tmp_path / "hp" / name).mkdir(parents=True)
-        for k, tag in enumerate(TAGS):
-            strip = camera[k : k + 65 * count, :65]
-            cv2.imwrite(str(tmp_path / "hp" / name / f"{tag}.png"), strip)
-    (tmp_path / "hp" / "splits.json").write_text('{"a": {"test": ["v_x"], "train": ["i_y"]}}')
-    return tmp_path
+@pytest.mark.parametrize("suffix", [".png", ".bmp"])
+@pytest.mark.parametrize("shape", [(30, 10), (130, 65), (3, 7), (17, 5, 3)])
+def test_size_and_pixels(tmp_path: Path, suffix: str, shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    path = tmp_path / f"ä b{suffix}"
+    path.write_bytes(cv2.imencode(suffix, pixels)[1].tobytes())
+    assert picture_size(path) == (shape[1], shape[0])
+    grey = pixels if pixels.ndim == 2 else cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
+    assert np.abs(read_picture(path).astype(int) - grey).max() <= (pixels.ndim == 3)
 
 
-def test_brown_and_hpatches_are_joined(folders: Path) -> None:
-    both = open_sets([str(folders / "brown"), str(folders / "hp")], 32)
-    assert both.name == "brown+hp"
-    assert both.patches.shape == (6 + 16 * 3, 32, 32)
-    assert np.bincount(both.points).tolist() == [2, 2, 2, 16, 16, 16]
-    assert len(both.pairs) == 4
+@pytest.mark.parametrize("suffix", [".png", ".bmp"])
+@pytest.mark.parametrize("keep", [0.02, 0.5, 0.999])
+def test_a_file_cut_short_is_named(
+    tmp_path: Path, camera: np.ndarray, suffix: str, keep: float
+) -> None:
+    path = tmp_path / f"cut{suffix}"
+    data = cv2.imencode(suffix, camera)[1].tobytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    for read in (picture_size, read_picture):
+        with pytest.raises(HardnetError, match=rf"cut\{suffix} is truncated"):
+            read(path)
 
 
-def test_a_split_means_its_training_sequences(folders: Path, camera: np.ndarray) -> None:
-    found = open_sets([f"{folders / 'hp'}:a"], 65)
-    assert found.name == "hp:a"
-    assert found.points.tolist() == [0] * 16
-    assert np.array_equal(found.patches[3], camera[3:68, :65])
+def test_damage_inside_is_named_on_decoding(
+    tmp_path: Path, camera: np.ndarray, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(cv2.imencode(".png", camera)[1].tobytes())
+    data[len(data) // 2 : len(data) // 2 + 500] = bytes(500)
+    (tmp_path / "bad.png").write_bytes(data)
+    with pytest.raises(HardnetError, match=r"bad\.png is truncated or damaged"):
+        read_picture(tmp_path / "bad.png")
 
 
-def test_a_colon_in_a_folder_name_is_no_split(folders: Path) -> None:
-    (folders / "brown").rename(folders / "brown:a")
-    assert len(open_sets([str(folders / "brown:a")], 64)) == 6
+@pytest.mark.parametrize("content", [b"", b"BM123", b"\x89PNG\r\n\x1a\n", b"<html>Moved</html>"])
+def test_other_things_are_not_pictures(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.png").write_bytes(content)
+    with pytest.raises(HardnetError, match=r"x\.png is damaged or neither"):
+        picture_size(tmp_path / "x.png")
 
 
-@pytest.mark.parametrize("second", ["brown", "./brown", "../{}/brown", "hp:a"])
-def test_a_folder_is_named_once(folders: Path, second: str) -> None:
-    first = f"{folders / 'hp'}" if second == "hp:a" else f"{folders / 'brown'}"
-    with pytest.raises(HardnetError, match="is named twice"):
-        open_sets([first, f"{folders}/{second.format(folders.name)}"], 32)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("hp:b", "split b is not known"),
-        ("hp:full", "split full has no training sequences"),
-        ("brown:a", "only HPatches sets have splits"),
-        ("absent", "does not exist"),
-        ("absent:a", "absent does not exist"),
-    ],
-)
-def test_what_cannot_be_trained_on(folders: Path, name: str, message: str) -> None:
-    with pytest.raises(HardnetError, match=message):
-        open_sets([str(folders / name)], 32)
-
-
-def test_w1bs_is_for_testing(folders: Path, camera: np.ndarray) -> None:
-    for side in "12":
-        (folders / "w" / "A" / side).mkdir(parents=True)
-        cv2.imwrite(str(folders / "w" / "A" / side / "x.bmp"), camera[:64, :32])
-    with pytest.raises(HardnetError, match="for testing only"):
-        open_sets([str(folders / "w")], 32)
+def test_an_absent_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(HardnetError, match=r"x\.png is missing"):
+        read_picture(tmp_path / "x.png")

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, centres, transform
+from hardnet.frames import Frames, transform
 from hardnet.images import list_images, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
-from hardnet.patchsets.brown import PATCH
-from hardnet.patchsets.brown_writer import BrownWriter
-from hardnet.patchsets.build.ordered_map import ordered_map
+from hardnet.patchsets.brown import PATCH, BrownWriter
+from hardnet.patchsets.build.choice import MIN_STD, apart, informative, inside
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -32,9 +32,10 @@ from hardnet.patchsets.build.views import (
     random_light_and_sensor,
     render,
 )
+from hardnet.threads import map_processes
 
-MIN_STD = 10.0
-"""Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
+PhotoProgress = Callable[[int, int, str | None], None]
+"""Called with (photos done, photos in all, name of a skipped photo or None)."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class PhotoSettings:
         max_size: photos are shrunk to this long side first, because stock photos are soft at
             full size and a blurred patch teaches nothing.
         min_std: grey levels of contrast (standard deviation) a patch must have.
-        min_detail: grey levels of contrast that must be left after 8 x 8 blocks of the 64 x 64
-            patch are averaged away: a ramp or an out-of-focus blob has contrast but no detail.
+        min_detail: grey levels of fine contrast, see :func:`informative`.
         affine_share: share of the views cut by the true affine frame; the others keep a
             similarity frame, as DoG would give.
         jitter: most that a frame is displaced, resized, turned and stretched, as a multiple of
@@ -72,7 +72,7 @@ class PhotoSettings:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What :func:`build_from_photos` made."""
+    """What was made of photos."""
 
     photos: int
     points: int
@@ -125,7 +125,9 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
             moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
             moved = jitter(moved, rng, amount=_amounts(settings.jitter, len(frames), rng))
         cut = cut_patches(picture, moved, PATCH)
-        good = inside(moved, width, height) & informative(cut, settings)
+        good = inside(moved, width, height) & informative(
+            cut, settings.min_std, settings.min_detail
+        )
         points = np.flatnonzero(good)
         rows.append(PhotoPatches(cut[good], points, np.full_like(points, view)))
     return keep_pairs(rows)
@@ -143,46 +145,6 @@ def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator
     frames = frames[apart(frames)]
     chosen = np.sort(rng.permutation(len(frames))[:count])
     return frames[chosen]
-
-
-def inside(
-    frames: Frames, width: int | NDArray[np.int64], height: int | NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """(N,) whether all four corners of the frame lie in the image, or each in its own."""
-    reach = np.abs(frames[:, :, :2]).sum(2)
-    centre = centres(frames)
-    low, high = centre - reach, centre + reach
-    return np.asarray((low >= 0).all(1) & (high <= np.stack([width, height], -1) - 1).all(1))
-
-
-def informative(patches: NDArray[np.uint8], settings: PhotoSettings) -> NDArray[np.bool_]:
-    """(N,) whether the (N, 64, 64) patch has contrast and detail and is not black or white."""
-    blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
-    detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
-    saturated = ((patches <= 1) | (patches >= 254)).mean((1, 2))
-    contrast = blocks.std((1, 2, 3, 4))
-    return np.asarray(
-        (contrast >= settings.min_std) & (detail >= settings.min_detail) & (saturated < 0.1)
-    )
-
-
-def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
-    """(N,) frames that are not nearly the same as an earlier (stronger) one.
-
-    Two names for one point would be trained as a negative that no descriptor can separate.
-    """
-    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
-    centre, axis = centres(frames), frames[:, :, 0] / np.maximum(half, 1e-6)[:, None]
-    keep = np.zeros(len(frames), bool)
-    kept = np.zeros(0, np.int64)
-    for i in range(len(frames)):
-        near = kept[np.abs(centre[kept] - centre[i]).max(1) < share * half[i]]
-        same_size = np.abs(np.log2(half[near] / half[i])) < 0.5
-        same_turn = (axis[near] * axis[i]).sum(1) > np.cos(np.deg2rad(40))
-        if not (same_size & same_turn).any():
-            keep[i] = True
-            kept = np.append(kept, i)
-    return keep
 
 
 def keep_pairs(rows: Sequence[PhotoPatches]) -> PhotoPatches:
@@ -210,7 +172,7 @@ def build_from_photos(
     output: Path,
     settings: PhotoSettings,
     workers: int,
-    progress: Callable[[int, int, str | None], None] | None = None,
+    progress: PhotoProgress | None = None,
 ) -> BuildReport:
     """Build a patch set in the Brown format from the photos below ``folder``.
 
@@ -219,35 +181,54 @@ def build_from_photos(
         output: the set to write; must not exist.
         settings: see :class:`PhotoSettings`.
         workers: processes; the set does not depend on their number.
-        progress: called with (photos done, photos in all, name of a skipped photo or None).
+        progress: see :data:`PhotoProgress`.
     """
-    photos = list_images(folder)
-    names = [p.relative_to(folder).as_posix() for p in photos]
+    about = {"builder": "photos", "settings": asdict(settings)}
+    cut = partial(patches_of_photo, settings=settings)
+    return write_photos([folder], output, cut, settings.views + 1, about, workers, progress)
+
+
+def write_photos(
+    folders: Sequence[Path],
+    output: Path,
+    cut: Callable[[Path, str], PhotoPatches | None],
+    images: int,
+    about: Mapping[str, Any],
+    workers: int,
+    progress: PhotoProgress | None,
+) -> BuildReport:
+    """Write a set of what ``cut`` makes of each photo (its path and name) below some folders.
+
+    Args:
+        folders: searched recursively.
+        output: the set to write; must not exist.
+        cut: gives the patches of a photo, or None if it cannot be read; must be picklable.
+        images: that each photo counts for, one for each of its views.
+        about: how the set was made, with the settings; stored in ``set.json``.
+        workers: processes.
+        progress: see :data:`PhotoProgress`.
+    """
+    jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        cut = partial(_patches_of_job, settings=settings)
-        jobs = zip(photos, names, strict=True)
-        for k, result in enumerate(ordered_map(cut, jobs, workers)):
+        for k, result in enumerate(map_processes(partial(_cut_job, cut), jobs, workers)):
+            name = jobs[k][1]
             if result is None:
-                skipped.append(names[k])
+                skipped.append(name)
             elif len(result.points):
-                images = result.images + k * (settings.views + 1)
-                writer.add(result.patches, result.points + next_point, k, images)
-                next_point += int(result.points[-1]) + 1
+                points = result.points + next_point
+                writer.add(result.patches, points, k, result.images + k * images)
+                next_point = int(points[-1]) + 1
             if progress:
-                progress(k + 1, len(photos), names[k] if result is None else None)
-        about = {
-            "builder": "photos",
-            "settings": asdict(settings),
-            "photos": names,
-            "skipped": skipped,
-        }
-        size = writer.finish(
-            settings.pairs, settings.seed, {"set.json": json.dumps(about, indent=1) + "\n"}
-        )
-    return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
+                progress(k + 1, len(jobs), name if result is None else None)
+        text = json.dumps({**about, "photos": [n for _, n in jobs], "skipped": skipped}, indent=1)
+        settings = about["settings"]
+        size = writer.finish(settings["pairs"], settings["seed"], {"set.json": text + "\n"})
+    return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
-def _patches_of_job(job: tuple[Path, str], settings: PhotoSettings) -> PhotoPatches | None:
-    return patches_of_photo(*job, settings)
+def _cut_job(
+    cut: Callable[[Path, str], PhotoPatches | None], job: tuple[Path, str]
+) -> PhotoPatches | None:
+    return cut(*job)

@@ -10,7 +10,7 @@ import pytest
 
 from hardnet.frames import disturb, from_similarity
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.build.from_detections import (
+from hardnet.patchsets.build.detections import (
     KINDS,
     DetectionSettings,
     build_from_detections,

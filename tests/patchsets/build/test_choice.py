@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hardnet.frames import from_similarity
-from hardnet.patchsets.overlap import disc_overlap, suppress_overlaps
+from hardnet.patchsets.build.choice import disc_overlap, informative, suppress_overlaps
 
 
 def overlap_by_counting(distance, radius_a, radius_b, steps=1200):
@@ -50,3 +50,20 @@ def test_no_pair_that_is_left_overlaps():
 
 def test_no_frames():
     assert suppress_overlaps(from_similarity(np.zeros((0, 2)), 1.0), limit=5).tolist() == []
+
+
+def test_uninformative_patches_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    flat = np.full((64, 64), 128)
+    ramp = np.linspace(90, 160, 64)[None].repeat(64, 0)
+    faint = flat + rng.normal(0, 4, (64, 64))
+    burnt = np.where(rng.random((64, 64)) < 0.5, 255, 100)
+    good = flat + rng.normal(0, 25, (64, 64)).clip(-100, 100)
+    patches = np.stack([flat, ramp, faint, burnt, good]).astype(np.uint8)
+    assert informative(patches, min_std=10, min_detail=4).tolist() == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]

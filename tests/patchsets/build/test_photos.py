@@ -12,12 +12,11 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.build.from_photos import (
+from hardnet.patchsets.build.choice import inside
+from hardnet.patchsets.build.photos import (
     PhotoSettings,
     build_from_photos,
     choose_frames,
-    informative,
-    inside,
     patches_of_photo,
 )
 
@@ -35,7 +34,7 @@ def album(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     return folder
 
 
-def fingerprint(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
 
 
@@ -43,7 +42,7 @@ def test_byte_for_byte_and_whatever_the_number_of_workers(album: Path, tmp_path:
     one = build_from_photos(album, tmp_path / "one", SETTINGS, workers=1)
     two = build_from_photos(album, tmp_path / "two", SETTINGS, workers=2)
     assert one == two
-    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert one.skipped == ("broken.jpg", "empty.png", "tiny.png")
     assert one.photos == 3
     found = read_brown(tmp_path / "one")
@@ -94,17 +93,6 @@ def test_detected_frames_are_inside_and_apart(album: Path) -> None:
             like = abs(np.log2(half[i] / half[j])) < 0.5
             turn = frames[i, :, 0] @ frames[j, :, 0] / (half[i] * half[j]) > np.cos(np.deg2rad(40))
             assert not (close and like and turn)
-
-
-def test_uninformative_patches_are_refused() -> None:
-    rng = np.random.default_rng(0)
-    flat = np.full((64, 64), 128)
-    ramp = np.linspace(90, 160, 64)[None].repeat(64, 0)
-    faint = flat + rng.normal(0, 4, (64, 64))
-    burnt = np.where(rng.random((64, 64)) < 0.5, 255, 100)
-    good = flat + rng.normal(0, 25, (64, 64)).clip(-100, 100)
-    patches = np.stack([flat, ramp, faint, burnt, good]).astype(np.uint8)
-    assert informative(patches, PhotoSettings()).tolist() == [False, False, False, False, True]
 
 
 def test_folder_without_images(tmp_path: Path) -> None:

@@ -18,6 +18,12 @@ from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
 from hardnet.interop.colmap.mapping import find_models
 from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.build.colmap import (
+    ColmapSettings,
+    build_from_colmap,
+    choose_patches,
+    level,
+)
 from hardnet.patchsets.build.colmap_model import (
     Scene,
     Tracks,
@@ -25,21 +31,13 @@ from hardnet.patchsets.build.colmap_model import (
     read_model,
     read_photo,
 )
-from hardnet.patchsets.build.colmap_patches import (
-    ColmapSettings,
-    choose_patches,
-    level,
-)
-from hardnet.patchsets.build.from_colmap import build_from_colmap
-from hardnet.patchsets.build.track_choice import (
+from hardnet.patchsets.build.tracks import (
+    carried_frames,
     choose_points,
+    database_frames,
     drop_twins,
     farthest,
     long_enough,
-)
-from hardnet.patchsets.build.track_frames import (
-    carried_frames,
-    database_frames,
     nearest,
     references,
     similar,

@@ -12,8 +12,8 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity, to_similarity
-from hardnet.patchsets.build import from_sequences as fs
-from hardnet.patchsets.build.photo_pairs import PairSettings, build_photo_pairs
+from hardnet.patchsets.build import sequences as fs
+from hardnet.patchsets.build.views import add_noise
 from hardnet.patchsets.hpatches import TAGS, choose_split, read_hpatches
 from hardnet.patchsets.sequences import Sequence, find_sequences
 from hardnet.patchsets.w1bs import read_w1bs
@@ -75,14 +75,14 @@ def test_every_strip_shows_the_patches_cut_by_the_noisy_frames(
 ) -> None:
     fs.build_from_sequences(found, tmp_path / "set", SETTINGS, 1)
     (tilted,) = (s for s in found if s.name == "tilted")
-    cut = fs.cut_sequence(tilted, SETTINGS)
+    reference, targets = fs.cut_sequence(tilted, SETTINGS)
     written = read_hpatches(tmp_path / "set").sequences["v_tilted"]
-    assert np.array_equal(written.patches("ref"), cut.reference)
+    assert np.array_equal(written.patches("ref"), reference)
     for level, letter in (("easy", "e"), ("hard", "h"), ("tough", "t")):
         for k in range(5):
-            assert np.array_equal(written.patches(f"{letter}{k + 1}"), cut.targets[level][k])
+            assert np.array_equal(written.patches(f"{letter}{k + 1}"), targets[level][k])
     distance = [
-        np.mean([np.abs(t.astype(int) - cut.reference).mean() for t in cut.targets[level]])
+        np.mean([np.abs(t.astype(int) - reference).mean() for t in targets[level]])
         for level in ("easy", "hard", "tough")
     ]
     assert distance[0] < distance[1] < distance[2]
@@ -105,10 +105,10 @@ def test_patches_without_noise_are_equal_where_the_picture_is_shifted(
 ) -> None:
     monkeypatch.setattr(fs, "NOISE_LEVELS", {"none": 0.0})
     (long,) = (s for s in found if s.name == "v_long")
-    patches = fs.cut_sequence(long, SETTINGS)
-    shifted = patches.targets["none"][0]
+    reference, targets = fs.cut_sequence(long, SETTINGS)
+    shifted = targets["none"][0]
     # Whole-pixel shift: equal but for the pyramid's phase.
-    assert np.abs(shifted.astype(int) - patches.reference).mean() < 2
+    assert np.abs(shifted.astype(int) - reference).mean() < 2
 
 
 def test_the_window_is_in_sigmas(found: list[Sequence]) -> None:
@@ -122,7 +122,7 @@ def test_noise_has_the_documented_size() -> None:
     frames = from_similarity([[100.0, 50.0]] * 2, 5.0, 0.3)  # half-size 30 px
     extreme = np.array([[1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]], np.float64)
     for factor in (1.0, 3.0):
-        shifted, turned = fs.add_noise(frames, extreme, factor)
+        shifted, turned = add_noise(frames, extreme, factor)
         step = 30 * 0.15 * factor
         expected = [100 + step * np.cos(0.3), 50 + step * np.sin(0.3)]
         np.testing.assert_allclose(shifted[:, 2], expected, rtol=1e-5)
@@ -134,7 +134,7 @@ def test_noise_has_the_documented_size() -> None:
 
 def test_stretch_keeps_the_area_and_has_the_documented_ratio() -> None:
     frames = from_similarity([[100.0, 50.0]], 5.0)
-    (out,) = fs.add_noise(frames, np.array([[0, 0, 0, 0, 1, 0.4]]), 2.0)
+    (out,) = add_noise(frames, np.array([[0, 0, 0, 0, 1, 0.4]]), 2.0)
     axes = np.linalg.svd(out[:, :2].astype(np.float64), compute_uv=False)
     assert axes[0] / axes[1] == pytest.approx(2 ** (2 * 0.1), rel=1e-5)
     assert axes.prod() == pytest.approx(30**2, rel=1e-5)
@@ -185,10 +185,10 @@ def test_the_real_sequences_get_the_right_prefix(data: Path) -> None:
 
 
 def test_w1bs_pairs_are_exact_and_grouped(found: list[Sequence], tmp_path: Path) -> None:
-    settings = PairSettings(limit=30)
+    settings = fs.SequenceSettings(limit=30)
     subsets = {"short": "G"}
-    build_photo_pairs(found, tmp_path / "one", settings, 1, subsets)
-    build_photo_pairs(found, tmp_path / "two", settings, 2, subsets)
+    fs.build_photo_pairs(found, tmp_path / "one", settings, 1, subsets)
+    fs.build_photo_pairs(found, tmp_path / "two", settings, 2, subsets)
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     w1bs = read_w1bs(tmp_path / "one")
     assert set(w1bs.subsets) == {"G", "viewpoint", "photometric"}
@@ -201,12 +201,11 @@ def test_w1bs_pairs_are_exact_and_grouped(found: list[Sequence], tmp_path: Path)
     assert tilted.patches(1).shape == (30, 64, 64)
     assert np.abs(tilted.patches(1).astype(int) - tilted.patches(2)).mean() < 8
     with pytest.raises(HardnetError, match="no sequence called graf"):
-        build_photo_pairs(found, tmp_path / "x", settings, 1, {"graf": "G"})
+        fs.build_photo_pairs(found, tmp_path / "x", settings, 1, {"graf": "G"})
 
 
 def test_very_tall_strips_are_read_back(tmp_path: Path) -> None:
-    from hardnet.patchsets.hpatches_writer import write_strip
-    from hardnet.patchsets.strips import read_picture
+    from hardnet.patchsets.patchset import read_picture, write_strip
 
     rng = np.random.default_rng(0)
     patches = rng.integers(0, 255, (1500, 65, 65), np.uint8)  # 97 500 rows

@@ -1,8 +1,8 @@
-"""Where to cut: a frame for every observation of a 3D point.
+"""Tracks of 3D points: which observations make good patches, and the frame of each.
 
-Two ways. COLMAP's database has the keypoints themselves, each with its own scale and orientation.
-Without it, the frame of one observation, the reference, is found by detecting keypoints again, and
-the cameras carry it into the other photos.
+There are two ways to a frame. COLMAP's database has the keypoints themselves, each with its own
+scale and orientation. Without it, the frame of one observation, the reference, is found by
+detecting keypoints again, and the cameras carry it into the other photos.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from numpy.typing import NDArray
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_colmap, points_from_colmap, rotation
-from hardnet.patchsets.build.colmap_database import open_database, read_keypoints
+from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.colmap_model import (
     Floats,
     Ints,
     Model,
     Tracks,
     View,
+    open_database,
+    read_keypoints,
     read_photo,
 )
-from hardnet.patchsets.build.ordered_map import ordered_map
+from hardnet.threads import map_processes
 
 SAME_KEYPOINT = 1.5
 """Pixels between an observation and the keypoint detected again in its place."""
@@ -110,7 +112,7 @@ def carried_frames(
     for rows in groups:
         view = model.views[tracks.view[rows[0]]]
         jobs.append((view.path, view.size, tracks.xy[rows]))
-    found = ordered_map(partial(_detect_again, window=window), jobs, workers)
+    found = map_processes(partial(_detect_again, window=window), jobs, workers)
     for done, (rows, shapes) in enumerate(zip(groups, found, strict=True)):
         frames[rows, :, :2], frames[rows, :, 2] = shapes, tracks.xy[rows]
         progress(done + 1, len(groups))
@@ -181,3 +183,64 @@ def nearest(xy: Floats, others: NDArray[np.float32]) -> tuple[NDArray[np.intp], 
         k = int(away.argmin()) if len(band) else -1
         index[i], distance[i] = (band[k], away[k]) if k >= 0 else (-1, np.inf)
     return index, distance
+
+
+def long_enough(point: Ints, length: int) -> NDArray[np.bool_]:
+    """(M,) whether the observation's point has at least ``length`` observations."""
+    _, group, count = np.unique(point, return_inverse=True, return_counts=True)
+    return np.asarray(count[group] >= length)
+
+
+def drop_twins(tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
+    """(M,) whether the observation's point stays when one of each two on the same spot goes.
+
+    COLMAP gives a keypoint with two orientations two points. Trained or tested as different, they
+    would be a question without an answer. A point goes if in any photo its window overlaps that of
+    a point with a longer track.
+    """
+    _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
+    length = count[group]
+    gone = np.zeros(len(count), bool)
+    for rows in by_value(tracks.view, np.arange(len(tracks))):
+        alive = rows[~gone[group[rows]]]
+        best = alive[np.lexsort((tracks.point[alive], -length[alive]))]
+        kept = suppress_overlaps(frames[best], len(best))
+        gone[group[np.delete(best, kept)]] = True
+    return np.asarray(~gone[group])
+
+
+def choose_points(tracks: Tracks, limit: int) -> NDArray[np.bool_]:
+    """(M,) whether the observation's point is one of the ``limit`` with the longest tracks."""
+    _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
+    chosen = np.ones(len(count), bool)
+    if limit:
+        chosen[np.argsort(-count, kind="stable")[limit:]] = False
+    return np.asarray(chosen[group])
+
+
+def spread_out(model: Model, tracks: Tracks, limit: int) -> NDArray[np.bool_]:
+    """(M,) at most ``limit`` observations of a point, seen from the most different directions."""
+    keep = np.ones(len(tracks), bool)
+    places = np.array([view.to_world(np.zeros((1, 3)))[0] for view in model.views])
+    for rows in by_value(tracks.point, np.arange(len(tracks))):
+        if len(rows) > limit:
+            towards = places[tracks.view[rows]] - model.xyz[tracks.point[rows[0]]]
+            keep[rows] = False
+            keep[rows[farthest(towards, limit)]] = True
+    return keep
+
+
+def farthest(directions: Floats, limit: int) -> NDArray[np.intp]:
+    """Indices of ``limit`` of the (N, 3) directions, each the farthest from all before it.
+
+    The first is the one nearest to the mean, so that the choice does not begin with a freak.
+    """
+    unit = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    chosen = [int((unit @ unit.mean(0)).argmax())]
+    closeness = unit @ unit[chosen[0]]
+    closeness[chosen[0]] = np.inf
+    while len(chosen) < limit:
+        chosen.append(int(closeness.argmin()))
+        closeness = np.maximum(closeness, unit @ unit[chosen[-1]])
+        closeness[chosen[-1]] = np.inf
+    return np.array(chosen, np.intp)

@@ -8,9 +8,8 @@ errors of the frames are thus those of the detector, which no random jitter imit
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,21 +20,18 @@ from numpy.typing import NDArray
 from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, transform
-from hardnet.images import list_images, read_image, shrink, to_colour, to_grey
+from hardnet.images import read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH
-from hardnet.patchsets.brown_writer import BrownWriter
-from hardnet.patchsets.build.from_photos import (
+from hardnet.patchsets.build.choice import apart, informative, inside
+from hardnet.patchsets.build.light import random_light
+from hardnet.patchsets.build.photos import (
     BuildReport,
     PhotoPatches,
-    PhotoSettings,
-    apart,
-    informative,
-    inside,
+    PhotoProgress,
     keep_pairs,
+    write_photos,
 )
-from hardnet.patchsets.build.light import random_light
-from hardnet.patchsets.build.ordered_map import ordered_map
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -70,7 +66,7 @@ class DetectionSettings:
         degrees: most that its orientation may differ.
         stretch: most that its shape may differ, log2 of the ratio of the axes.
         min_std: grey levels of contrast (standard deviation) a patch must have.
-        min_detail: as in :class:`PhotoSettings`.
+        min_detail: grey levels of fine contrast, see :func:`informative`.
         pairs: rows of the test pair file.
         seed: everything random follows from it and from the photo's name.
     """
@@ -170,7 +166,7 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
         fits = inside(frames, width, height)
         frames, points = frames[fits], points[fits]
         patches = cut_patches(picture, frames, PATCH)
-        good = informative(patches, _contrast(settings))
+        good = informative(patches, settings.min_std, settings.min_detail)
         points = points[good]
         rows.append(PhotoPatches(patches[good], points, np.full_like(points, image)))
 
@@ -194,10 +190,6 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
             cut(picture, found[match[hit]], hit + first_point[kind], image)
             cut(picture, shape, carry + first_point[kind], image)
     return keep_pairs(rows)
-
-
-def _contrast(settings: DetectionSettings) -> PhotoSettings:
-    return PhotoSettings(min_std=settings.min_std, min_detail=settings.min_detail)
 
 
 def _seeds(
@@ -235,7 +227,7 @@ def build_from_detections(
     output: Path,
     settings: DetectionSettings,
     workers: int,
-    progress: Callable[[int, int, str | None], None] | None = None,
+    progress: PhotoProgress | None = None,
 ) -> BuildReport:
     """Build a patch set in the Brown format from folders of photographs.
 
@@ -244,33 +236,8 @@ def build_from_detections(
         output: the set to write; must not exist.
         settings: see :class:`DetectionSettings`.
         workers: processes; the set does not depend on their number.
-        progress: called with (photos done, photos in all, name of a skipped photo or None).
+        progress: see :data:`PhotoProgress`.
     """
-    photos = [(path, folder) for folder in folders for path in list_images(folder)]
-    names = [path.relative_to(folder).as_posix() for path, folder in photos]
-    skipped: list[str] = []
-    next_point = 0
-    with BrownWriter(output) as writer:
-        jobs = [(path, name) for (path, _), name in zip(photos, names, strict=True)]
-        for k, result in enumerate(ordered_map(partial(_of_job, settings=settings), jobs, workers)):
-            if result is None:
-                skipped.append(names[k])
-            elif len(result.points):
-                images = result.images + k * len(KINDS) * (settings.views + 1)
-                writer.add(result.patches, result.points + next_point, k, images)
-                next_point += int(result.points[-1]) + 1
-            if progress:
-                progress(k + 1, len(photos), names[k] if result is None else None)
-        about = {
-            "builder": "detections",
-            "settings": asdict(settings),
-            "photos": names,
-            "skipped": skipped,
-        }
-        files = {"set.json": json.dumps(about, indent=1) + "\n"}
-        size = writer.finish(settings.pairs, settings.seed, files)
-    return BuildReport(len(photos) - len(skipped), next_point, size, tuple(skipped))
-
-
-def _of_job(job: tuple[Path, str], settings: DetectionSettings) -> PhotoPatches | None:
-    return patches_of_photo(*job, settings)
+    about = {"builder": "detections", "settings": asdict(settings)}
+    cut, images = partial(patches_of_photo, settings=settings), len(KINDS) * (settings.views + 1)
+    return write_photos(folders, output, cut, images, about, workers, progress)

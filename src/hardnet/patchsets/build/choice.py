@@ -1,0 +1,106 @@
+"""Which frames and patches are worth keeping: whole, apart from each other, not empty."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.frames import Frames, centres
+
+MIN_STD = 10.0
+"""Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
+MAX_OVERLAP = 0.5
+"""Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
+
+
+def inside(
+    frames: Frames, width: int | NDArray[np.int64], height: int | NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(N,) whether all four corners of the frame lie in the image, or each in its own."""
+    reach = np.abs(frames[:, :, :2]).sum(2)
+    centre = centres(frames)
+    low, high = centre - reach, centre + reach
+    return np.asarray((low >= 0).all(1) & (high <= np.stack([width, height], -1) - 1).all(1))
+
+
+def informative(patches: NDArray[np.uint8], min_std: float, min_detail: float) -> NDArray[np.bool_]:
+    """(N,) whether a patch has contrast and detail, and is not black or white.
+
+    Args:
+        patches: (N, 64, 64).
+        min_std: grey levels of contrast (standard deviation) it must have.
+        min_detail: grey levels of contrast that must be left after 8 x 8 blocks are averaged away:
+            a ramp or an out-of-focus blob has contrast but no detail.
+    """
+    blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
+    detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
+    saturated = ((patches <= 1) | (patches >= 254)).mean((1, 2))
+    contrast = blocks.std((1, 2, 3, 4))
+    return np.asarray((contrast >= min_std) & (detail >= min_detail) & (saturated < 0.1))
+
+
+def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
+    """(N,) frames that are not nearly the same as an earlier (stronger) one.
+
+    Two names for one point would be trained as a negative that no descriptor can separate.
+    """
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
+    centre, axis = centres(frames), frames[:, :, 0] / np.maximum(half, 1e-6)[:, None]
+    keep = np.zeros(len(frames), bool)
+    kept = np.zeros(0, np.int64)
+    for i in range(len(frames)):
+        near = kept[np.abs(centre[kept] - centre[i]).max(1) < share * half[i]]
+        same_size = np.abs(np.log2(half[near] / half[i])) < 0.5
+        same_turn = (axis[near] * axis[i]).sum(1) > np.cos(np.deg2rad(40))
+        if not (same_size & same_turn).any():
+            keep[i] = True
+            kept = np.append(kept, i)
+    return keep
+
+
+def disc_overlap(
+    distance: NDArray[np.float64], radius_a: NDArray[np.float64], radius_b: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Intersection over union of pairs of discs, from their distance and radii (any one shape)."""
+    small, large = np.minimum(radius_a, radius_b), np.maximum(radius_a, radius_b)
+    # Outside this range the discs are nested or apart and the lens formula has no angle.
+    d = np.clip(distance, np.maximum(large - small, 1e-12), small + large)
+    to_small = np.clip((d**2 + small**2 - large**2) / (2 * d * small), -1, 1)
+    to_large = np.clip((d**2 + large**2 - small**2) / (2 * d * large), -1, 1)
+    kite = (small + large - d) * (d + small - large) * (d - small + large) * (d + small + large)
+    common = (
+        small**2 * np.arccos(to_small)
+        + large**2 * np.arccos(to_large)
+        - 0.5 * np.sqrt(np.maximum(kite, 0))
+    )
+    return np.asarray(common / (np.pi * (small**2 + large**2) - common))
+
+
+def suppress_overlaps(
+    frames: Frames, limit: int, max_overlap: float = MAX_OVERLAP
+) -> NDArray[np.intp]:
+    """Pick frames, first come first served, none of which overlaps an earlier one too much.
+
+    The overlap is that of the discs with the area of the ellipse inscribed in each window.
+
+    Args:
+        frames: (N, 2, 3), best first.
+        limit: stop after this many.
+        max_overlap: intersection over union that is still allowed.
+
+    Returns:
+        (K,) ascending indices, K <= limit.
+    """
+    centre = frames[:, :, 2].astype(np.float64)
+    radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    kept = np.empty(min(limit, len(frames)), np.intp)
+    count = 0
+    for i in range(len(frames)):
+        if count == limit:
+            break
+        others = kept[:count]
+        distance = np.linalg.norm(centre[others] - centre[i], axis=1)
+        if (disc_overlap(distance, radius[others], radius[i]) <= max_overlap).all():
+            kept[count] = i
+            count += 1
+    return kept[:count]

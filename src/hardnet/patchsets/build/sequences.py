@@ -1,0 +1,312 @@
+"""Patch sets from image sequences with homographies, in the HPatches or the W1BS layout.
+
+For HPatches a frame of the reference image is carried to every target by the true homography, with
+geometric noise added as a detector would make it, so that a benchmark scores the descriptor alone.
+Differences to HPatches: the frames are our DoG frames only (HPatches adds Hessian and Harris), by
+default with the window of the pipeline (12 sigma; HPatches takes 5 times the scale), at most 1000
+per sequence.
+
+For W1BS the frames are carried exactly, so that only what changed between two photos separates a
+patch from its counterpart. Every target makes a pair with the reference; the pairs are grouped into
+subsets by what changed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.detectors import dog
+from hardnet.errors import HardnetError
+from hardnet.frames import WINDOW_SIGMAS, Frames, transform
+from hardnet.images import read_image, to_grey
+from hardnet.patches import cut_patches
+from hardnet.patchsets.build.choice import suppress_overlaps
+from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
+from hardnet.patchsets.hpatches import SIDE, SPLITS_FILE, TARGETS, write_sequence, write_splits
+from hardnet.patchsets.patchset import Progress
+from hardnet.patchsets.sequences import Sequence, Target, inside, project
+from hardnet.patchsets.w1bs import write_pair
+from hardnet.storage import NewFolder
+from hardnet.threads import map_processes
+
+MAX_FRAMES = 1000
+"""Frames per sequence, the strongest; HPatches has about 1300 on average."""
+CANDIDATES = 10_000
+"""Keypoints among which those are looked for: many leave an image or show the same spot."""
+NOISE_LEVELS: Mapping[str, float] = {"easy": 1.0, "hard": 2.0, "tough": 3.0}
+"""Multiples of the easy noise."""
+STILL_CAMERA = 0.06
+"""Share of the image diagonal by which the corners of a sequence may move and its camera still
+count as still."""
+PAIR_SIDE = 64
+"""Of patches in the W1BS layout; its readers take strips of any width."""
+NARROWEST = 8.0
+"""Pixels across which a window must still reach in the target: a steeper view shows nothing."""
+
+
+@dataclass(frozen=True)
+class SequenceSettings:
+    """What the set is made of; stored beside it in ``set.json``.
+
+    Attributes:
+        limit: most frames per sequence, the strongest.
+        window: side of the measurement window in sigmas of the keypoint.
+        seed: of the noise, which W1BS has not; that of a sequence follows from it and its name.
+    """
+
+    limit: int = MAX_FRAMES
+    window: float = WINDOW_SIGMAS
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SequenceReport:
+    """What a builder made of sequences: patches of the reference by written name."""
+
+    counts: Mapping[str, int]
+    skipped: Mapping[str, str]
+    """Sequence -> why it is not in the set."""
+
+
+def cut_sequence(
+    sequence: Sequence, settings: SequenceSettings
+) -> tuple[NDArray[np.uint8], dict[str, list[NDArray[np.uint8]]]]:
+    """Cut the patches of a sequence; the same seed gives the same patches.
+
+    Returns:
+        (N, 65, 65) patches of the reference, and for each level of noise the (N, 65, 65) patches of
+        each of the first five targets; row i shows the same spot in every array.
+    """
+    image = to_grey(read_image(sequence.reference))
+    targets = [(to_grey(read_image(t.image)), t.homography) for t in sequence.targets[:TARGETS]]
+    frames = visible_everywhere(reference_frames(image, settings.window), image, targets)
+    frames = frames[suppress_overlaps(frames, settings.limit)]
+    if len(frames) < 2:
+        raise HardnetError("fewer than 2 keypoints are inside all of its images")
+    rng = np.random.default_rng([settings.seed, zlib.crc32(sequence.name.encode())])
+    patches: dict[str, list[NDArray[np.uint8]]] = {level: [] for level in NOISE_LEVELS}
+    for target, homography in targets:
+        # One draw for the three levels: harder is the same error, only larger.
+        draw = rng.uniform(-1, 1, (len(frames), 6))
+        for level, factor in NOISE_LEVELS.items():
+            carried = transform(add_noise(frames, draw, factor), homography)
+            patches[level].append(cut_patches(target, carried, SIDE))
+    return cut_patches(image, frames, SIDE), patches
+
+
+def reference_frames(image: NDArray[np.uint8], window: float) -> Frames:
+    """(N, 2, 3) DoG frames, strongest first, with a window of ``window`` sigmas."""
+    frames = dog.detect(image, CANDIDATES)[0]
+    frames[:, :, :2] *= window / WINDOW_SIGMAS
+    return frames
+
+
+def visible_everywhere(
+    frames: Frames,
+    image: NDArray[np.uint8],
+    targets: list[tuple[NDArray[np.uint8], NDArray[np.float64]]],
+) -> Frames:
+    """The frames whose whole window lies inside the reference and, carried over, every target."""
+    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64)
+    corners = square @ frames[:, :, :2].transpose(0, 2, 1) + frames[:, None, :, 2]
+    visible = inside(corners, image.shape).all(1)
+    for target, homography in targets:
+        visible &= inside(project(homography, corners), target.shape).all(1)
+    return frames[visible]
+
+
+def cut_pair(
+    image: NDArray[np.uint8], frames: Frames, target: Target, limit: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Patches (N, 64, 64) of an image and of a target.
+
+    Args:
+        image: (H, W) the reference.
+        frames: (M, 2, 3) its frames, strongest first.
+        target: the other image.
+        limit: most frames.
+    """
+    other = to_grey(read_image(target.image))
+    frames = visible_everywhere(frames, image, [(other, target.homography)])
+    carried = transform(frames, target.homography)
+    across = 2 * np.linalg.svd(carried[:, :, :2].astype(np.float64), compute_uv=False)[:, -1]
+    frames = frames[across >= NARROWEST]
+    frames = frames[suppress_overlaps(frames, limit)]
+    if len(frames) < 2:
+        raise HardnetError("fewer than 2 keypoints are inside both images")
+    carried = transform(frames, target.homography)
+    return cut_patches(image, frames, PAIR_SIDE), cut_patches(other, carried, PAIR_SIDE)
+
+
+def camera_moves(sequence: Sequence) -> bool:
+    """Whether the viewpoint changes: some homography moves an image corner noticeably.
+
+    A sequence whose homographies are (nearly) the identity shows a change of light, blur or
+    compression instead.
+    """
+    height, width = read_image(sequence.reference).shape[:2]
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
+    for target in sequence.targets:
+        motion = np.linalg.norm(project(target.homography, corners) - corners, axis=1)
+        # A corner behind the second camera is NaN: nothing moves further than that.
+        if not (motion <= STILL_CAMERA * np.hypot(width, height)).all():
+            return True
+    return False
+
+
+def hpatches_name(sequence: Sequence) -> str:
+    """The name with the prefix HPatches code reads: ``v_`` viewpoint, ``i_`` illumination."""
+    if sequence.name.startswith(("v_", "i_")):
+        return sequence.name
+    return ("v_" if camera_moves(sequence) else "i_") + sequence.name
+
+
+def build_from_sequences(
+    sequences: Iterable[Sequence],
+    output: Path,
+    settings: SequenceSettings,
+    workers: int,
+    progress: Progress | None = None,
+) -> SequenceReport:
+    """Build a patch set in the HPatches layout.
+
+    Args:
+        sequences: those with fewer than 5 targets are skipped; of more, the first 5 are used.
+        output: the set to write; must not exist.
+        settings: see :class:`SequenceSettings`.
+        workers: processes; the set does not depend on their number.
+        progress: called with (sequences done, sequences in all).
+    """
+    every = list(sequences)
+    skipped = {
+        s.name: f"{len(s.targets)} of the {TARGETS} target images HPatches has"
+        for s in every
+        if len(s.targets) < TARGETS
+    }
+    jobs = [(hpatches_name(s), s) for s in every if s.name not in skipped]
+    if not jobs:
+        raise HardnetError(
+            f"no sequence has the {TARGETS} target images HPatches needs: {', '.join(skipped)}; "
+            "shorter ones can be written in the W1BS layout"
+        )
+    names = [name for name, _ in jobs]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise HardnetError(f"two sequences would be called {', '.join(twice)}: rename a folder")
+    noise = {"shift": SHIFT, "zoom": ZOOM, "turn": TURN, "stretch": STRETCH}
+    about = {
+        "builder": "sequences",
+        "layout": "hpatches",
+        "settings": asdict(settings),
+        "noise": {**noise, "levels": dict(NOISE_LEVELS)},
+    }
+    write = partial(_write_sequence, settings=settings)
+    return _write_set(output, jobs, write, workers, about, skipped, progress)
+
+
+def build_photo_pairs(
+    sequences: Iterable[Sequence],
+    output: Path,
+    settings: SequenceSettings,
+    workers: int,
+    subsets: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> SequenceReport:
+    """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
+
+    Args:
+        sequences: any number of targets each.
+        output: the set to write; must not exist.
+        settings: see :class:`SequenceSettings`.
+        workers: processes; the set does not depend on their number.
+        subsets: sequence -> subset; the others are in "viewpoint" or, where the camera stays, in
+            "photometric".
+        progress: called with (sequences done, sequences in all).
+    """
+    every, chosen = list(sequences), dict(subsets or {})
+    if unknown := sorted(chosen.keys() - {s.name for s in every}):
+        raise HardnetError(
+            f"no sequence called {', '.join(unknown)}; there are {', '.join(s.name for s in every)}"
+        )
+    jobs = [
+        (chosen.get(s.name) or ("viewpoint" if camera_moves(s) else "photometric"), s)
+        for s in every
+    ]
+    about = {
+        "builder": "sequences",
+        "layout": "w1bs",
+        "settings": {"limit": settings.limit, "window": settings.window},
+    }
+    write = partial(_write_pairs, settings=settings)
+    return _write_set(output, jobs, write, workers, about, {}, progress)
+
+
+def _write_set(
+    output: Path,
+    jobs: list[tuple[str, Sequence]],
+    write: Callable[..., dict[str, int | str]],
+    workers: int,
+    about: dict[str, Any],
+    skipped: dict[str, str],
+    progress: Progress | None,
+) -> SequenceReport:
+    """Write what ``write`` makes of each job: name -> patches, or why there are none."""
+    counts: dict[str, int] = {}
+    with NewFolder(output) as new:
+        each = map_processes(partial(write, folder=new.path), jobs, workers)
+        for done, written in enumerate(each, 1):
+            for name, count in written.items():
+                if isinstance(count, str):
+                    skipped[name] = count
+                else:
+                    counts[name] = count
+            if progress:
+                progress(done, len(jobs))
+        if not counts:
+            reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+            raise HardnetError(f"no sequence gave patches: {reasons}")
+        if about["layout"] == "hpatches":
+            write_splits(new.claim(SPLITS_FILE), counts)
+        about |= {"patches": dict(sorted(counts.items())), "skipped": skipped}
+        new.claim("set.json").write_text(json.dumps(about, indent=1) + "\n")
+    return SequenceReport(counts, skipped)
+
+
+def _write_sequence(
+    job: tuple[str, Sequence], folder: Path, settings: SequenceSettings
+) -> dict[str, int | str]:
+    name, sequence = job
+    try:
+        reference, targets = cut_sequence(sequence, settings)
+    except HardnetError as error:
+        return {sequence.name: str(error)}
+    write_sequence(folder / name, reference, targets)
+    return {name: len(reference)}
+
+
+def _write_pairs(
+    job: tuple[str, Sequence], folder: Path, settings: SequenceSettings
+) -> dict[str, int | str]:
+    subset, sequence = job
+    image = to_grey(read_image(sequence.reference))
+    frames = reference_frames(image, settings.window)
+    written: dict[str, int | str] = {}
+    for target in sequence.targets:
+        name = f"{sequence.name}-{target.name}"
+        try:
+            first, second = cut_pair(image, frames, target, settings.limit)
+        except HardnetError as error:
+            written[name] = str(error)
+        else:
+            write_pair(folder, subset, name, first, second)
+            written[f"{subset}/{name}"] = len(first)
+    return written

@@ -1,0 +1,290 @@
+"""What a patch set holds: in numbers, and as a picture with a row of patches for each point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
+from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of, read_strip
+from hardnet.patchsets.patchset import picture_size, set_cache
+from hardnet.patchsets.sets import open_set
+from hardnet.patchsets.w1bs import W1BS
+from hardnet.provenance import data_digest, members
+from hardnet.storage import as_path
+
+LOW_CONTRAST = 10
+"""Standard deviation of grey values below which a patch shows next to nothing."""
+FILES = 16
+"""Sheets or strips of the sample; of each, at most ``PER_FILE`` patches."""
+PER_FILE = 256
+
+CELL = 65
+GAP = 2
+HEADING = 16
+FONT = (cv2.FONT_HERSHEY_SIMPLEX, 0.38)
+MOST = 8
+"""Patches of a row where a point may have any number of them."""
+SPREAD = 4
+"""Sequences to draw points from: each costs the decoding of its 16 strips."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sequence or an image pair: its group or subset, 3D points and patches."""
+
+    name: str
+    group: str
+    points: int
+    patches: int
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """A split, its number of test and training sequences, and how many are not on disk."""
+
+    name: str
+    test: int
+    train: int
+    missing: int
+
+
+@dataclass(frozen=True)
+class Grey:
+    """Grey values of ``patches`` patches drawn at random.
+
+    ``low_contrast`` is the share of patches whose standard deviation is below 10.
+    """
+
+    patches: int
+    mean: float
+    std: float
+    low_contrast: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a set is made of; ``per_point`` is the least, median and greatest number of patches."""
+
+    kind: str
+    name: str
+    patches: int
+    points: int
+    per_point: tuple[int, float, int]
+    sides: tuple[int, ...]
+    positive_pairs: int = 0
+    negative_pairs: int = 0
+    parts: tuple[Part, ...] = ()
+    splits: tuple[SplitSize, ...] = ()
+
+
+@dataclass(frozen=True)
+class Description:
+    """A set: contents, looks, bytes on disk, decoded arrays in its cache, digest."""
+
+    contents: Contents
+    grey: Grey
+    bytes: int
+    cache: dict[str, int]
+    digest: str
+
+
+def describe(path: str | Path, seed: int = 0) -> Description:
+    """Describe a set of any format, or a single HPatches strip.
+
+    Args:
+        path: folder of the set, or the png of a strip.
+        seed: of the sample of grey values.
+    """
+    path = as_path(path)
+    decoded: list[Path] = []
+    if path.is_file():
+        patches = read_strip(path)
+        contents = Contents("strip", path.name, len(patches), len(patches), (1, 1, 1), (SIDE,))
+        grey = grey_values([patches])
+    else:
+        patch_set = open_set(path)
+        contents = contents_of(patch_set)
+        grey = grey_values(_sample(patch_set, np.random.default_rng(seed)))
+        decoded = sorted(set_cache(path).folder.glob("*patches-*.npy"))
+    return Description(
+        contents,
+        grey,
+        sum(file.stat().st_size for _, file in members(path)),
+        {file.name: file.stat().st_size for file in decoded},
+        data_digest(path).sha256,
+    )
+
+
+def contents_of(patch_set: Brown | HPatches | W1BS) -> Contents:
+    """Count what is in a set, from headers and lists alone."""
+    name, patches = patch_set.name, len(patch_set)
+    if isinstance(patch_set, Brown):
+        patch_set.check_sheets()
+        _, counts = np.unique(patch_set.points, return_counts=True)
+        a, b = patch_set.points[patch_set.pairs].T
+        positive = int((a == b).sum())
+        per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
+        pairs = positive, len(patch_set.pairs) - positive
+        return Contents("brown", name, patches, len(counts), per_point, (PATCH,), *pairs)
+    if isinstance(patch_set, HPatches):
+        sequences, each = patch_set.sequences, len(TAGS)
+        parts = [
+            Part(s.name, group_of(s.name), s.count, s.count * each) for s in sequences.values()
+        ]
+        splits = [
+            SplitSize(
+                split.name,
+                len(split.test),
+                len(split.train),
+                len({*split.test, *split.train} - set(sequences)),
+            )
+            for split in find_splits(patch_set).values()
+        ]
+        kind, sides = "hpatches", {SIDE}
+    else:
+        parts = [Part(p.name, p.subset, p.count, 2 * p.count) for p in patch_set.pairs]
+        kind, each, splits = "w1bs", 2, []
+        sides = {picture_size(path)[0] for p in patch_set.pairs for path in (p.first, p.second)}
+    return Contents(
+        kind,
+        name,
+        patches,
+        patches // each,
+        (each, each, each),
+        tuple(sorted(sides)),
+        parts=tuple(parts),
+        splits=tuple(splits),
+    )
+
+
+def grey_values(samples: Iterable[NDArray[np.uint8]]) -> Grey:
+    """Statistics over arrays (n, S, S) of patches, which may differ in S."""
+    patches = pixels = low = 0
+    total = squares = 0.0
+    for sample in samples:
+        values = sample.astype(np.float64)
+        patches += len(values)
+        pixels += values.size
+        total += float(values.sum())
+        squares += float((values**2).sum())
+        low += int((values.std((1, 2)) < LOW_CONTRAST).sum())
+    mean = total / pixels
+    return Grey(patches, mean, float(np.sqrt(squares / pixels - mean**2)), low / patches)
+
+
+def _sample(
+    patch_set: Brown | HPatches | W1BS, rng: np.random.Generator
+) -> Iterator[NDArray[np.uint8]]:
+    """Patches of some sheets or strips, so that a large set is sampled in about a second."""
+
+    def draw(count: int) -> list[int]:
+        return [int(k) for k in np.sort(rng.permutation(count)[:FILES])]
+
+    def some(patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
+
+    if isinstance(patch_set, Brown):
+        for k in draw(len(patch_set.sheets)):
+            yield read_sheet(patch_set.sheets[k])[: len(patch_set) - k * PER_SHEET]
+    elif isinstance(patch_set, HPatches):
+        sequences = list(patch_set.sequences.values())
+        for k in draw(len(sequences) * len(TAGS)):
+            yield some(sequences[k // len(TAGS)].patches(TAGS[k % len(TAGS)]))
+    else:
+        for k in draw(2 * len(patch_set.pairs)):
+            yield some(patch_set.pairs[k // 2].patches(2 if k % 2 else 1))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Patches of one point, and what to write beside them."""
+
+    label: str
+    patches: Sequence[NDArray[np.uint8]]
+
+
+def matching_rows(
+    patch_set: Brown | HPatches | W1BS, points: int = 16, seed: int = 0
+) -> tuple[list[Row], tuple[str, ...]]:
+    """Draw points at random.
+
+    Returns:
+        A row for each of them, and the headings of the columns where columns have a meaning.
+    """
+    rng = np.random.default_rng(seed)
+    if isinstance(patch_set, Brown):
+        return list(_brown_rows(patch_set, points, rng)), ()
+    if isinstance(patch_set, HPatches):
+        return list(_hpatches_rows(patch_set, points, rng)), TAGS
+    return list(_w1bs_rows(patch_set, points, rng)), ("1", "2")
+
+
+def strip_rows(patches: NDArray[np.uint8], rows: int = 16, seed: int = 0) -> list[Row]:
+    """Rows of patches drawn from a single strip (N, S, S); they do not match each other."""
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.permutation(len(patches))[: rows * MOST])
+    starts = range(0, len(chosen), MOST)
+    return [Row(f"from {chosen[k]}", list(patches[chosen[k : k + MOST]])) for k in starts]
+
+
+def draw_rows(rows: Sequence[Row], headings: Sequence[str] = ()) -> NDArray[np.uint8]:
+    """(H, W) grey picture of ``rows``, white between the patches and where a row has fewer."""
+    columns = max((len(row.patches) for row in rows), default=0)
+    step, top = CELL + GAP, HEADING if headings else 0
+    left = 12 + max((cv2.getTextSize(row.label, *FONT, 1)[0][0] for row in rows), default=0)
+    picture = np.full((top + step * len(rows) + GAP, left + step * columns + GAP), 255, np.uint8)
+    for k, heading in enumerate(headings[:columns]):
+        _write(picture, heading, left + GAP + step * k, HEADING - 4)
+    for r, row in enumerate(rows):
+        y = top + GAP + step * r
+        _write(picture, row.label, 6, y + CELL // 2 + 4)
+        for k, patch in enumerate(row.patches):
+            x = left + GAP + step * k
+            same = patch.shape == (CELL, CELL)
+            picture[y : y + CELL, x : x + CELL] = patch if same else cv2.resize(patch, (CELL, CELL))
+    return picture
+
+
+def _brown_rows(brown: Brown, points: int, rng: np.random.Generator) -> Iterator[Row]:
+    order = np.argsort(brown.points, kind="stable")
+    names, first, counts = np.unique(brown.points[order], return_index=True, return_counts=True)
+    several = np.flatnonzero(counts > 1)
+    pool = several if len(several) else np.arange(len(names))
+    for k in np.sort(rng.permutation(pool)[:points]):
+        members = order[first[k] : first[k] + counts[k]][:MOST]
+        yield Row(f"point {names[k]}", list(brown.patches(members)))
+
+
+def _hpatches_rows(hpatches: HPatches, points: int, rng: np.random.Generator) -> Iterator[Row]:
+    names = rng.permutation(list(hpatches.sequences))[: min(SPREAD, points)]
+    for k, name in enumerate(sorted(names)):
+        sequence = hpatches.sequences[name]
+        share = points * (k + 1) // len(names) - points * k // len(names)
+        chosen = np.sort(rng.permutation(sequence.count)[:share])
+        # Copies: a view would keep each decoded strip in memory.
+        strips = [sequence.patches(tag)[chosen] for tag in TAGS]
+        for i, row in enumerate(chosen):
+            yield Row(f"{name} {row}", [strip[i] for strip in strips])
+
+
+def _w1bs_rows(w1bs: W1BS, points: int, rng: np.random.Generator) -> Iterator[Row]:
+    drawn = set()
+    for k in range(points):
+        # Round and round the subsets, so that each nuisance factor is seen.
+        subset = w1bs.subsets[k % len(w1bs.subsets)]
+        chosen = int(rng.choice([i for i, p in enumerate(w1bs.pairs) if p.subset == subset]))
+        drawn.add((chosen, int(rng.integers(w1bs.pairs[chosen].count))))
+    for chosen, row in sorted(drawn):
+        pair = w1bs.pairs[chosen]
+        patches = [pair.patches(1)[row], pair.patches(2)[row]]
+        yield Row(f"{pair.subset}/{pair.name} {row}", patches)
+
+
+def _write(picture: NDArray[np.uint8], text: str, x: int, y: int) -> None:
+    cv2.putText(picture, text, (x, y), *FONT, 0, 1, cv2.LINE_AA)
