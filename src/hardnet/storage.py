@@ -272,35 +272,25 @@ def claim(path: Path) -> Path:
 class NewFolder:
     """A folder that gets its name only when it is complete, and is deleted after an error.
 
-    Files are written to the paths that :meth:`claim`, or :func:`claim`, gives.
-
-    Args:
-        folder: its name; what killed runs have left beside it is deleted, what another run is
-            writing there is not.
-
-    Raises:
-        HardnetError: there is something of that name.
+    Nothing of that name may exist. Files are written to the paths that ``claim`` gives, see
+    :meth:`OwnedFolder.claim`. What killed runs have left beside the folder is deleted; what another
+    run is writing there is not.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = as_path(folder)
         refuse_existing(self.folder)
         parent, name = self.folder.parent, self.folder.name
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise HardnetError(f"{folder} cannot be made: {parent} is not a folder") from None
+        if parent.exists() and not parent.is_dir():
+            raise HardnetError(f"{folder} cannot be made: {parent} is not a folder")
+        parent.mkdir(parents=True, exist_ok=True)
         for left in parent.glob(f"{glob.escape(name)}.*-*{PART}"):
             process = left.name.removeprefix(f"{name}.").partition("-")[0]
             if process.isdecimal() and not _is_running(int(process)):
                 _discard(left)
         self.path = parent / f"{name}.{os.getpid()}-{secrets.token_hex(4)}{PART}"
         self.path.mkdir()
-        self._owned = OwnedFolder.mark(self.path)
-
-    def claim(self, name: str) -> Path:
-        """See :meth:`OwnedFolder.claim`."""
-        return self._owned.claim(name)
+        self.claim = OwnedFolder.mark(self.path).claim
 
     def publish(self) -> None:
         """Give the complete folder its name."""
@@ -331,18 +321,15 @@ def refuse_existing(folder: str | Path) -> None:
 
 def _discard(part: Path) -> None:
     with suppress(OSError, HardnetError):
-        owned = OwnedFolder.find(part)
-        if owned is not None:
+        if (owned := OwnedFolder.find(part)) is not None:
             owned.dissolve()
 
 
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is somebody else's
-        return True
+    except OSError as error:  # one that is there may be somebody else's
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

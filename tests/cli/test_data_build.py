@@ -72,6 +72,9 @@ def test_mistakes_are_one_line(sequences: Path, tmp_path: Path) -> None:
     missing = ("--database", tmp_path / "no.db")
     assert "no.db" in fails("colmap", tmp_path, "--images", tmp_path, *out, *missing)
     assert "contains no image" in fails("sfm", tmp_path, *out)
+    both = ("--detections", "--noise", 1)
+    assert "--detections and --noise exclude" in fails("sfm", tmp_path, *out, *both)
+    assert "exclude" in fails("colmap", tmp_path, "--images", tmp_path, *out, *both)
     (tmp_path / "set").mkdir()
     assert "exists already" in fails("sfm", sequences, *out)
 

@@ -398,9 +398,10 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.decode().strip()
 
 
-@pytest.fixture
-def repositories(tmp_path):
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory):
     """A bare copy of a repository with two scenes of two and three photos."""
+    tmp_path = tmp_path_factory.mktemp("repositories")
     tree = tmp_path / "tree"
     for seed, scene in enumerate(("barn", "mill")):
         for view in range(2):

@@ -221,7 +221,7 @@ def test_sixteen_patches_of_each_point(folder: Path, camera: np.ndarray, size: i
     patches = as_patchset(found, ["v_wall", "v_book"], size, lambda k, n: done.append((k, n)))
     assert patches.patches.shape == (16 * 6, size, size)
     assert patches.pairs.shape == (0, 2)
-    assert done[-1] == (32, 32)
+    assert done[-1] == (96, 96)
     assert np.bincount(patches.points).tolist() == [16] * 6
     assert patches.images is not None
     assert np.bincount(patches.images).tolist() == [4] * 16 + [2] * 16

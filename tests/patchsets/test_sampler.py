@@ -32,7 +32,7 @@ def test_one_pair_per_point_two_distinct_patches() -> None:
         assert {(x, y) for x in members for y in members if x != y} <= drawn
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_union_with_any_weights_gives_one_pair_per_point(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 6))
@@ -173,7 +173,7 @@ def in_images(seed: int, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
     return points[shuffle], images[shuffle] - 1  # any numbers will do
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_batches_from_few_images(seed: int) -> None:
     points, images = in_images(seed)
     rng = np.random.default_rng(seed)
@@ -245,11 +245,11 @@ def test_points_of_images_are_drawn_about_evenly() -> None:
     images = np.repeat(np.arange(7), [100] * 5 + [5] * 2)
     sampler = PairSampler(points, 10, 1, images=images, few=1)
     counts = np.zeros(205)
-    for step in range(20_000):
+    for step in range(4000):
         a, _ = sampler(step)
         counts[points[a]] += 1
     frequency = [counts[:100].mean(), counts[100:200].mean(), counts[200:].mean()]
-    assert np.allclose(frequency, np.mean(counts), rtol=0.1)
+    assert np.allclose(frequency, np.mean(counts), rtol=0.15)
 
 
 def test_images_follow_seed_and_step_and_rows_are_mixed() -> None:

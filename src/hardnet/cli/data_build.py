@@ -15,10 +15,12 @@ from rich.markup import escape
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
+from hardnet.frames import WINDOW_SIGMAS
 from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.colmap import ColmapReport
+    from hardnet.patchsets.build.detected_tracks import DetectedSettings
     from hardnet.patchsets.build.photos import BuildReport
 
 
@@ -36,6 +38,20 @@ Noise = Annotated[
 ]
 Upright = Annotated[
     bool, typer.Option("--upright", help="Patch-up is image-up; turned photos are left out.")
+]
+
+
+Detections = Annotated[
+    bool,
+    typer.Option(
+        "--detections",
+        help="Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
+        "around them: also where SIFT has no match.",
+    ),
+]
+Carried = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of the undetected frames that is carried over."),
 ]
 
 
@@ -115,10 +131,7 @@ def detections(
     level: Annotated[
         float, typer.Option(min=0, max=90, help="Most degrees by which other views are turned.")
     ] = 15.0,
-    carried: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of the undetected frames that is carried over."),
-    ] = 0.1,
+    carried: Carried = 0.1,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -165,13 +178,15 @@ def colmap(
     affine: Annotated[
         bool, typer.Option("--affine", help="Carry the affine shape too, not only a similarity.")
     ] = False,
+    detections: Detections = False,
+    carried: Carried = 0.1,
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
     points: Annotated[int, typer.Option(min=0, help="Most points of a model; 0 for all.")] = 0,
-    window: Window = 12.0,
+    window: Window = WINDOW_SIGMAS,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -189,6 +204,18 @@ def colmap(
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
         raise HardnetError("--database and --geometry exclude each other: give one of them")
+    detected = _detected(
+        detections,
+        carried,
+        {
+            "--database": database is not None,
+            "--geometry": geometry,
+            "--affine": affine,
+            "--noise": noise > 0,
+            "--upright": upright,
+            "--window": window != WINDOW_SIGMAS,
+        },
+    )
     scenes = []
     for path in (found for model in models for found in find_models(model)):
         keypoints = None if geometry else database or find_database(path, images)
@@ -198,7 +225,9 @@ def colmap(
     )
     console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
-        report = build_from_colmap(scenes, output, settings, _processes(workers), advance)
+        report = build_from_colmap(
+            scenes, output, settings, _processes(workers), advance, detected=detected
+        )
     _say_points(console, json_, output, report, {})
 
 
@@ -220,12 +249,14 @@ def sfm(
             help="Match a photo with this number of those that follow it by name; 0 for all pairs.",
         ),
     ] = 0,
+    detections: Detections = False,
+    carried: Carried = 0.1,
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
-    window: Window = 12.0,
+    window: Window = WINDOW_SIGMAS,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -241,6 +272,12 @@ def sfm(
     from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
 
+    others = {
+        "--noise": noise > 0,
+        "--upright": upright,
+        "--window": window != WINDOW_SIGMAS,
+    }
+    detected = _detected(detections, carried, others)
     refuse_existing(output)  # now, not after an hour of reconstruction
     how = SfmSettings(
         max_size=max_size, keypoints=keypoints or None, following=following, seed=seed
@@ -267,6 +304,7 @@ def sfm(
             _processes(workers),
             advance,
             {"sfm": {"settings": asdict(how), "failed": found.failed}},
+            detected,
         )
     _say_points(console, json_, output, report, found.failed)
 
@@ -284,7 +322,7 @@ def sequences(
         list[str] | None, typer.Option(help="w1bs only: NAME=SEQUENCE,... puts them in a subset.")
     ] = None,
     limit: Annotated[int, typer.Option(min=2, help="Most frames per sequence or pair.")] = 1000,
-    window: Window = 12.0,
+    window: Window = WINDOW_SIGMAS,
     seed: Seed = 0,
     workers: Workers = 0,
     json_: AsJson = False,
@@ -351,6 +389,17 @@ def _subsets(texts: list[str]) -> dict[str, str]:
             raise HardnetError(f"--subset {text}: write NAME=SEQUENCE,SEQUENCE")
         chosen |= dict.fromkeys(members.split(","), name)
     return chosen
+
+
+def _detected(wanted: bool, carried: float, others: Mapping[str, bool]) -> DetectedSettings | None:
+    """How to detect frames, or None; ``others`` are the options that do not go with it."""
+    from hardnet.patchsets.build.detected_tracks import DetectedSettings
+
+    if not wanted:
+        return None
+    if given := [option for option, is_given in others.items() if is_given]:
+        raise HardnetError(f"--detections and {given[0]} exclude each other: give one of them")
+    return DetectedSettings(carried=carried)
 
 
 def _processes(workers: int) -> int:

@@ -109,6 +109,7 @@ def test_frames_of_both_ways_are_the_true_ones(wall: Any) -> None:
         np.testing.assert_allclose(carried[good, :, 2], tracks.xy[good], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_whatever_the_number_of_processes(wall: Any, tmp_path: Path) -> None:
     for name, workers in (("one", 1), ("two", 2)):
         build_from_colmap([scene_of(wall, False)], tmp_path / name, SETTINGS, workers)

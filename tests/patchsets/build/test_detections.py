@@ -13,13 +13,14 @@ from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.detections import (
     KINDS,
     DetectionSettings,
+    Tolerances,
     build_from_detections,
     detect,
     pair_frames,
     patches_of_photo,
 )
 
-SETTINGS = DetectionSettings(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
+MOST = Tolerances(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
 
 
 def moved(frames: np.ndarray, shift=(0.0, 0.0), octaves=0.0, degrees=0.0, stretch=0.0):
@@ -45,14 +46,14 @@ def moved(frames: np.ndarray, shift=(0.0, 0.0), octaves=0.0, degrees=0.0, stretc
 )
 def test_tolerances(change: dict, paired: bool) -> None:
     frames = from_similarity([[50, 60]], 3.0, 0.8)
-    assert (pair_frames(frames, moved(frames, **change), SETTINGS)[0] == 0) == paired
+    assert (pair_frames(frames, moved(frames, **change), MOST)[0] == 0) == paired
 
 
 def test_the_nearer_of_two_is_taken_and_a_detection_only_once() -> None:
     carried = from_similarity([[50, 60], [51, 60]], 4.0)
     found = from_similarity([[52, 60], [50.2, 60], [200, 200]], 4.0)
-    assert pair_frames(carried, found, SETTINGS).tolist() == [1, 0]
-    assert pair_frames(carried, found[1:], SETTINGS).tolist() == [0, -1]
+    assert pair_frames(carried, found, MOST).tolist() == [1, 0]
+    assert pair_frames(carried, found[1:], MOST).tolist() == [0, -1]
 
 
 def test_pairing_is_the_greedy_loop_over_all_pairs() -> None:
@@ -77,14 +78,14 @@ def test_pairing_is_the_greedy_loop_over_all_pairs() -> None:
     for _, i, j in sorted(candidates):
         if expected[i] < 0 and j not in expected:
             expected[i] = j
-    assert np.array_equal(pair_frames(carried, found, SETTINGS), expected)
+    assert np.array_equal(pair_frames(carried, found, MOST), expected)
     assert (expected >= 0).mean() > 0.9
 
 
 def test_nothing_found_is_no_pair() -> None:
     frames = from_similarity([[50, 60]], 3.0)
-    assert pair_frames(frames, frames[:0], SETTINGS).tolist() == [-1]
-    assert pair_frames(frames[:0], frames, SETTINGS).tolist() == []
+    assert pair_frames(frames, frames[:0], MOST).tolist() == [-1]
+    assert pair_frames(frames[:0], frames, MOST).tolist() == []
 
 
 def test_upright_kinds_point_up_and_have_each_place_once(camera: np.ndarray) -> None:
@@ -127,9 +128,11 @@ def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
 
 
 def test_carried_frames_only_add(album: Path) -> None:
-    without = patches_of_photo(album / "coffee.png", "c", DetectionSettings(points=40, carried=0))
+    without = patches_of_photo(
+        album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=0)
+    )
     everything = patches_of_photo(
-        album / "coffee.png", "c", DetectionSettings(points=40, carried=1)
+        album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=1)
     )
     assert without is not None
     assert everything is not None
@@ -148,6 +151,15 @@ def test_a_set_of_two_photos(album: Path, tmp_path: Path) -> None:
     assert found.images.max() < 3 * len(KINDS) * 3
     about = json.loads((tmp_path / "set/set.json").read_text())
     assert about["settings"]["views"] == 2
-    again = build_from_detections([album], tmp_path / "again", settings, 2)
-    assert again == report
-    assert np.array_equal(read_brown(tmp_path / "again").patches, found.patches)
+
+
+@pytest.mark.slow
+def test_the_same_bytes_whatever_the_number_of_processes(album: Path, tmp_path: Path) -> None:
+    settings = DetectionSettings(points=20, views=2, pairs=50)
+    one, two = (
+        build_from_detections([album], tmp_path / str(workers), settings, workers)
+        for workers in (1, 2)
+    )
+    assert one == two
+    for file in (tmp_path / "1").iterdir():
+        assert file.read_bytes() == (tmp_path / "2" / file.name).read_bytes()

@@ -88,6 +88,7 @@ def test_every_strip_shows_the_patches_cut_by_the_noisy_frames(
     assert distance[0] < distance[1] < distance[2]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_whatever_the_number_of_processes(
     found: list[Sequence], tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from hardnet.frames import Frames, centres
 
 MIN_STD = 10.0
 """Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
+LEVEL = 25.0
+"""Degrees by which two photos that are both held upright may be turned against each other."""
 MAX_OVERLAP = 0.5
 """Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
 

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import WINDOW_SIGMAS, Frames, from_similarity, to_similarity
+from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_similarity, to_similarity
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
-from hardnet.patchsets.build.choice import MIN_STD, inside
+from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
 from hardnet.patchsets.build.colmap_model import Ints, Model, Scene, Tracks, read_model, read_photo
+from hardnet.patchsets.build.detected_tracks import DetectedSettings, detect_tracks
+from hardnet.patchsets.build.detections import KINDS
 from hardnet.patchsets.build.tracks import (
     by_value,
     carried_frames,
@@ -33,9 +35,6 @@ from hardnet.patchsets.build.tracks import (
 )
 from hardnet.patchsets.build.views import add_noise
 from hardnet.threads import map_processes
-
-LEVEL = 25.0
-"""Degrees between the orientations of one keypoint in two photos that are both held upright."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, done, total)."""
@@ -82,6 +81,8 @@ class ModelPatches:
     tracks: Tracks
     frames: Frames
     """(M, 2, 3), one per observation."""
+    kind: Ints
+    """(M,) of the keypoint, where several kinds were detected, else 0."""
     reference: Ints
     """(M,) view in which the observation's point has its reference."""
     interest: NDArray[np.float64]
@@ -101,11 +102,8 @@ def choose_patches(
         used: photos that another model of the set has used: the same spot must not get two names.
         progress: called with (what is done, done, total).
     """
-    tracks = model.tracks
     counts: dict[str, int | str] = {"model": model.scene.name, "in the model": len(model.xyz)}
-    fresh = np.array([view.path.resolve() not in used for view in model.views])
-    tracks = tracks[(tracks.error <= settings.max_error) & (tracks.depth > 0) & fresh[tracks.view]]
-    tracks = tracks[long_enough(tracks.point, settings.min_track)]
+    tracks = _trusted(model, settings, used)
     counts["without enough photos or precision"] = len(model.xyz) - number_of_points(tracks)
     reference = references(model, tracks)
     frames = None
@@ -135,9 +133,11 @@ def choose_patches(
         tracks[whole]
     )
     home = reference[whole]
-    xy, sigma, angle = to_similarity(frames[home], settings.window)
-    interest = np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
-    chosen = ModelPatches(model, tracks[whole], frames[whole], tracks.view[home], interest, counts)
+    interest = _interest(frames[home], settings.window)
+    kind = np.zeros(len(home), np.int64)
+    chosen = ModelPatches(
+        model, tracks[whole], frames[whole], kind, tracks.view[home], interest, counts
+    )
     before = number_of_points(chosen.tracks)
     chosen = only(chosen, drop_twins(chosen.tracks, chosen.frames))
     counts["on top of another point"] = before - number_of_points(chosen.tracks)
@@ -151,6 +151,66 @@ def choose_patches(
     rng = np.random.default_rng([settings.seed, zlib.crc32(model.scene.name.encode())])
     draw = rng.uniform(-1, 1, (len(chosen.frames), 6))
     return replace(chosen, frames=add_noise(chosen.frames, draw, settings.noise))
+
+
+def choose_detections(
+    model: Model,
+    settings: ColmapSettings,
+    detected: DetectedSettings,
+    workers: int,
+    used: set[Path],
+    progress: Progress,
+) -> ModelPatches:
+    """The same with frames detected in every photo; see :mod:`.detected_tracks`."""
+    name = model.scene.name
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    found = detect_tracks(
+        model,
+        _trusted(model, settings, used),
+        detected,
+        settings.max_track,
+        settings.max_error,
+        rng,
+        workers,
+        lambda done, total: progress(f"{name}: keypoints", done, total),
+    )
+    found = found[long_enough(found.point, settings.min_track)]
+    counts: dict[str, int | str] = {
+        "model": name,
+        "in the model": len(model.xyz),
+        "frames": "detections",
+        "detected": int((~found.carried).sum()),
+        "carried": int(found.carried.sum()),
+    }
+    _, first, group = np.unique(found.point, return_index=True, return_inverse=True)
+    home = first[group]
+    none, xy = np.zeros(len(found.point)), centres(found.frames).astype(np.float64)
+    tracks = Tracks(found.point, found.view, home, xy, none, none)
+    interest = _interest(found.frames[home], WINDOW_SIGMAS)
+    chosen = ModelPatches(
+        model, tracks, found.frames, found.kind, found.view[home], interest, counts
+    )
+    before = number_of_points(tracks)
+    image = found.kind * len(model.views) + found.view
+    twin = np.zeros(len(image), bool)
+    for rows in by_value(image, np.arange(len(image))):
+        twin[rows] = ~apart(found.frames[rows])
+    chosen = only(chosen, ~np.isin(tracks.point, tracks.point[twin]))
+    counts["on top of another point"] = before - number_of_points(chosen.tracks)
+    return only(chosen, choose_points(chosen.tracks, settings.points))
+
+
+def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
+    """Precise observations in photos that are not used yet, of points with enough of them."""
+    tracks = model.tracks
+    fresh = np.array([view.path.resolve() not in used for view in model.views])
+    tracks = tracks[(tracks.error <= settings.max_error) & (tracks.depth > 0) & fresh[tracks.view]]
+    return tracks[long_enough(tracks.point, settings.min_track)]
+
+
+def _interest(frames: Frames, window: float) -> NDArray[np.float64]:
+    xy, sigma, angle = to_similarity(frames, window)
+    return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
 
 def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
@@ -172,6 +232,7 @@ def only(chosen: ModelPatches, rows: NDArray[np.bool_] | NDArray[np.intp] | Ints
         chosen,
         tracks=chosen.tracks[rows],
         frames=chosen.frames[rows],
+        kind=chosen.kind[rows],
         reference=chosen.reference[rows],
         interest=chosen.interest[rows],
     )
@@ -199,6 +260,7 @@ def build_from_colmap(
     workers: int,
     progress: Progress = lambda what, done, total: None,
     origin: Mapping[str, Any] | None = None,
+    detected: DetectedSettings | None = None,
 ) -> ColmapReport:
     """Build a patch set in the Brown format from COLMAP models.
 
@@ -211,6 +273,7 @@ def build_from_colmap(
         workers: processes; the set does not depend on their number.
         progress: called with (what is done, done, total).
         origin: more to write into ``set.json``: where the models come from.
+        detected: detect frames in every photo, instead of those that COLMAP has matched.
     """
     models: list[dict[str, int | str]] = []
     interest: list[str] = []
@@ -219,14 +282,18 @@ def build_from_colmap(
     with BrownWriter(output) as writer:
         for scene in scenes:
             model = read_model(scene)
-            chosen = choose_patches(model, settings, workers, used, progress)
+            if detected is None:
+                chosen = choose_patches(model, settings, workers, used, progress)
+            else:
+                chosen = choose_detections(model, settings, detected, workers, used, progress)
             with tempfile.TemporaryDirectory(
                 dir=output.parent, prefix=f"{output.name}."
             ) as scratch:
                 patches = _cut(chosen, Path(scratch) / "patches.npy", workers, progress)
                 rows = _worth_keeping(patches, chosen)
                 chosen = only(chosen, rows)
-                groups, images = chosen.reference + photos, chosen.tracks.view + photos
+                first = photos + chosen.kind * len(model.views)
+                groups, images = first + chosen.reference, first + chosen.tracks.view
                 _, dense = np.unique(chosen.tracks.point, return_inverse=True)
                 for start in range(0, len(rows), PER_SHEET):
                     part = slice(start, start + PER_SHEET)
@@ -240,13 +307,15 @@ def build_from_colmap(
             chosen.counts["patches"] = len(rows)
             models.append(chosen.counts)
             points += number_of_points(chosen.tracks)
-            photos += len(model.views)
+            photos += len(model.views) * (1 if detected is None else len(KINDS))
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.tracks.view)}
         about: dict[str, Any] = {
             "builder": "colmap",
             "settings": asdict(settings),
             "models": models,
         }
+        if detected is not None:
+            about["detections"] = asdict(detected)
         about |= origin or {}
         files = {
             "set.json": json.dumps(about, indent=1) + "\n",

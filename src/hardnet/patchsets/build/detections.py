@@ -46,6 +46,23 @@ KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 
 
 @dataclass(frozen=True)
+class Tolerances:
+    """By how much a detection may differ from where and what it should be.
+
+    Attributes:
+        shift: of its place, in half-sizes of the frame.
+        octaves: of its size, log2.
+        degrees: of its orientation.
+        stretch: of its shape, log2 of the ratio of the axes.
+    """
+
+    shift: float = 0.25
+    octaves: float = 0.5
+    degrees: float = 25.0
+    stretch: float = 1.2
+
+
+@dataclass(frozen=True)
 class DetectionSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
@@ -61,10 +78,10 @@ class DetectionSettings:
             gentle changes of :func:`random_light_and_sensor`.
         carried: share of the keypoints not found again in a view for which the photo's own frame
             is carried there, so that views in which detectors fail are not left out.
-        shift: most that a detection may miss the carried frame, in half-sizes of the frame.
-        octaves: most that its size may differ, log2.
-        degrees: most that its orientation may differ.
-        stretch: most that its shape may differ, log2 of the ratio of the axes.
+        shift: see :class:`Tolerances`, as the next three.
+        octaves: see there.
+        degrees: see there.
+        stretch: see there.
         min_std: grey levels of contrast (standard deviation) a patch must have.
         min_detail: grey levels of fine contrast, see :func:`informative`.
         pairs: rows of the test pair file.
@@ -89,6 +106,11 @@ class DetectionSettings:
     pairs: int = 100_000
     seed: int = 0
 
+    @property
+    def tolerances(self) -> Tolerances:
+        """By how much a detection may miss the frame carried from the photo."""
+        return Tolerances(self.shift, self.octaves, self.degrees, self.stretch)
+
 
 def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
     """Frames of each of the :data:`KINDS`, strongest first."""
@@ -99,7 +121,7 @@ def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
     return [turned, places, orientation.orient(image, shaped), shaped]
 
 
-def pair_frames(carried: Frames, found: Frames, settings: DetectionSettings) -> NDArray[np.int64]:
+def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> NDArray[np.int64]:
     """(N,) for each carried frame the detection that shows the same, or -1.
 
     Of several the one with the smallest error, relative to the tolerances; a detection goes to the
@@ -108,24 +130,24 @@ def pair_frames(carried: Frames, found: Frames, settings: DetectionSettings) -> 
     Args:
         carried: (N, 2, 3) where the frames of one view should be in another.
         found: (M, 2, 3) what was detected there.
-        settings: the tolerances.
+        most: by how much they may differ.
     """
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
         return chosen
     half = np.sqrt(np.abs(np.linalg.det(carried[:, :, :2].astype(np.float64))))
     away = np.linalg.norm(centres(carried)[:, None] - centres(found)[None], axis=2) / half[:, None]
-    a, b = np.nonzero(away <= settings.shift)
+    a, b = np.nonzero(away <= most.shift)
     between = np.linalg.inv(carried[a, :, :2].astype(np.float64)) @ found[b, :, :2]
     size = 0.5 * np.log2(np.maximum(np.linalg.det(between), 1e-9))
     turn = np.arctan2(between[:, 1, 0] - between[:, 0, 1], between[:, 0, 0] + between[:, 1, 1])
     axes = np.linalg.svd(between, compute_uv=False)
     errors = np.stack(
         [
-            away[a, b] / settings.shift,
-            np.abs(size) / settings.octaves,
-            np.abs(np.rad2deg(turn)) / settings.degrees,
-            np.log2(axes[:, 0] / axes[:, 1]) / settings.stretch,
+            away[a, b] / most.shift,
+            np.abs(size) / most.octaves,
+            np.abs(np.rad2deg(turn)) / most.degrees,
+            np.log2(axes[:, 0] / axes[:, 1]) / most.stretch,
         ]
     )
     good = (errors <= 1).all(0)
@@ -181,7 +203,7 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
             true = transform(seeds[kind], homography)
             if KINDS[kind].endswith("upright") and len(true):
                 true = orientation.upright_form(true)
-            match = pair_frames(true, found, settings)
+            match = pair_frames(true, found, settings.tolerances)
             carry = np.flatnonzero((match < 0) & (rng.random(len(match)) < settings.carried))
             hit = np.flatnonzero(match >= 0)
             shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
