@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,20 @@ def test_a_repeated_structure_keeps_the_nearest_pairs(tmp_path: Path) -> None:
     everything = find_correspondences(table, segment, np.array([0]), 128, 90_000)
     assert len(everything.features) == 90_000
     assert sorted(found.distances) == sorted(everything.distances)[:350]
+
+
+def test_unknown_words_have_no_correspondences(made: tuple[Query, Segment]) -> None:
+    query, segment = made
+    images = np.arange(5)
+    beyond = replace(query, words=np.where(query.words == query.words[0, 0], 5000, query.words))
+    known = replace(query, words=np.where(query.words == query.words[0, 0], WORDS, query.words))
+    first, second = (
+        find_correspondences(word_table(one, WORDS), segment, images, 128)
+        for one in (beyond, known)
+    )
+    whole = find_correspondences(word_table(query, WORDS), segment, images, 128)
+    assert first.totals.tolist() == second.totals.tolist()
+    assert first.totals.sum() < whole.totals.sum()
 
 
 def test_a_query_without_features_and_no_images(made: tuple[Query, Segment]) -> None:

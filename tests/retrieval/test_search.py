@@ -138,7 +138,7 @@ def test_average_expansion(query: Query) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pairs", "expected"), [(99, [0, 3]), (100, [3]), (1600, [])])
+@pytest.mark.parametrize(("pairs", "expected"), [(24, [0, 3]), (25, [3]), (400, [])])
 def test_more_pairs_of_a_word_ask_for_more_close_ones(
     query: Query, pairs: int, expected: list[int]
 ) -> None:

@@ -59,9 +59,10 @@ class WordTable:
 
 
 def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> WordTable:
-    """The terms of a query, ordered by word, then by feature."""
+    """The terms of a query, ordered by word, then by feature; unknown words are left out."""
     terms = he_terms(query, ma)
-    order = np.argsort(terms.words, kind="stable")
+    known = np.flatnonzero((terms.words >= 0) & (terms.words < vocabulary_size))
+    order = known[np.argsort(terms.words[known], kind="stable")]
     words, starts = np.unique(terms.words[order], return_index=True)
     bits = np.zeros((vocabulary_size // 64 + 1) * 64, np.bool_)
     bits[words] = True

@@ -332,10 +332,9 @@ def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDA
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
 
 
-CHANCE_SHARE = 0.01
-"""The share of the pairs of one word that may be close by chance: hardly any two unrelated photos
-have more, whatever the size of the vocabulary. The mean is far lower, but photos of like texture
-differ from others."""
+CHANCE_SHARE = 0.04
+"""The share of the pairs of one word that may be close by chance. The mean is far lower, but photos
+of like texture differ from others, and words of other photos tell less."""
 
 
 def pairs_of_reliable(pairs: NDArray[np.int64], least: int) -> NDArray[np.int64]:

@@ -50,11 +50,11 @@ def test_what_ray_says_is_not_on_stdout(
     from ray._private.worker import global_worker
 
     # The Ray of the tests speaks; shards and workers of the command's own would only take time.
-    for there in ("sharded.ShardedIndex", "describers.describers_on"):
+    for there in ("shards.ShardedIndex", "describers.describers_on"):
         monkeypatch.setattr(f"hardnet.retrieval.cluster.{there}", lambda *a, **k: nullcontext())
     message = f"a worker died, says the test of {command}"
     working: AbstractContextManager[Any] = (
-        opened(small.folder, "local", 1)
+        opened(small.folder, None, "local", 1)
         if command == "search"
         else describing_on("local", IndexSettings(**SETTINGS), 1)
     )
