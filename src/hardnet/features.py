@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import cv2
 import numpy as np
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 GivenFrames = NDArray[Any] | Sequence[cv2.KeyPoint] | str | os.PathLike[str]
 """(N, 2, 3) frames, OpenCV's keypoints, or the path of an Oxford ellipse file."""
 
+Orientation = Literal["auto", "upright", "dominant"]
+"""Which way up patches are: as the image, or by the dominant gradient of each; "auto" for upright
+patches and, where :func:`hardnet.match` finds that they do not do, dominant ones."""
+
 KEYPOINTS = 2048
 """How many keypoints are kept by default."""
 
@@ -67,6 +72,9 @@ class Features:
         path: the file, or None if the image was an array.
         pixels: the image if it was an array, None if it can be read from ``path``.
         seconds: time per stage.
+        orientation: "upright" or "dominant": which way up the patches were.
+        turned: describes the image again, with dominant orientations; only after
+            ``orientation="auto"``, and not in a copy that was pickled or saved.
     """
 
     frames: Frames
@@ -78,9 +86,14 @@ class Features:
     path: str | None = None
     pixels: Pixels | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    orientation: Orientation = "dominant"
+    turned: Callable[[], Features] | None = None
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"turned": None}  # a network does not travel with its vectors
 
     def __repr__(self) -> str:
         width, height = self.image_size
@@ -117,6 +130,7 @@ class Features:
             "frames": self.frames,
             "descriptor": np.array(self.descriptor),
             "scale": np.array(self.scale),
+            "orientation": np.array(self.orientation),
         }
         if self.path is not None:
             where = os.path.relpath(os.path.abspath(self.path), os.path.realpath(path.parent))
@@ -138,6 +152,9 @@ class Features:
             frames, scores = check_frames(content["frames"]), content["scores"]
             width, height = content["image_size"].tolist()
             name, scale = str(content["descriptor"]), float(content["scale"])
+            way = str(content.get("orientation", "dominant"))
+            if way not in ("upright", "dominant"):
+                raise ValueError(f"no orientation '{way}'")
             if not len(frames) == len(vectors) == len(scores) or vectors.ndim != 2:
                 raise ValueError(f"{len(frames)} frames, {len(vectors)} descriptors")
         except FileNotFoundError as error:
@@ -148,7 +165,8 @@ class Features:
             ) from error
         image = os.path.normpath(path.parent.resolve() / str(content.get("path", "")))
         found = image if os.path.isfile(image) else None
-        return cls(frames, scores, vectors, (int(width), int(height)), name, scale, found)
+        features = cls(frames, scores, vectors, (int(width), int(height)), name, scale, found)
+        return features if way == "dominant" else replace(features, orientation="upright")
 
     def read_pixels(self) -> Pixels:
         """The image the features come from, (H, W) grey or (H, W, 3) RGB."""
@@ -190,6 +208,7 @@ class Found:
         scores: (N,) detector response.
         patches: (N, 32, 32) uint8, one per frame.
         seconds: time per stage so far.
+        upright: no frame was turned.
     """
 
     prepared: Prepared
@@ -197,6 +216,7 @@ class Found:
     scores: NDArray[np.float32]
     patches: NDArray[np.uint8]
     seconds: dict[str, float]
+    upright: bool = False
 
 
 def extract(
@@ -206,6 +226,7 @@ def extract(
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     *,
+    orientation: Orientation = "dominant",
     upright: bool = False,
     frames: GivenFrames | None = None,
 ) -> Features:
@@ -218,7 +239,10 @@ def extract(
         keypoints: how many are kept at most, the strongest.
         max_size: shrink the image to a longer side of at most this before detection (the results
             are in pixels of the original all the same); None for never.
-        upright: the photo is the right way up: no frame is turned.
+        orientation: "dominant" turns each frame by what it sees, so that a turned photo has the
+            same features; "upright" turns none, which tells more apart in photos that are the right
+            way up; "auto" lets :func:`hardnet.match` decide for each pair.
+        upright: short for ``orientation="upright"``.
         frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the
             path of an Oxford ellipse file, in pixels of the original. Their order is kept and
             none is dropped; ``detector`` and ``keypoints`` do not matter.
@@ -227,10 +251,12 @@ def extract(
         Features; none at all (N = 0) for an image without structure.
     """
     check_settings(keypoints, max_size)
+    way = check_orientation(orientation, upright)
     detect, network, seconds = _load_both(detector, descriptor)
-    found = find(prepare(image, max_size), detect, keypoints, upright, frames)
-    features = describe(found, network)
-    return replace(features, seconds=seconds | features.seconds)
+    prepared = prepare(image, max_size)
+    features = describe(find(prepared, detect, keypoints, way != "dominant", frames), network)
+    features = replace(features, seconds=seconds | features.seconds)
+    return _turnable(features, prepared, detect, network, keypoints) if way == "auto" else features
 
 
 def extract_pair(
@@ -241,6 +267,7 @@ def extract_pair(
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     *,
+    orientation: Orientation = "dominant",
     upright: bool = False,
 ) -> tuple[Features, Features]:
     """The features of two images, the same as two calls of ``extract`` but sooner.
@@ -249,18 +276,23 @@ def extract_pair(
     ``seconds`` overlap: those of ``b`` leave out the loading, which is done once.
     """
     check_settings(keypoints, max_size)
+    way = check_orientation(orientation, upright)
     detect, network, seconds = _load_both(detector, descriptor)
 
     def found(image: Source) -> Found:
-        return find(prepare(image, max_size), detect, keypoints, upright)
+        return find(prepare(image, max_size), detect, keypoints, way != "dominant")
 
     with ThreadPoolExecutor(2) as pool:  # OpenCV releases the GIL
         both = list(pool.map(found, (a, b)))
     first, second = (describe(one, network) for one in both)
-    return (
-        replace(first, seconds=seconds | first.seconds),
-        replace(second, seconds={"load": 0.0} | second.seconds),
-    )
+    first = replace(first, seconds=seconds | first.seconds)
+    second = replace(second, seconds={"load": 0.0} | second.seconds)
+    if way == "auto":
+        first, second = (
+            _turnable(features, one.prepared, detect, network, keypoints)
+            for features, one in zip((first, second), both, strict=True)
+        )
+    return first, second
 
 
 def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
@@ -304,7 +336,7 @@ def find(
     detected = perf_counter()
     patches = cut_patches(prepared.grey, shrunk)
     seconds = {"detect": detected - start, "cut": perf_counter() - detected}
-    return Found(prepared, original, scores, patches, prepared.seconds | seconds)
+    return Found(prepared, original, scores, patches, prepared.seconds | seconds, upright)
 
 
 def describe(found: Found, descriptor: Descriptor) -> Features:
@@ -325,7 +357,18 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
         path=prepared.path,
         pixels=prepared.pixels,
         seconds=found.seconds | {"describe": perf_counter() - start},
+        orientation="upright" if found.upright else "dominant",
     )
+
+
+def check_orientation(orientation: str, upright: bool = False) -> Orientation:
+    """The orientation that both arguments together ask for."""
+    if upright:
+        return "upright"
+    for known in get_args(Orientation):
+        if orientation == known:
+            return known  # type: ignore[no-any-return]
+    raise InputError(f"no orientation '{orientation}': choose auto, upright or dominant")
 
 
 def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
@@ -334,6 +377,24 @@ def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) 
         raise InputError(f"keypoints is {keypoints}: ask for at least 1")
     if max_size is not None and max_size < 1:
         raise InputError(f"max_size is {max_size}: give a size in pixels, or None")
+
+
+def _turnable(
+    features: Features,
+    prepared: Prepared,
+    detector: Detector,
+    descriptor: Descriptor,
+    keypoints: int,
+) -> Features:
+    """Upright features that can be described again, once, with dominant orientations."""
+
+    def again() -> Features:
+        turned = describe(find(prepared, detector, keypoints), descriptor)
+        new = {k: v for k, v in turned.seconds.items() if k not in prepared.seconds}
+        spent = {k: features.seconds[k] + v for k, v in new.items()}
+        return replace(turned, seconds=features.seconds | spent)
+
+    return replace(features, turned=cache(again))
 
 
 def _load_both(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import InputError
-from hardnet.features import KEYPOINTS, MAX_SIZE, Features, extract, extract_pair
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Orientation, extract, extract_pair
 from hardnet.images import Source, write_image
 from hardnet.matching.draw import draw_matches
 from hardnet.matching.geometry import (
@@ -40,6 +40,13 @@ from hardnet.matching.neighbours import (
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor
     from hardnet.detectors import Detector
+
+
+SURE_INLIERS = 60
+"""Upright photos with this many verified matches are not described a second time ..."""
+
+LEVEL_DEGREES = 15.0
+"""... unless one is turned by more than this against the other."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +185,14 @@ def match(
     descriptor: str | Descriptor = "hardnet",
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
+    orientation: Orientation | None = None,
     upright: bool = False,
 ) -> Matches:
     """Match two images and verify the matches.
+
+    Photographs are tried the right way up first, which tells more keypoints apart. If that verifies
+    little, or says that one is turned against the other, both are described again with dominant
+    orientations, and the matches with more inliers count.
 
     Args:
         a: an image (path or array), or its features.
@@ -195,6 +207,7 @@ def match(
         descriptor: see there.
         keypoints: see there.
         max_size: see there.
+        orientation: see there; default: "auto".
         upright: see there.
 
     Returns:
@@ -205,20 +218,50 @@ def match(
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
     how = (detector, descriptor, keypoints, max_size)
+    way = orientation or "auto"
     if isinstance(a, Features) and isinstance(b, Features):
-        if upright or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
+        if upright or orientation or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
             raise InputError(
-                "detector, descriptor, keypoints, max_size and upright are for images: "
-                "features are described already"
+                "detector, descriptor, keypoints, max_size, orientation and upright are for "
+                "images: features are described already"
             )
     elif not isinstance(a, Features) and not isinstance(b, Features):
-        a, b = extract_pair(a, b, *how, upright=upright)
-    a = a if isinstance(a, Features) else extract(a, *how, upright=upright)
-    b = b if isinstance(b, Features) else extract(b, *how, upright=upright)
+        a, b = extract_pair(a, b, *how, orientation=way, upright=upright)
+    a = a if isinstance(a, Features) else extract(a, *how, orientation=way, upright=upright)
+    b = b if isinstance(b, Features) else extract(b, *how, orientation=way, upright=upright)
     if a.descriptor != b.descriptor:
         raise InputError(
             f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
         )
+    if a.turned and b.orientation == "dominant":
+        a = a.turned()
+    if b.turned and a.orientation == "dominant":
+        b = b.turned()
+    found = _match_features(a, b, model, strategy, intrinsics)
+    if a.turned and b.turned and not level(found):
+        other = _match_features(a.turned(), b.turned(), model, strategy, intrinsics)
+        if other.inliers.sum() > found.inliers.sum():
+            return other
+    return found
+
+
+def level(found: Matches) -> bool:
+    """Whether matches of upright features say that both photos are the same way up, for sure."""
+    if found.geometry.kind is None or found.inliers.sum() < SURE_INLIERS:
+        return False
+    a, b = (xy[found.inliers] @ (1, 1j) for xy in (found.xy_a, found.xy_b))
+    # The turn of the similarity that fits best, in the sense of least squares.
+    turn = np.angle(np.vdot(a - a.mean(), b - b.mean()))
+    return bool(abs(turn) < np.deg2rad(LEVEL_DEGREES))
+
+
+def _match_features(
+    a: Features,
+    b: Features,
+    model: Model,
+    strategy: Strategy,
+    intrinsics: tuple[Matrix, Matrix] | None,
+) -> Matches:
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
