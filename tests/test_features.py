@@ -229,7 +229,7 @@ def test_matching_two_images_is_matching_their_features(photos: Path) -> None:
     names = "motorcycle_left.png", "motorcycle_right.png"
     images = [read_image(photos / name)[100:260, 200:420] for name in names]
     at_once = match(*images)
-    one_by_one = match(*map(extract, images))
+    one_by_one = match(*(extract(image, orientation="auto") for image in images))
     assert at_once.inliers.sum() > 20
     np.testing.assert_array_equal(at_once.indices, one_by_one.indices)
     np.testing.assert_array_equal(at_once.inliers, one_by_one.inliers)
@@ -240,8 +240,9 @@ def test_match_describes_images_as_it_is_told(photos: Path) -> None:
     paths = [photos / "motorcycle_left.png", photos / "motorcycle_right.png"]
     options = {"detector": "hessian", "descriptor": "rootsift", "keypoints": 500, "max_size": 500}
     expected = match(*(extract(path, **options) for path in paths))
-    for a, b in (paths, (paths[0], extract(paths[1], **options))):
-        result = hardnet.match(a, b, **options)
+    turned = {"orientation": "dominant"}
+    for a, b, way in ((*paths, turned), (paths[0], extract(paths[1], **options), {})):
+        result = hardnet.match(a, b, **options, **way)
         assert result.a.descriptor == "rootsift"
         np.testing.assert_array_equal(result.indices, expected.indices)
         np.testing.assert_array_equal(result.inliers, expected.inliers)

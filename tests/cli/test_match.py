@@ -53,7 +53,7 @@ def test_json(pair: tuple[Path, Path]) -> None:
     run = rootsift(*pair, "--json", "--keypoints", 1000)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
-    assert set(found) == {"images", "geometry", "matches", "inliers", "seconds"}
+    assert set(found) == {"images", "orientation", "geometry", "matches", "inliers", "seconds"}
     matches = np.array(found["matches"])
     assert matches.shape == (len(found["inliers"]), 4)
     assert set(found["inliers"]) <= {True, False}
@@ -211,7 +211,7 @@ def test_ways_to_match(pair: tuple[Path, Path], options: list[str]) -> None:
     run = rootsift(*pair, "--json", "--keypoints", 1000, *options)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
-    assert set(found) == {"images", "geometry", "matches", "inliers", "seconds"}
+    assert set(found) == {"images", "orientation", "geometry", "matches", "inliers", "seconds"}
     inliers = np.array(found["matches"])[found["inliers"]]
     assert len(inliers) > 100
     assert np.median(np.abs(inliers[:, 1] - inliers[:, 3])) < 1

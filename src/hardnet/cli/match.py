@@ -56,6 +56,14 @@ class Model(StrEnum):
     essential = "essential"
 
 
+class Orientation(StrEnum):
+    """Which way up patches are."""
+
+    auto = "auto"
+    upright = "upright"
+    dominant = "dominant"
+
+
 class Preset(StrEnum):
     """Where the options that are not given come from."""
 
@@ -94,6 +102,13 @@ def _match(
     detector: DetectorName = "dog",
     keypoints: Keypoints = 2048,
     max_size: MaxSize = 1600,
+    orientation: Annotated[
+        Orientation,
+        typer.Option(
+            help="Turn no frame, or each by what it sees; auto: upright first, and turned frames "
+            "where these verify more."
+        ),
+    ] = Orientation.auto,
     upright: Upright = False,
     strategy: Annotated[
         Preset,
@@ -209,7 +224,14 @@ def _match(
     intrinsics = given_cameras(essential, camera or [], focal)
     with console(stderr=True).status("Matching..."):
         a, b = extract_pair(
-            image_a, image_b, detector, descriptor, keypoints, max_size or None, upright=upright
+            image_a,
+            image_b,
+            detector,
+            descriptor,
+            keypoints,
+            max_size or None,
+            orientation=orientation.value,
+            upright=upright,
         )
         known = cameras(a, b, intrinsics, focal) if essential else None
         result = match(a, b, model.value, strategy=chosen, cameras=known)
@@ -298,6 +320,7 @@ def to_json(result: Matches) -> dict[str, Any]:
             {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
             for f in (result.a, result.b)
         ],
+        "orientation": result.a.orientation,
         "geometry": {
             "kind": result.geometry.kind,
             "model": None if matrix is None else matrix.tolist(),
@@ -316,6 +339,7 @@ def to_table(result: Matches) -> Table:
         name = escape(Path(features.path or "").name)
         table.add_row(name, f"{width} x {height}, {len(features)} keypoints")
     table.add_row("descriptor", result.a.descriptor)
+    table.add_row("orientation", result.a.orientation)
     table.add_row("matches", str(len(result)))
     table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
     table.add_row("model", result.geometry.kind or "none")
