@@ -217,7 +217,7 @@ def test_an_actor_says_what_it_does_not_see(local: Index, tmp_path: Path) -> Non
     with pytest.raises(OutdatedError, match=r"does not see .*segments"):
         ShardActor().open(str(tmp_path), manifest, (0,))
     with pytest.raises(OutdatedError, match="generation 7"):
-        ShardActor().features_of(7, np.array([0]))
+        ShardActor().answer(7, "features_of", np.array([0]))
 
 
 def test_addresses(ray: Any) -> None:
