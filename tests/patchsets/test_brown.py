@@ -298,6 +298,10 @@ def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
             r"row 1 says that patch 4 shows point 5, but .*info\.txt says 1",
         ),
         (lambda s: (s / PAIR_FILE).write_text(""), f"{PAIR_FILE} is empty"),
+        (
+            lambda s: (s / "patches0001.bmp").write_text("version https://git-lfs.github.com/x\n"),
+            r"patches0001\.bmp is a Git LFS pointer",
+        ),
         (lambda s: (s / PAIR_FILE).write_text("0 5\n"), "pair file"),
     ],
 )

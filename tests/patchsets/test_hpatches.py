@@ -262,3 +262,16 @@ def test_unknown_or_no_names(folder: Path) -> None:
         as_patchset(found, ["v_moon"])
     with pytest.raises(HardnetError, match="no sequence was chosen"):
         as_patchset(found, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
+    ],
+)
+def test_files_that_are_not_there_really(folder: Path, content: str, message: str) -> None:
+    (folder / "splits.json").write_text(content)
+    with pytest.raises(HardnetError, match=rf"splits\.json {message}"):
+        find_splits(read_hpatches(folder))

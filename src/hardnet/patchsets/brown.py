@@ -27,6 +27,7 @@ from hardnet.patchsets.patchset import (
     decoded_patches,
     picture_size,
     read_picture,
+    refuse_stand_in,
 )
 from hardnet.storage import NewFolder, as_path, folder_name
 
@@ -162,6 +163,7 @@ def read_sheet(path: Path) -> NDArray[np.uint8]:
 
 def _read_info(info: Path) -> NDArray[np.int64]:
     """(2, N) the point and the image of each patch; image 0 where a row has one column."""
+    refuse_stand_in(info, info.read_bytes())
     rows = [row.split() for row in info.read_text().splitlines()]
     try:
         points = [int(row[0]) for row in rows]
@@ -173,8 +175,6 @@ def _read_info(info: Path) -> NDArray[np.int64]:
         raise HardnetError(
             f"{info}: the second column must be the number of an image, or 0 ({error})"
         ) from None
-    if not rows:
-        raise HardnetError(f"{info} is empty: the set has no patches")
     return np.array([points, images], np.int64)
 
 
@@ -204,8 +204,7 @@ def _find_pairs(folder: Path, pairs_file: str | Path | None) -> Path | None:
 
 
 def _read_pairs(file: Path, info: Path, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    if not file.stat().st_size:
-        raise HardnetError(f"{file} is empty: delete it or copy it again")
+    refuse_stand_in(file, file.read_bytes())
     try:
         table = np.loadtxt(file, np.int64, usecols=(0, 1, 3, 4), ndmin=2)
     except ValueError as error:

@@ -25,6 +25,7 @@ from hardnet.patchsets.patchset import (
     decoded_patches,
     picture_size,
     read_picture,
+    refuse_stand_in,
     write_strip,
 )
 from hardnet.provenance import CACHE
@@ -128,7 +129,9 @@ def has_strips(folder: Path) -> bool:
 def read_splits(path: str | Path) -> dict[str, Split]:
     """Read ``splits.json`` of the benchmark: ``{"a": {"test": [...], "train": [...]}, ...}``."""
     try:
-        table = json.loads(Path(path).read_text("utf-8"))
+        text = Path(path).read_text("utf-8")
+        refuse_stand_in(Path(path), text.encode())
+        table = json.loads(text)
         return {
             str(name): Split(str(name), tuple(entry["test"]), tuple(entry.get("train", ())))
             for name, entry in table.items()
@@ -257,21 +260,3 @@ def write_sequence(
             if patches.shape != reference.shape:
                 raise ValueError(f"{level} {number}: {patches.shape}, not {reference.shape}")
             write_strip(folder / f"{LEVELS[level]}{number}.png", patches)
-
-
-def write_splits(path: Path, names: Iterable[str]) -> None:
-    """Write ``splits.json`` as the HPatches benchmark reads it: full, view and illum to test on.
-
-    As in HPatches, these three have no list to train on; a user who trains on some of the
-    sequences adds a split of their own to the file.
-    """
-    names = sorted(names)
-    tests = {
-        "full": names,
-        "view": [name for name in names if name.startswith("v_")],
-        "illum": [name for name in names if name.startswith("i_")],
-    }
-    table = {split: {"name": split, "test": test} for split, test in tests.items() if test}
-    if not table:
-        raise HardnetError(f"{path}: no sequence to list")
-    claim(path).write_text(json.dumps(table, indent=1) + "\n")

@@ -30,6 +30,7 @@ Progress = Callable[[int, int], None]
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
 _BMP = b"BM"
+_LFS_POINTER = b"version https://git-lfs"
 
 
 class Patches(Protocol):
@@ -223,6 +224,16 @@ def decoded_patches(
     return set_cache(folder).get(about, pictures, save, load_array, ".npy", label, alone=True)
 
 
+def refuse_stand_in(path: Path, content: bytes) -> None:
+    """Raise if a file is empty, or is what a clone has in place of a file of Git LFS."""
+    if not content.strip():
+        raise HardnetError(f"{path} is empty: copy or download it again")
+    if content.startswith(_LFS_POINTER):
+        raise HardnetError(
+            f"{path} is a Git LFS pointer, not the file itself: run `git lfs pull` there"
+        )
+
+
 def picture_size(path: Path) -> tuple[int, int]:
     """(width, height) of a png or bmp file; nothing is decoded, but a file cut short is noticed."""
     try:
@@ -246,6 +257,8 @@ def picture_size(path: Path) -> tuple[int, int]:
         if not packed and length < start + row * abs(height):
             raise HardnetError(f"{path} is truncated: copy or download it again")
         return width, abs(height)
+    if head:
+        refuse_stand_in(path, head)
     raise HardnetError(f"{path} is damaged or neither png nor bmp: copy or download it again")
 
 

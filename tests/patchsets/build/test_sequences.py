@@ -65,7 +65,9 @@ def test_hpatches_layout_names_splits_and_skips(found: list[Sequence], tmp_path:
     assert choose_split(hpatches, "full").test == ("i_still", "v_long", "v_tilted")
     assert choose_split(hpatches, "view").test == ("v_long", "v_tilted")
     assert choose_split(hpatches, "illum").test == ("i_still",)
-    about = json.loads((tmp_path / "set" / "set.json").read_text())
+    # The official extractor takes whatever glob finds for a sequence.
+    assert {p.name for p in (tmp_path / "set").glob("[!.]*")} == set(hpatches.sequences)
+    about = json.loads((tmp_path / "set" / ".set.json").read_text())
     assert about["settings"]["limit"] == 40
     assert "short" in about["skipped"]
 

@@ -31,7 +31,7 @@ from hardnet.images import read_image, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
-from hardnet.patchsets.hpatches import SIDE, SPLITS_FILE, TARGETS, write_sequence, write_splits
+from hardnet.patchsets.hpatches import SIDE, TARGETS, write_sequence
 from hardnet.patchsets.patchset import Progress
 from hardnet.patchsets.sequences import Sequence, Target, inside, project
 from hardnet.patchsets.w1bs import write_pair
@@ -55,7 +55,7 @@ NARROWEST = 8.0
 
 @dataclass(frozen=True)
 class SequenceSettings:
-    """What the set is made of; stored beside it in ``set.json``.
+    """What the set is made of; stored in its ``set.json`` (W1BS) or ``.set.json``.
 
     Attributes:
         limit: most frames per sequence, the strongest.
@@ -274,10 +274,10 @@ def _write_set(
         if not counts:
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
             raise HardnetError(f"no sequence gave patches: {reasons}")
-        if about["layout"] == "hpatches":
-            write_splits(new.claim(SPLITS_FILE), counts)
         about |= {"patches": dict(sorted(counts.items())), "skipped": skipped}
-        new.claim("set.json").write_text(json.dumps(about, indent=1) + "\n")
+        # Hidden: the tools of HPatches take every visible entry of the folder for a sequence.
+        name = ".set.json" if about["layout"] == "hpatches" else "set.json"
+        new.claim(name).write_text(json.dumps(about, indent=1) + "\n")
     return SequenceReport(counts, skipped)
 
 
