@@ -200,7 +200,7 @@ def commands(sequences: Path) -> Iterator[tuple[str, ...]]:
     yield "export", str(WEIGHTS / "hardnet.safetensors"), "-o", "here"
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_no_command_touches_files_of_others(
     command: Command, place: Path, sequences: Path, when: str
 ) -> None:

@@ -304,7 +304,7 @@ def test_a_full_disk_is_said_and_what_was_done_is_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", full)
-        with pytest.raises(HardnetError, match=r"No space left on device.*is kept in .*again"):
+        with pytest.raises(HardnetError, match=r"No space left on device.*is kept in .*continues"):
             run(output, folder)
     parts = output if output.suffix != ".h5" else Path(f"{output}.parts")
     assert len(list(parts.rglob("*.npz"))) == 2

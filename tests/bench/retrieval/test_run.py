@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
-pytest.importorskip("faiss")
 
 from hardnet import descriptors
 from hardnet.bench.retrieval import run
