@@ -147,6 +147,7 @@ def test_w1bs_from_the_same_sequences(
     assert means["rootsift"] > 0.95 > 0.5 > means["bright:brightness"] > 0
 
 
+@pytest.mark.slow
 def test_brown_of_photos_as_the_readme_shows_it(photos: Path, tmp_path: Path) -> None:
     folder, output = tmp_path / "mine", tmp_path / "mine.json"
     options = ("--points", 40, "--views", 3, "--pairs", 2000, "--workers", 1)

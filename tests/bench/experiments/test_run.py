@@ -97,6 +97,7 @@ def test_a_grid_ends_in_one_results_file(base: Recipe, tests: Tests, tmp_path: P
     assert experiment.finish({"command": "x"}) == results
 
 
+@pytest.mark.slow
 def test_chosen_cells_and_more_seeds_later(base: Recipe, tests: Tests, tmp_path: Path) -> None:
     first = Experiment(grids.recipes(), base, tmp_path, tests, "nips")
     first.run()
