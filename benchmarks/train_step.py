@@ -1,5 +1,7 @@
 """A training step of HardNet in chunks against the plain PyTorch step: speed, memory, gradients.
 
+Beside them the step of a small network with a teacher, whose descriptors are read from a file.
+
 Both have the same weights, patches and loss, and every measurement runs in a fresh process, so that
 peak memory and allocator settings are its own. The speeds are of processes that take turns.
 
@@ -31,15 +33,18 @@ from report.tables import write
 from torch import Tensor
 
 from hardnet import provenance
+from hardnet.learn.batches import Flips
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.objective import build_objective
 from hardnet.learn.recipe import Recipe
+from hardnet.learn.teacher import TeacherOutputs
 from hardnet.learn.trainer import keep_freed_memory
 from hardnet.nets import Net, build_net
 
 SPEED_BATCH, MEMORY_BATCHES, LARGE_BATCHES = 1024, (1024, 2048), (4096, 8192)
 QUICK_SPEED_BATCH, QUICK_MEMORY_BATCHES, QUICK_LARGE_BATCHES = 64, (64, 128), (256,)
 FLOAT64_BATCH, QUICK_FLOAT64_BATCH = 256, 32
+STUDENT = "hardnet-small"
 
 
 def main(
@@ -51,7 +56,7 @@ def main(
 ) -> None:
     """Measure both steps; writes a JSON file."""
     batch = QUICK_SPEED_BATCH if quick else SPEED_BATCH
-    rates: dict[str, list[float]] = {"plain": [], "chunked": []}
+    rates: dict[str, list[float]] = {"plain": [], "chunked": [], "taught": []}
     for _ in range(repetitions):
         for kind, found in rates.items():
             found.append(in_fresh_process(measure, kind, batch, chunk, threads)["pairs_per_second"])
@@ -59,14 +64,15 @@ def main(
     ratio = speed["chunked"] / speed["plain"]
     print(
         f"batch {batch}: plain {speed['plain']:.0f} pairs/s, chunked {speed['chunked']:.0f}"
-        f" pairs/s, {ratio:.2f}x",
+        f" pairs/s, {ratio:.2f}x; {STUDENT} with a teacher {speed['taught']:.0f} pairs/s,"
+        f" {speed['taught'] / speed['chunked']:.2f}x HardNet in chunks",
         flush=True,
     )
     memory = []
     for size in QUICK_MEMORY_BATCHES if quick else MEMORY_BATCHES:
         row = {"batch": size} | {
             kind: in_fresh_process(measure, kind, size, chunk, threads, 1)["peak_mb"]
-            for kind in rates
+            for kind in ("plain", "chunked")
         }
         row["share"] = row["chunked"] / row["plain"]
         memory.append(row)
@@ -99,6 +105,8 @@ def main(
         "batch": batch,
         "pairs_per_second": speed | {"all": rates},
         "ratio": ratio,
+        "student": STUDENT,
+        "taught_ratio": speed["taught"] / speed["chunked"],
         "memory_mb": memory,
         "equality": equality,
         "provenance": provenance.collect(
@@ -113,7 +121,7 @@ def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> 
     """Pairs per second of the fastest step, and peak memory of the process in MB."""
     torch.set_num_threads(threads)
     patches = generate(batch)
-    step = make_step(kind, make_net(), chunk)
+    step = taught_step(batch, chunk) if kind == "taught" else make_step(kind, make_net(), chunk)
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -164,10 +172,10 @@ def difference(net: Net, expected: Net, loss: Tensor, expected_loss: Tensor) -> 
     }
 
 
-def make_net() -> Net:
-    """HardNet as at the start of training, without dropout, which would differ between the two."""
+def make_net(name: str = "hardnet") -> Net:
+    """A network at the start of training, without dropout, which would differ between the two."""
     torch.manual_seed(0)
-    return build_net("hardnet", 0.0)
+    return build_net(name, 0.0)
 
 
 def make_step(kind: str, net: Net, chunk: int) -> Callable[[Tensor], Tensor]:
@@ -187,6 +195,28 @@ def make_step(kind: str, net: Net, chunk: int) -> Callable[[Tensor], Tensor]:
         net.zero_grad()
         anchors, positives = chunked(patches, seed=0).chunk(2)
         loss = objective(anchors, positives, None, torch.Generator()).loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    return step
+
+
+def taught_step(batch: int, chunk: int) -> Callable[[Tensor], Tensor]:
+    """A step of the small network; the teacher's descriptors are looked up, as in training."""
+    keep_freed_memory()
+    net = make_net(STUDENT)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    chunked = ChunkedNet(net, chunk)
+    objective = build_objective(**Recipe(teacher="any").axes)
+    rng = np.random.default_rng(0)
+    outputs = TeacherOutputs([rng.integers(-127, 128, (8 * batch, 4, 128)).astype(np.int8)])
+
+    def step(patches: Tensor) -> Tensor:
+        net.zero_grad()
+        anchors, positives = chunked(patches, seed=0).chunk(2)
+        chosen, flips = rng.permutation(8 * batch), Flips.draw(batch, rng)
+        said = [torch.from_numpy(outputs(chosen[k::8], flips)) for k in (0, 1)]
+        loss = objective(anchors, positives, None, torch.Generator(), (said[0], said[1])).loss
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

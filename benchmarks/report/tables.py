@@ -354,6 +354,9 @@ def train_step(results: Results) -> list[Table]:
     speed, settings = results["pairs_per_second"], results["provenance"]["settings"]
     rate = [f"{speed['plain']:.0f}", f"{speed['chunked']:.0f}", f"{results['ratio']:.2f}x"]
     cost = [[f"pairs/s at batch {results['batch']}", *rate]]
+    if "student" in results:  # compared with HardNet in chunks
+        taught = [f"{speed['taught']:.0f}", f"{results['taught_ratio']:.2f}x"]
+        cost.append([f"pairs/s of {results['student']} with a teacher", "", *taught])
     for row in results["memory_mb"]:
         plain, share = ("", "")
         if row.get("plain"):

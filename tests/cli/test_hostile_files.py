@@ -153,8 +153,8 @@ def test_files_of_an_index_lie_inside_it(command: Hardnet, place: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["loss: payload:describe", "net: payload:Net", "sampling: payload:describe",
-     "regularizer: payload:describe", "data: !!python/object/apply:payload.describe [1]",
+    ["sampling: payload:describe", "regularizer: payload:describe",
+     "data: !!python/object/apply:payload.describe [1]",
      "init: payload:describe"],
 )  # fmt: skip
 def test_recipes(command: Hardnet, place: Path, line: str) -> None:
@@ -170,6 +170,24 @@ def test_recipes(command: Hardnet, place: Path, line: str) -> None:
     if not line.startswith("init"):  # which is only compared there
         with pytest.raises(HardnetError, match=r"recipe\.yaml"):
             refuse_changes(Path("recipe.yaml"), Recipe(data=["photos"]))
+    assert not Path("owned").exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("loss", "payload:describe"), ("net", "payload:Net")])
+def test_the_recipe_of_a_run_names_no_code(
+    command: Hardnet, place: Path, key: str, value: str
+) -> None:
+    """A person may name code in a recipe; the folder of a run may come from anybody."""
+    pytest.importorskip("torch", reason="needs hardnet[train]")
+    from hardnet.learn.recipe import Recipe, refuse_changes
+
+    Path("run").mkdir()
+    Path("run/recipe.yaml").write_text(f"data: [photos]\n{key}: {value}\n")
+    Path("run/provenance.json").write_text("{}")
+    done = command("train", "run/recipe.yaml", "-o", "other")
+    refused(done, "may not name code", f"--set {key}={value}")
+    with pytest.raises(HardnetError, match=f"begun with {key}={value}, not"):
+        refuse_changes(Path("run/recipe.yaml"), Recipe(data=["photos"]))
     assert not Path("owned").exists()
 
 

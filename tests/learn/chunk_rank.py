@@ -29,7 +29,7 @@ def main(rank: int, meeting: str, output: str) -> None:
     for name in ("hardnet", "tfeat"):
         torch.manual_seed(0)
         net = build_net(name, 0.3).double()
-        out = ChunkedNet(net, 3, group)(patches[rows], seed=4, rows=rows)
+        out = ChunkedNet(net, 3, group)(patches[rows], seed=4, rows=rows, total=12)
         (out * weights[rows]).sum().backward()  # type: ignore[no-untyped-call]
         found[name] = {
             "descriptors": out.detach(),

@@ -15,11 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from hardnet.learn.chunked import (
-    ChunkedNet,
-    Store,
-    kept_values,
-)
+from hardnet.learn.chunked import ChunkedNet, Store, kept_values
 from hardnet.learn.chunked_layers import dropout
 from hardnet.learn.losses import hardnet_loss
 from hardnet.nets import NETS, build_net
@@ -74,7 +70,13 @@ class Awkward(nn.Module):
         return apply(self.layers(), x)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(net, marks=pytest.mark.slow if net.startswith(("student", "hardnet-")) else ())
+        for net in NETS
+    ],
+)
 @pytest.mark.parametrize("chunk", [8, 100])
 def test_descriptors_gradients_and_statistics_are_those_of_plain_training(
     name: str, chunk: int

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 PROGRAM = Path(__file__).with_name("chunk_rank.py")
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     shares = runpy.run_path(str(PROGRAM))["SHARES"]
     outputs = {rank: tmp_path / f"{rank}.pt" for rank in (-1, 0, 1)}

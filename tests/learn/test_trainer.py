@@ -45,7 +45,7 @@ def patch_set() -> PatchSet:
 def recipe(**changes: object) -> Recipe:
     settings: dict[str, object] = {
         "data": ["x"], "batch": 16, "pairs": 96, "dropout": 0.1, "checkpoint_every": 2,
-        "accelerator": "cpu", "seed": 4,
+        "accelerator": "cpu", "seed": 4, "net": "hardnet-tiny",
     }  # fmt: skip
     return Recipe(**(settings | changes))  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_resumed_run_ends_with_the_same_bits(patch_set: PatchSet, tmp_path: Path
         assert a == b
 
 
-@pytest.mark.parametrize("net", ["hardnet", "hardtfeat"])
+@pytest.mark.parametrize("net", ["hardnet-tiny", "hardtfeat"])
 def test_the_mean_of_the_last_weights_is_the_result(
     patch_set: PatchSet, tmp_path: Path, net: str
 ) -> None:
@@ -117,7 +117,7 @@ def test_the_mean_of_the_last_weights_is_the_result(
     for step in range(6, 26):
         batch = trainer.batches(step)
         averaged(to_input(np.concatenate([batch.anchors, batch.positives]), torch.device("cpu")))
-    assert len(seen) == (7 if net == "hardnet" else 0)
+    assert len(seen) == (5 if net == "hardnet-tiny" else 0)
     for name in list(seen)[:-1]:  # dropout comes before the last one
         mean = torch.stack([x.mean((0, 2, 3)) for x in seen[name]]).mean(0)
         var = torch.stack([x.var((0, 2, 3)) for x in seen[name]]).mean(0)
@@ -169,7 +169,7 @@ def test_the_result_of_an_averaged_run_is_what_is_validated(
     assert np.allclose(seen[0], ours, atol=1e-6)
 
 
-@pytest.mark.parametrize("net", ["hardnet", "hardtfeat"])
+@pytest.mark.parametrize("net", ["hardnet-tiny", "hardtfeat"])
 @pytest.mark.parametrize(
     "axes",
     [
@@ -239,7 +239,8 @@ def test_a_folder_is_not_overwritten(patch_set: PatchSet, tmp_path: Path) -> Non
     with pytest.raises(HardnetError, match="seed 4"):
         Trainer(recipe(seed=5), patch_set, tmp_path, resume=True)
     (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
-    with pytest.raises(HardnetError, match="not a checkpoint"):
+    (tmp_path / "previous.ckpt").unlink()
+    with pytest.raises(HardnetError, match="no checkpoint of a training run"):
         Trainer(recipe(), patch_set, tmp_path, resume=True)
 
 
@@ -335,7 +336,7 @@ def run_in_two_parts(
 def test_mined_negatives_survive(
     patch_set: PatchSet, tmp_path: Path, stop: int, every: int
 ) -> None:
-    """Of six steps, 0 and 4 mine: a run goes on before, at, and from before to after the second."""
+    """Of six steps, 0 and 4 mine: a run continues before, at, and across the second mining."""
     pytest.importorskip("faiss")
     settings: dict[str, object] = {"sampling": "classical", "epoch": 64, "checkpoint_every": every}
     whole = Trainer(recipe(**settings), patch_set, tmp_path / "whole")
@@ -370,7 +371,7 @@ def test_a_checkpoint_of_the_first_version_resumes(patch_set: PatchSet, tmp_path
     state["step"] = 4
     torch.save({k: state[k] for k in ("step", "seed", "net", "optimizer")}, old / CHECKPOINT)
     (old / "recipe.yaml").write_text(
-        "data: [x]\nvalidation: ''\nnet: hardnet\ndropout: 0.1\nmargin: 1.0\nbatch: 16\n"
+        "data: [x]\nvalidation: ''\nnet: hardnet-tiny\ndropout: 0.1\nmargin: 1.0\nbatch: 16\n"
         "pairs: 96\nlr: 10.0\nmomentum: 0.9\ndampening: 0.9\nweight_decay: 0.0001\n"
         "augment: true\nseed: 4\nvalidate_every: 500\nvalidation_pairs: 20000\n"
         "checkpoint_every: 200\naccelerator: auto\n"
@@ -379,6 +380,46 @@ def test_a_checkpoint_of_the_first_version_resumes(patch_set: PatchSet, tmp_path
     assert resumed.step == 4
     resumed.run()
     assert resumed.step == 6
+
+
+def damage(path: Path) -> None:
+    """64 bytes of noise in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = np.random.default_rng(0).bytes(64)
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("how", ["noise", "empty", "cut", "foreign"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
+    patch_set: PatchSet, tmp_path: Path, how: str
+) -> None:
+    expected = tmp_path / "whole"
+    Trainer(recipe(), patch_set, expected).run()
+    folder = tmp_path / "run"
+    first = Trainer(recipe(), patch_set, folder)
+    for step in range(4):
+        first._train_step(first.batches(step))
+        first.save()
+    first._lock.release()
+    last = folder / CHECKPOINT
+    if how == "noise":
+        damage(last)
+    elif how == "foreign":
+        last.write_bytes(np.random.default_rng(0).bytes(1000))
+    else:
+        last.write_bytes(last.read_bytes()[: 0 if how == "empty" else 5000])
+    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged.*previous\.ckpt of step 3"):
+        resumed = Trainer(recipe(), patch_set, folder, resume=True)
+    assert resumed.step == 3
+    resumed.run()
+    for key, value in load_net(expected / "hardnet-tiny.safetensors").state_dict().items():
+        assert torch.equal(value, resumed.net.state_dict()[key]), key
+    damage(last)
+    damage(folder / "previous.ckpt")
+    with pytest.raises(HardnetError, match=r"previous\.ckpt is damaged: its checksums") as error:
+        Trainer(recipe(), patch_set, folder, resume=True)
+    assert "weights_only" not in str(error.value)
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(
@@ -433,7 +474,7 @@ def test_starts_from_given_weights(patch_set: PatchSet, tmp_path: Path) -> None:
         started = Trainer(recipe(init=str(init), seed=9), patch_set, tmp_path / str(k))
         for key, value in stored.state_dict().items():
             assert torch.equal(value, started.net.state_dict()[key]), key
-    with pytest.raises(HardnetError, match="holds weights of hardnet, and the recipe trains tfeat"):
+    with pytest.raises(HardnetError, match="holds weights of hardnet-tiny, and the recipe trains"):
         Trainer(recipe(init=str(file), net="tfeat"), patch_set, tmp_path / "c")
 
 

@@ -155,5 +155,5 @@ def test_safetensors_of_another_program_is_recognised_by_its_shapes(tmp_path: Pa
 
 
 def test_unknown_names_list_the_known() -> None:
-    with pytest.raises(HardnetError, match="unknown network 'vgg'; known: hardnet, hardtfeat"):
+    with pytest.raises(HardnetError, match="unknown network 'vgg'; known: hardnet, hardnet-medium"):
         build_net("vgg")

@@ -42,7 +42,13 @@ class Toy(Net):
         return (normalise_patches, *self.body, flatten, *self.head, self.last, unit_length)
 
 
-@pytest.fixture(params=[*NETS, "toy"])
+ALIKE = ("student8", "student16", "student24", "hardnet-tiny", "hardnet-medium")
+"""Networks that differ from another one in their widths alone."""
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=pytest.mark.slow if n in ALIKE else ()) for n in [*NETS, "toy"]]
+)
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a network; a file and a line are all it takes."""
     monkeypatch.setitem(NETS, "toy", Toy)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from hardnet import descriptors
 from hardnet.nets import build_net
 from hardnet.nets.checkpoints import load_net, read_checkpoint
+from hardnet.nets.layers import multiply_adds
 
 MULTIPLY_ADDS = {8: 0.38, 16: 1.35, 24: 2.91, 32: 5.05}
 """Millions per patch, as published."""
@@ -33,11 +34,18 @@ def test_published_weights_are_recognised(published: Path, width: int) -> None:
 
 @pytest.mark.parametrize(("width", "millions"), MULTIPLY_ADDS.items())
 def test_the_cost_is_the_published_one(width: int, millions: float) -> None:
-    sides = iter((16, 8, 4, 4, 1))
-    net = build_net(f"student{width}")
-    convolutions = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
-    cost = sum(m.weight.numel() * side**2 for m, side in zip(convolutions, sides, strict=True))
-    assert cost / 1e6 == pytest.approx(millions, abs=0.02)
+    assert multiply_adds(build_net(f"student{width}")) / 1e6 == pytest.approx(millions, abs=0.02)
+
+
+def test_the_cost_counted_by_hand() -> None:
+    first, second = 16 * 16 * 32 * 9, 8 * 8 * 48 * 32 * 9
+    third, fourth, last = 8 * 8 * 48 * 48 * 9, 8 * 8 * 64 * 48 * 9, 64 * 8 * 8 * 128
+    assert multiply_adds(build_net("hardnet-small")) == first + second + third + fourth + last
+    # Two convolutions of 7 x 7 and 6 x 6, and a dense layer.
+    tfeat = 26 * 26 * 32 * 49 + 8 * 8 * 64 * 32 * 36 + 64 * 64 * 128
+    assert multiply_adds(build_net("tfeat")) == tfeat
+    costs = [multiply_adds(build_net(f"hardnet-{size}")) for size in ("tiny", "small", "medium")]
+    assert costs[0] < costs[1] < 5_000_000 < costs[2]
 
 
 def test_values_by_plain_functions(published: Path, patches: torch.Tensor) -> None:

@@ -154,10 +154,9 @@ class Experiment:
 
     def run(self, report: Listener | None = None, opening: Progress | None = None) -> list[Run]:
         """Do all chosen runs that are free; return those that another process is doing."""
-        from hardnet.nets import NETS, build_net
+        from hardnet.nets import find_net
 
-        build_net(self.base.net)  # an unknown name is an error here, before patches are read
-        size = NETS[self.base.net].patch_size
+        size = find_net(self.base.net).patch_size  # an unknown name is an error before all else
         train_set = open_sets(self.base.data, size, opening)
         _check(self.runs, train_set)
         held_out = open_held_out(

@@ -373,8 +373,9 @@ def _measure(seeds: list[float], low: float | None, high: float | None) -> dict[
 def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -> dict[str, Any]:
     """What the numbers say to a claim.
 
-    A pair for which both cells were run holds or does not; how sure that is, is said apart: it is
-    *clear* if the interval of the difference leaves out zero (see :func:`compare`).
+    A difference is *clear* if its interval leaves out zero (see :func:`compare`). Only clear ones
+    decide: a pair that is not clear neither confirms a gain nor contradicts one. A claim of no gain
+    is contradicted by a clear gain alone.
 
     Args:
         claim: the statement.
@@ -382,12 +383,14 @@ def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -
         measure: "matching" or "fpr95".
 
     Returns:
-        JSON: the claim, the measure, the answer ("yes": all pairs were run and hold; "no": some
-        pair contradicts; "open": none contradicts, but some were not run), the number of pairs
-        that hold, those that hold clearly, those that contradict, and those not run.
+        JSON: the claim, the measure, the answer ("yes": all pairs were run, none contradicts
+        clearly, and one at least holds clearly; "no": some pair contradicts clearly; "open":
+        otherwise), the number of pairs that hold, those that hold clearly, those whose difference
+        has the other sign, those not run.
     """
     verdict: dict[str, Any] = {"claim": claim.text, "measure": measure}
     holds, clear, against, missing = [], [], [], []
+    contradicted = False
     for better, worse in claim.pairs:
         pair = f"{better} > {worse}" if claim.gain else f"{better} ~ {worse}"
         if not all(scores.get(name, {}).get(measure) for name in (better, worse)):
@@ -402,7 +405,9 @@ def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -
                 clear.append(says)
         else:
             against.append(says + (", clear" if sure else ", not clear"))
-    verdict["answer"] = "no" if against else "open" if missing or not holds else "yes"
+            contradicted |= sure
+    confirmed = not missing and bool(clear if claim.gain else holds)
+    verdict["answer"] = "no" if contradicted else "yes" if confirmed else "open"
     counts = {"pairs": len(claim.pairs), "hold": len(holds), "clear": len(clear)}
     return verdict | counts | {"holds": holds, "against": against, "not_run": missing}
 

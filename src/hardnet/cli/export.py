@@ -17,6 +17,8 @@ from hardnet.errors import HardnetError, MissingExtraError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hardnet.nets import Net
+
 TOLERANCE = 1e-4
 """An exported float network that differs more than this from PyTorch is not written."""
 
@@ -33,10 +35,13 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Also in 8-bit integers (hardnet only); needs --calibration."),
+        typer.Option("--int8", help="Also in 8-bit integers (hardnet*); needs --calibration."),
     ] = False,
     calibration: Annotated[
         Path | None, typer.Option(help="Patch set or folder of photographs to calibrate with.")
+    ] = None,
+    net_: Annotated[
+        str | None, typer.Option("--net", help="Your own network, module:Class, of these weights.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,14 +56,16 @@ def export(
     try:
         from hardnet.interop.onnx import to_onnx
         from hardnet.interop.quantise import relu_chain, to_onnx_int8
+        from hardnet.nets import find_net
         from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors import TorchDescriptor
     from hardnet.storage import OwnedFolder, publish
 
-    stored = read_checkpoint(checkpoint)
-    net = load_net(checkpoint)
+    own = None if net_ is None else (net_, find_net(net_))
+    stored = read_checkpoint(checkpoint, own)
+    net = load_net(checkpoint, own)
+    name = stored.net.rpartition(":")[2]
     if int8:
         relu_chain(net)  # says so before anything is written if the network has no 8-bit form
     real = None if calibration is None else _real_patches(calibration, 2 * _CHECKED)
@@ -66,14 +73,14 @@ def export(
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]
     output.mkdir(parents=True, exist_ok=True)
     owned = OwnedFolder.mark(output)
-    files = [owned.claim(f"{stored.net}{suffix}") for suffix in (".onnx", ".safetensors")]
+    files = [owned.claim(f"{name}{suffix}") for suffix in (".onnx", ".safetensors")]
     if int8:
-        owned.claim(f"{stored.net}-int8.onnx")
+        owned.claim(f"{name}-int8.onnx")
     with tempfile.TemporaryDirectory(dir=output, prefix="export-") as scratch:
         new = [Path(scratch) / file.name for file in files]
         new[0].write_bytes(to_onnx(net))
         save_checkpoint(new[1], net, stored.net, stored.metadata)
-        expected = TorchDescriptor(new[1])(checked)
+        expected = _described_by_torch(load_net(new[1], own), checked)
         difference = float(np.abs(_described(new[0], checked) - expected).max())
         if difference > TOLERANCE:
             raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
@@ -82,7 +89,7 @@ def export(
     facts: dict[str, Any] = {"patches": "noise" if real is None else "real"}
     facts["max_difference_to_torch"] = difference
     if int8 and real is not None:
-        files.append(output / f"{stored.net}-int8.onnx")
+        files.append(output / f"{name}-int8.onnx")
         files[-1].write_bytes(to_onnx_int8(net, real[: len(real) // 2]))
         cosine = (_described(files[-1], checked) * expected).sum(1)
         facts["int8_mean_cosine"] = float(cosine.mean())
@@ -98,6 +105,17 @@ def _described(path: Path, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     from hardnet.descriptors import load
 
     return load(path)(patches)
+
+
+def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    import torch
+
+    from hardnet.descriptors.base import resize_patches
+
+    resized = resize_patches(patches, net.patch_size)[:, None].astype(np.float32)
+    with torch.inference_mode():
+        parts = [net(part) for part in torch.split(torch.from_numpy(resized), 128)]
+    return np.asarray(torch.cat(parts).numpy())
 
 
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:

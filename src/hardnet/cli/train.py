@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,7 +80,13 @@ def train(
     The folder of the run gets the weights (NET.safetensors), recipe.yaml with every setting,
     provenance.json, log.csv, TensorBoard curves and the checkpoint.
     """
-    from hardnet.learn.distributed import LOST, end_with_parent, processes_exist, rank
+    from hardnet.learn.distributed import (
+        LOST,
+        LOST_WAIT,
+        end_with_parent,
+        processes_exist,
+        rank,
+    )
     from hardnet.learn.recipe import read_recipe
 
     try:
@@ -108,6 +115,7 @@ def train(
     except LostProcessError as error:
         if _OUR_PROCESSES not in os.environ:
             raise
+        time.sleep(LOST_WAIT)
         raise typer.Exit(LOST) from error  # the parent says it
     except HardnetError:
         if int(os.environ.get("LOCAL_RANK", rank())) > 0:  # the first of each machine says it
@@ -167,7 +175,7 @@ def _planned(
     from hardnet.learn.trainer import plan_pairs
 
     if resume and (folder / RECIPE).exists():
-        return replace(settings, pairs=read_recipe(folder / RECIPE, []).pairs)
+        return replace(settings, pairs=read_recipe(folder / RECIPE, [], stored=True).pairs)
     if (folder / CHECKPOINT).exists():
         raise HardnetError(f"{folder} holds a run already; continue it with --resume")
     pairs = plan_pairs(settings, train_set, minutes, _validation(settings))
@@ -207,7 +215,7 @@ def _train(
 
 
 def _open(settings: Recipe, console: Console) -> PatchSet:
-    from hardnet.nets import NETS
+    from hardnet.nets import find_net
     from hardnet.patchsets.sets import open_sets
 
     with training_bar(console) as bar:
@@ -216,8 +224,14 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        patches = open_sets(settings.data, NETS[settings.net].patch_size, show)
+        patches = open_sets(settings.data, find_net(settings.net).patch_size, show)
         bar.remove_task(task)
+        if settings.teacher:
+            from hardnet.learn.teacher import teacher_outputs
+
+            task = bar.add_task("teacher's descriptors", total=None, info="")
+            teacher_outputs(settings.teacher, patches, settings.augment, show)
+            bar.remove_task(task)
     return patches
 
 
@@ -227,11 +241,11 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
 
     from hardnet.bench.experiments import open_held_out
     from hardnet.bench.metrics import fpr95
-    from hardnet.nets import NETS
+    from hardnet.nets import find_net
 
     if not settings.validation:
         return None
-    size, folder = NETS[settings.net].patch_size, Path(settings.validation)
+    size, folder = find_net(settings.net).patch_size, Path(settings.validation)
     (held_out,) = open_held_out([folder], None, size, settings.validation_pairs).brown
     pairs, labels = held_out.pairs, held_out.pair_labels
     used, index = np.unique(pairs, return_inverse=True)

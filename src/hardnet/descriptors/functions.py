@@ -8,9 +8,7 @@ metric), uint8 is taken as packed bits and compared by Hamming distance.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +23,7 @@ from hardnet.descriptors.base import check_patches, grey_bytes, resize_patches
 from hardnet.descriptors.digest import probe_patches
 from hardnet.errors import HardnetError
 from hardnet.storage import file_digest
+from hardnet.stored_names import find_code
 
 PORTION = 1024
 
@@ -120,26 +119,7 @@ class FunctionDescriptor:
 
 def find_function(spec: str) -> Function:
     """What ``module:function`` names; the function may be ``object.method``."""
-    module_name, _, path = spec.partition(":")
-    if not module_name or not path:
-        raise HardnetError(f"{spec!r} is not of the form module:function")
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name + ".").startswith(error.name + "."):
-            raise HardnetError(f"no module {module_name!r} here or among the installed") from error
-        raise HardnetError(f"{module_name} needs {error.name!r}, which is not installed") from error
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise HardnetError(f"{module_name} cannot be imported: {reason}") from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise HardnetError(f"{module_name} has no {path!r}")
-        found = getattr(found, part)
+    found = find_code(spec)
     if inspect.isclass(found) or not callable(found):
         kind = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
         raise HardnetError(f"{spec} is {kind}; give a function from patches to descriptors")

@@ -1,4 +1,4 @@
-"""HardNet in 8-bit integers: static quantisation, calibrated on real patches.
+"""HardNet and networks like it in 8-bit integers, calibrated on real patches.
 
 Weights get one scale per output channel, activations one scale per layer, and since they follow
 a ReLU they are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The
@@ -106,12 +106,22 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
 
 
 def relu_chain(net: Net) -> list[Convolution]:
-    """The convolutions of a HardNet: ReLU follows all but the last."""
-    from hardnet.nets import HardNet
+    """The convolutions of HardNet or a network like it: ReLU follows all but the last."""
+    from torch import nn
 
-    if not isinstance(net, HardNet):
-        raise HardnetError(f"only hardnet has an 8-bit form, not {type(net).__name__}")
-    return [layer for layer in fold(net.layers()) if isinstance(layer, Convolution)]
+    from hardnet.nets.layers import flatten, normalise_patches, unit_length
+
+    first, *chain, last, flat, unit = fold(net.layers())
+    convolutions = [layer for layer in (*chain, last) if isinstance(layer, Convolution)]
+    if (
+        (first, flat, unit) != (normalise_patches, flatten, unit_length)
+        or len(chain) != 2 * len(convolutions) - 2
+        or not all(isinstance(layer, nn.ReLU) for layer in chain[1::2])
+    ):
+        raise HardnetError(
+            f"{type(net).__name__} has no 8-bit form: it is not a chain of convolutions with ReLU"
+        )
+    return convolutions
 
 
 def quantise_weights(

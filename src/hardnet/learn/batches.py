@@ -37,12 +37,19 @@ class Batch:
         anchors: (n, S, S) uint8, each of another 3D point.
         positives: (n, S, S) uint8, other patches of the same points in the same order.
         negatives: (n, S, S) uint8, a mined patch of another point for each anchor; or None.
+        teacher: (N, D) and (N, D) float32, the teacher's descriptors of the anchors and positives
+            of all processes; or None.
     """
 
     step: int
     anchors: NDArray[np.uint8]
     positives: NDArray[np.uint8]
     negatives: NDArray[np.uint8] | None = None
+    teacher: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+
+Teacher = Callable[[NDArray[np.int64], "Flips | None"], NDArray[np.float32]]
+"""(n,) numbers of patches and how they are flipped -> (n, D) the teacher's unit vectors."""
 
 
 class Batches:
@@ -55,6 +62,7 @@ class Batches:
         seed: of the augmentation.
         rows: the pairs of each batch that this process trains on. A pair and its augmentation are
             the same whoever has it.
+        teacher: gives the teacher's descriptors of patches; None without a teacher.
     """
 
     def __init__(
@@ -64,9 +72,11 @@ class Batches:
         augment: bool,
         seed: int,
         rows: slice = slice(None),
+        teacher: Teacher | None = None,
     ) -> None:
         self._patches, self._sampler = train_set.patches, sampler
         self._augment, self._seed, self._rows = augment, seed, rows
+        self._teacher = teacher
 
     def __call__(self, step: int, mined: NDArray[np.int64] | None = None) -> Batch:
         """The patches of step ``step``.
@@ -75,18 +85,22 @@ class Batches:
             step: number of the step, from 0.
             mined: (N,) for each patch of the set the patch that is its hard negative.
         """
-        anchors, positives = (index[self._rows] for index in self._sampler(step))
-        flips = None
+        everyone = self._sampler(step)
+        anchors, positives = (index[self._rows] for index in everyone)
+        all_flips = flips = teacher = None
         if self._augment:
             rng = np.random.default_rng([self._seed, step, 1])
-            flips = Flips.draw(self._sampler.batch, rng)[self._rows]
+            all_flips = Flips.draw(self._sampler.batch, rng)
+            flips = all_flips[self._rows]
+        if self._teacher is not None:  # the loss is computed from the whole batch everywhere
+            teacher = self._teacher(everyone[0], all_flips), self._teacher(everyone[1], all_flips)
 
         def take(index: NDArray[np.int64]) -> NDArray[np.uint8]:
             patches = self._patches[index]
             return patches if flips is None else flips(patches)
 
         negatives = None if mined is None else take(mined[anchors])
-        return Batch(step, take(anchors), take(positives), negatives)
+        return Batch(step, take(anchors), take(positives), negatives, teacher)
 
 
 def prefetched(
@@ -119,6 +133,9 @@ def prefetched(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+SYMMETRIES = 4
+
+
 @dataclass(frozen=True)
 class Flips:
     """What happens to each pair of a batch: a transpose or not, then a mirror image or not.
@@ -139,6 +156,16 @@ class Flips:
         """Each of the four symmetries with probability 1/4, independently for ``pairs`` pairs."""
         return cls(rng.random(pairs) < 0.5, rng.random(pairs) < 0.5)
 
+    @classmethod
+    def alike(cls, pairs: int, number: int) -> Flips:
+        """The same symmetry for ``pairs`` pairs: one of 0 (identity) ... 3, see ``numbers``."""
+        return cls(np.full(pairs, number % 2 == 1), np.full(pairs, number >= 2))
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """(n,) the symmetry of each pair as a number, 0 ... SYMMETRIES - 1."""
+        return self.transpose + 2 * self.mirror.astype(np.int64)
+
     def __getitem__(self, rows: slice) -> Flips:
         """Those of some of the pairs."""
         return Flips(self.transpose[rows], self.mirror[rows])
@@ -152,7 +179,7 @@ class Flips:
 
 
 class MinedEpochs:
-    """The hard negatives of the whole set, found anew at the first step of each epoch.
+    """The hard negatives of the whole set, found again at the first step of each epoch.
 
     Args:
         net: the network that is trained.
@@ -194,7 +221,7 @@ class MinedEpochs:
         return from_rank_zero(self._fabric, mine_and_keep)
 
     def saved(self, step: int) -> None:
-        """A checkpoint of ``step`` is written: tables of earlier epochs are needed no more."""
+        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
         drop_mined(self._folder, before=step // self._steps)
 
     def _describe_all(self) -> NDArray[np.float32]:

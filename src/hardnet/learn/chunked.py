@@ -28,6 +28,11 @@ from hardnet.learn.chunked_layers import Norm, Threads, dropout, scale_and_shift
 from hardnet.nets import Net
 from hardnet.nets.layers import Layer
 
+Totals: TypeAlias = dict[Tensor, Tensor]
+"""Gradients by parameters."""
+
+_GRADIENT = "gradient"
+
 
 class ChunkedNet:
     """A network in training mode, for batches of any size.
@@ -68,17 +73,13 @@ class ChunkedNet:
             patches: (n, 1, S, S) of this process.
             seed: of dropout; the mask follows from it and from ``rows`` alone.
             rows: (n,) number of each patch in the batch of all processes; by default 0 ... n - 1.
-            total: patches in the batch of all processes; by default they are counted.
+            total: patches in the batch of all processes; by default those of this one.
 
         Returns:
             (n, dim), what the last layer gives: unit vectors if all layers are applied.
         """
         self.net.train()
-        if total is None:
-            count = torch.tensor(len(patches))
-            if self._group is not None:
-                dist.all_reduce(count, group=self._group)
-            total = int(count)
+        total = len(patches) if total is None else total
         numbers = np.arange(len(patches)) if rows is None else rows.cpu().numpy()
         norms = [
             Norm(segment.norm, total, self._group) if segment.norm is not None else None
@@ -93,7 +94,7 @@ class ChunkedNet:
         return out
 
     def take_stores(self, patches: Tensor, chunks: list[int]) -> list[Store]:
-        """Memory for chunks of so many patches; that of the last step if it fits.
+        """Memory for chunks of that many patches; that of the last step if it fits.
 
         It is nobody else's until it is given back, so two batches may be on their way at once.
         """
@@ -223,13 +224,6 @@ class _Step:
         return self._patches[c].clone(memory_format=torch.channels_last)
 
 
-_GRADIENT = "gradient"
-
-
-Totals: TypeAlias = dict[Tensor, Tensor]
-"""Gradients by parameters."""
-
-
 @dataclass(frozen=True)
 class Segment:
     """A stretch of layers without batch normalisation, except before it.
@@ -245,30 +239,17 @@ class Segment:
     dropouts: int = 0
 
     def forward(self, x: Tensor, seed: int, rows: NDArray[np.int64]) -> Tensor:
-        """Output of a chunk; no gradient is recorded.
+        """Output of a chunk (n, ...), normalised but not scaled; no gradient is recorded.
 
-        Args:
-            x: (n, ...) input, normalised but not scaled; it may be overwritten.
-            seed: of the training step.
-            rows: (n,) number of each row in the batch of all processes.
+        ``x`` may be overwritten; ``rows`` are the numbers of its rows in the batch.
         """
         with torch.no_grad():
             return self._run(self.layers, x, seed, rows)
 
     def backward(
-        self,
-        x: Tensor,
-        gradient: Tensor,
-        seed: int,
-        rows: NDArray[np.int64],
+        self, x: Tensor, gradient: Tensor, seed: int, rows: NDArray[np.int64]
     ) -> tuple[Tensor | None, Totals]:
-        """Run a chunk again, now for its gradients.
-
-        Args:
-            x: (n, ...) input, as in :meth:`forward`.
-            gradient: of the loss by the output.
-            seed: of the training step.
-            rows: (n,) number of each row in the batch of all processes.
+        """Run a chunk again, now for its gradients, from the one of the loss by its output.
 
         Returns:
             The gradient by ``x`` (None in the first segment, where nobody needs it), and by the
@@ -380,13 +361,11 @@ def add_to(totals: Totals, values: Totals) -> None:
             totals[parameter] = value
 
 
-# Left to the C library, buffers of many sizes that come and go in this order fill about twice the
-# memory they need. Here each chunk has one piece of memory for all of a training step, and for the
-# next steps.
-
-
 class Store:
-    """Named tensors in one piece of memory.
+    """Named tensors in one piece of memory: that of a chunk, in this training step and the next.
+
+    Left to the C library, buffers of many sizes that come and go in this order fill about twice the
+    memory they need.
 
     Args:
         size: values it can hold.

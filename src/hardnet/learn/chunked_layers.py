@@ -1,10 +1,7 @@
 """Layers of a batch that is never in one place: batch normalisation, dropout, threads.
 
-Batch normalisation:
-
-x^ = (x - mean) / sqrt(var + eps), with mean and var over the batch. The batch comes in chunks and
-is spread over processes; only sums per channel are exchanged. With N values per channel and g the
-gradient of the loss by x^, the gradient by x is
+Batch normalisation is x^ = (x - mean) / sqrt(var + eps), with mean and var over the batch. With N
+values per channel and g the gradient of the loss by x^, the gradient by x is
 
     (g - sum(g) / N - x^ sum(g x^) / N) / sqrt(var + eps),
 
@@ -26,30 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 _BLOCK = 8192  # values per channel summed in float32
-
-
-class Sums:
-    """Two sums per channel over chunks and processes, in float64.
-
-    Args:
-        group: the processes that share the batch; None for this one alone.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._group = group
-        self._sums: Tensor | None = None
-
-    def add(self, sums: Tensor) -> None:
-        """Add the (2, C) sums of a chunk."""
-        self._sums = sums if self._sums is None else self._sums + sums
-
-    def total(self) -> Tensor:
-        """(2, C) sums over everything."""
-        assert self._sums is not None
-        if self._group is not None:
-            dist.all_reduce(self._sums, group=self._group)
-        return self._sums
 
 
 class Norm:
@@ -62,11 +39,11 @@ class Norm:
     """
 
     def __init__(self, module: _BatchNorm, rows: int, group: dist.ProcessGroup | None) -> None:
-        self._module, self._rows = module, rows
-        self._moments, self._gradients = Sums(group), Sums(group)
+        self._module, self._rows, self._group = module, rows, group
+        self._moments = self._gradients = torch.zeros(())
 
     def moments(self, x: Tensor) -> Tensor:
-        """(2, C) sums of the values and of their squares in a chunk (n, C, ...)."""
+        """(2, C) float64 sums of the values and of their squares in a chunk (n, C, ...)."""
         # Around a value near the mean: float32 loses nothing where the mean is large.
         near = x[:1].mean([d for d in range(x.ndim) if d != 1])
         count, shift = _count(x), near.double()
@@ -78,11 +55,11 @@ class Norm:
     def observe(self, x: Tensor, moments: Tensor) -> None:
         """Count a chunk of the input."""
         self._count, self._dtype = self._rows * _count(x[:1]), x.dtype
-        self._moments.add(moments)
+        self._moments = self._moments + moments
 
     def fix(self) -> None:
         """All chunks were observed: the statistics are known; update the running ones."""
-        mean, square = self._moments.total() / self._count
+        mean, square = self._total(self._moments) / self._count
         var = (square - mean.square()).clamp_min(0)
         self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
         self._scale = (var + self._module.eps).rsqrt().to(self._dtype)
@@ -98,11 +75,11 @@ class Norm:
 
     def observe_gradient(self, moments: Tensor) -> None:
         """Count a chunk of the gradient."""
-        self._gradients.add(moments)
+        self._gradients = self._gradients + moments
 
     def fix_gradient(self) -> None:
         """All chunks were observed: the shares of mean and var in the gradient are known."""
-        shares = -self._gradients.total() / self._count
+        shares = -self._total(self._gradients) / self._count
         self._by_mean, self._by_var = (shares * self._scale).to(self._dtype)
 
     def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
@@ -111,6 +88,11 @@ class Norm:
             x, self._mean, self._var, self._by_var, self._by_mean, eps=self._module.eps
         )
         return statistics.addcmul_(gradient, _beside(self._scale, x))
+
+    def _total(self, sums: Tensor) -> Tensor:
+        if self._group is not None:
+            dist.all_reduce(sums, group=self._group)
+        return sums
 
 
 def scale_and_shift(module: _BatchNorm, x: Tensor) -> Tensor:
@@ -201,17 +183,11 @@ def _random_bits(seed: int, layer: int, rows: NDArray[np.int64], size: int) -> N
     return bits[:, :size]
 
 
-# PyTorch splits every operation among its threads and waits for all of them: some thousand times
-# in a training step. On a machine that also does other work each of these waits can cost a time
-# slice. Here every thread takes whole chunks, and they meet only between two segments of the
-# network.
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
 class Threads:
-    """Threads whose operations have one thread each.
+    """Threads whose operations have one thread each; they take whole chunks.
+
+    PyTorch splits every operation among its threads and waits for all of them, some thousand times
+    in a training step. On a machine that also does other work each wait can cost a time slice.
 
     Args:
         count: how many; 1 is the caller alone.

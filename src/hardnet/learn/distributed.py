@@ -8,12 +8,13 @@ the rows.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import socket
-import subprocess
+import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class LostProcessError(HardnetError):
-    """Another process of this run has ended, and this one cannot go on without it."""
+    """Another process of this run has ended, and this one cannot continue without it."""
 
 
 def open_fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
@@ -99,7 +100,7 @@ class _Gather(torch.autograd.Function):
 def gather_rows(rows: Tensor, group: Any) -> Tensor:
     """(n, D) rows of each rank -> (ranks * n, D) rows of all, in the order of ranks.
 
-    Every rank must go on to compute the same loss from them, and the parameter gradients must be
+    Every rank must then compute the same loss from them, and the parameter gradients must be
     summed over the ranks afterwards, see :func:`sum_gradients`. ``group`` None: one process.
     """
     if group is None:
@@ -259,7 +260,10 @@ def describe(
 LOST = 3
 """Exit code of a process that ended because another one did: not the one to blame."""
 
-_GRACE = 10.0  # seconds between asking a process to stop and killing it
+LOST_WAIT = 2.0
+"""Seconds such a process waits before it ends, so that the one to blame is seen first."""
+
+_SHUTDOWN = "60"  # seconds between asking a process to stop and killing it
 
 
 def rank() -> int:
@@ -281,9 +285,9 @@ def processes_exist() -> bool:
 
 
 def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
-    """Run ``command`` once per device of this machine, and wait for the end.
+    """Run ``command`` once per device of this machine with torchrun's agent; wait for the end.
 
-    A signal to stop is passed on to all processes. When one ends badly the others are stopped.
+    The agent passes a signal to stop on to all processes. When one ends badly it stops the others.
 
     Args:
         command: the words of a command whose processes meet through Fabric.
@@ -292,25 +296,53 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
             its environment.
 
     Returns:
-        The exit code of the first process that failed by itself, negative for a signal; 0.
+        The exit code of the first process that failed by itself, negative for a signal; 130 if
+        this one was asked to stop; 0.
     """
-    environment = _meeting_point(nodes) | {"WORLD_SIZE": str(devices * nodes)}
-    first = int(environment["NODE_RANK"]) * devices
-    processes = [
-        subprocess.Popen(
-            command,
-            env=os.environ | environment | {"LOCAL_RANK": str(i), "RANK": str(first + i)},
-            start_new_session=True,  # ctrl-C reaches them once, through us
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we say how it ended
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN)
+    with tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(
+            min_nodes=nodes,
+            max_nodes=nodes,
+            nproc_per_node=devices,
+            run_id=uuid.uuid4().hex,
+            max_restarts=0,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            **_meeting_point(nodes),
         )
-        for i in range(devices)
-    ]
-    try:
-        with _passing_on_signals(processes):
-            return _watch(processes)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
+        try:
+            elastic_launch(config, command[0])(*command[1:])
+        except SignalException:
+            return 130
+        except ChildFailedError as error:
+            codes = [failure.exitcode for failure in error.failures.values()]
+            return next((code for code in codes if code != LOST), LOST)
+    return 0
+
+
+def _meeting_point(nodes: int) -> dict[str, Any]:
+    """Where the agents of all machines meet, as settings of a launch."""
+    if nodes == 1:
+        here = {"rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+        return {"rdzv_backend": "c10d", **here}
+    names = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise HardnetError(
+            f"nodes={nodes} needs {', '.join(missing)} in the environment of each machine; "
+            "or start it with torchrun"
+        )
+    address, port, number = (os.environ[name] for name in names)
+    return {
+        "rdzv_backend": "static",
+        "rdzv_endpoint": f"{address}:{port}",
+        "rdzv_configs": {"rank": int(number)},
+    }
 
 
 def describe_end(code: int) -> str:
@@ -325,7 +357,7 @@ def describe_end(code: int) -> str:
 def end_with_parent() -> None:
     """End this process soon after the one that started it, even if that one was killed.
 
-    Otherwise a process without a launcher would go on to write into a folder that is being resumed.
+    Otherwise it would continue to write into a folder that is being resumed.
     """
     parent = os.getppid()
 
@@ -335,59 +367,3 @@ def end_with_parent() -> None:
         os._exit(LOST)
 
     threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
-
-
-def _meeting_point(nodes: int) -> dict[str, str]:
-    names = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-    if nodes > 1:
-        missing = [name for name in names if name not in os.environ]
-        if missing:
-            raise HardnetError(
-                f"nodes={nodes} needs {', '.join(missing)} in the environment of each machine; "
-                "or start it with torchrun"
-            )
-        return {name: os.environ[name] for name in names}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
-
-
-def _watch(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    while True:
-        codes = [process.poll() for process in processes]
-        if all(code == 0 for code in codes):
-            return 0
-        if any(codes):
-            break
-        time.sleep(0.1)
-    # The others notice by themselves soon; who fails next to a lost process is not to blame.
-    _wait(processes, 2.0)
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    _wait(processes, _GRACE)
-    to_blame = [code for code in codes if code and code != LOST]
-    later = [process.poll() for process in processes]
-    return next(iter(to_blame or [code for code in later if code and code != LOST]), LOST)
-
-
-def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(p.poll() is None for p in processes):
-        time.sleep(0.05)
-
-
-@contextmanager
-def _passing_on_signals(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def pass_on(number: int, _: Any) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    before = {s: signal.signal(s, pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

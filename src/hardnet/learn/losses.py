@@ -4,10 +4,13 @@ Beside them stand those of two successors, SOSNet (CVPR 2019) and HyNet (NeurIPS
 
 Each is a function of two distances per pair: d(a_i, p_i) of the match and d_i of its negative. A
 pair that has no negative comes with d_i = inf, and each loss is then what its formula says.
+
+At the end stand the two terms by which a small network learns from a large one, its teacher.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +19,7 @@ from torch.nn.functional import softplus
 
 from hardnet.errors import HardnetError
 from hardnet.learn.sampling import distance_matrix, hardest_in_batch
+from hardnet.stored_names import find_code
 
 
 def triplet_margin(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
@@ -125,9 +129,55 @@ LOSSES = ("triplet", "softmin", "contrastive", "quadratic", "hybrid")
 
 
 def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name as a function of (positive, negative); softmin has no margin."""
+    """The loss of that name as a function of (positive, negative); softmin has no margin.
+
+    ``module:function`` is your own: (positive, negative), and ``margin`` if it has such an argument
+    -> scalar. The name must be one that a person gave.
+    """
+    if ":" in name:
+        return partial(_own_loss, name, find_code(name), margin)
     if name == "softmin":
         return softmin
     if name in _WITH_MARGIN:
         return partial(_WITH_MARGIN[name], margin=margin)
     raise HardnetError(f"loss: {name} is not a loss of two distances; those are {LOSSES}")
+
+
+def _own_loss(
+    name: str, function: Callable[..., Tensor], margin: float, positive: Tensor, negative: Tensor
+) -> Tensor:
+    if not callable(function):
+        raise HardnetError(f"loss: {name} is no function of two distances")
+    takes_margin = "margin" in inspect.signature(function).parameters
+    loss = function(positive, negative, **({"margin": margin} if takes_margin else {}))
+    if not isinstance(loss, Tensor) or loss.ndim:
+        raise HardnetError(f"loss: {name} must return one number, the mean over the pairs")
+    return loss
+
+
+def teacher_cosine(student: Tensor, teacher: Tensor) -> Tensor:
+    """1 - 1/m sum_i s_i . t_i: the student's vectors should be the teacher's.
+
+    Args:
+        student: (m, D) unit vectors.
+        teacher: (m, D) unit vectors of the same patches.
+
+    Returns:
+        Scalar between 0 and 2.
+    """
+    return 1 - (student * teacher).sum(dim=1).mean()
+
+
+def teacher_distances(student: Tensor, teacher: Tensor) -> Tensor:
+    """1/n sum_i (d_S,i - d_T,i)^2: two patches should be as far apart as the teacher sees them.
+
+    Args:
+        student: (n,) distances of the student; inf for a pair without negative, which adds 0.
+        teacher: (n,) distances of the same patches by the teacher.
+
+    Returns:
+        Scalar.
+    """
+    nobody = student.isinf()
+    difference = student.masked_fill(nobody, 0) - teacher.masked_fill(nobody, 0)
+    return difference.square().mean()

@@ -1,4 +1,8 @@
-"""What a training step minimises: one sampling, one loss and one regularizer, freely combined."""
+"""What a training step minimises: one sampling, one loss and one regularizer, freely combined.
+
+With a teacher two terms are added: the student's vectors should be the teacher's, and the distances
+that the loss looks at should be those of the teacher.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,10 @@ from hardnet.learn.sampling import (
     BLOCK,
     EPSILON,
     SAME_PATCH,
+    Negatives,
     distance_matrix,
     hardest_in_batch_blockwise,
+    hardest_negatives,
     mined,
     pair_distances,
     random_in_batch,
@@ -40,15 +46,17 @@ class Terms:
     """What a batch gives.
 
     Attributes:
-        loss: scalar with gradient, the regularizer included.
+        loss: scalar with gradient, the regularizer and the teacher's terms included.
         positive: (n,) distances of the matching pairs.
         negative: (n,) distances of the negatives they were compared with; of the hardest ones where
             the objective looks at all; 2, the furthest there is, for a pair without a negative.
+        teacher: scalar, what the teacher's terms add to the loss; None without a teacher.
     """
 
     loss: Tensor
     positive: Tensor
     negative: Tensor
+    teacher: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Objective:
     same_patch: float
     negatives: str
     regularizer_weight: float
+    teacher_cosine: float
+    teacher_distances: float
 
     @property
     def streams(self) -> int:
@@ -80,6 +90,7 @@ class Objective:
         positives: Tensor,
         negatives: Tensor | None,
         generator: torch.Generator,
+        teacher: tuple[Tensor, Tensor] | None = None,
     ) -> Terms:
         """The loss of a batch, in memory for a block of the distance matrix.
 
@@ -90,21 +101,32 @@ class Objective:
             positives: (n, D) likewise, of the same points in the same order.
             negatives: (n, D) likewise, of the mined patches if ``streams`` is 3, else None.
             generator: of the random sampling; the others leave it as it is.
+            teacher: (n, E) unit vectors of the anchors and (n, E) of the positives by the teacher,
+                if its terms have weights.
         """
         difference = None
         if self.any_length:
             difference = length_difference(anchors, positives)
             anchors, positives = unit_length(anchors), unit_length(positives)
             negatives = None if negatives is None else unit_length(negatives)
+        details = (self.anchor_swap, self.same_patch)
         positive = pair_distances(anchors, positives)
+        hardest: Negatives | None = None
         if self.sampling == "all":
             with torch.no_grad():  # for the log; the loss does not single one out
-                negative = hardest_in_batch_blockwise(
-                    anchors, positives, self.anchor_swap, self.same_patch
-                )
-            loss = l2net(anchors, positives, self.anchor_swap, self.same_patch)
+                negative = hardest_in_batch_blockwise(anchors, positives, *details)
+            loss = l2net(anchors, positives, *details)
         else:
-            negative = self._negative(anchors, positives, negatives, generator)
+            if self.sampling == "hardest":
+                within = self.negatives == "all"
+                hardest = hardest_negatives(anchors, positives, *details, within=within)
+                negative = hardest.distances(anchors, positives)
+            elif self.sampling == "random":
+                negative = random_in_batch(anchors, positives, generator, *details)
+            elif negatives is None:
+                raise ValueError("classical sampling needs the descriptors of the mined negatives")
+            else:
+                negative = mined(anchors, positives, negatives, *details)
             loss = losses.pair_loss(self.loss, self.margin)(positive, negative)
         if difference is not None:
             loss = loss + self.regularizer_weight * difference
@@ -112,25 +134,18 @@ class Objective:
             loss = loss + self.regularizer_weight * correlation_penalty(anchors)
         elif self.regularizer == "sos":
             loss = loss + self.regularizer_weight * second_order_similarity(anchors, positives)
-        return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST))
-
-    def _negative(
-        self,
-        anchors: Tensor,
-        positives: Tensor,
-        negatives: Tensor | None,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """(n,) distances of the sampled negatives."""
-        details = (self.anchor_swap, self.same_patch)
-        if self.sampling == "hardest":
-            within = self.negatives == "all"
-            return hardest_in_batch_blockwise(anchors, positives, *details, within=within)
-        if self.sampling == "random":
-            return random_in_batch(anchors, positives, generator, *details)
-        if negatives is None:
-            raise ValueError("classical sampling needs the descriptors of the mined negatives")
-        return mined(anchors, positives, negatives, *details)
+        taught = None
+        if teacher is not None and hardest is not None:
+            apart = pair_distances(*teacher), hardest.distances(*teacher)
+            taught = self.teacher_distances * (
+                losses.teacher_distances(positive, apart[0])
+                + losses.teacher_distances(negative, apart[1])
+            )
+            if self.teacher_cosine:
+                both = torch.cat([anchors, positives]), torch.cat(teacher)
+                taught = taught + self.teacher_cosine * losses.teacher_cosine(*both)
+            loss = loss + taught
+        return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST), taught)
 
 
 def build_objective(
@@ -143,13 +158,16 @@ def build_objective(
     same_patch: float,
     negatives: str = "cross",
     regularizer_weight: float = 1.0,
+    teacher_cosine: float = 0.0,
+    teacher_distances: float = 0.0,
 ) -> Objective:
     """Check the names and that they go together; the arguments are keys of a recipe.
 
     Args:
         sampling: "hardest" or "random" in batch, "classical" (mined over the whole set), or "all"
             with the loss "l2net".
-        loss: "triplet", "softmin", "contrastive", "quadratic", "hybrid" or "l2net".
+        loss: "triplet", "softmin", "contrastive", "quadratic", "hybrid", "l2net" or your own,
+            ``module:function``.
         margin: of the losses but "softmin" and "l2net", which have none.
         regularizer: "none", "cpr", "sos" or "lengths".
         anchor_swap: negatives of the positive too, not only of the anchor.
@@ -157,9 +175,15 @@ def build_objective(
         negatives: of the hardest sampling: "cross" (anchors with positives), or "all" for those
             among the anchors and among the positives too.
         regularizer_weight: of the regularizer against the loss.
+        teacher_cosine: weight of :func:`hardnet.learn.losses.teacher_cosine`.
+        teacher_distances: weight of :func:`hardnet.learn.losses.teacher_distances`, of the matching
+            pairs and of the hardest negatives.
     """
     _check_name("sampling", sampling, SAMPLINGS)
-    _check_name("loss", loss, LOSSES)
+    if ":" in loss:
+        pair_loss(loss, margin)  # says now if there is no such function
+    else:
+        _check_name("loss", loss, LOSSES)
     _check_name("regularizer", regularizer, REGULARIZERS)
     _check_name("negatives", negatives, NEGATIVES)
     if negatives == "all" and sampling != "hardest":
@@ -182,8 +206,18 @@ def build_objective(
             f"same_patch is a distance of unit vectors, from 0 (off) to {FURTHEST:g}, "
             f"got {same_patch}"
         )
-    if not (0 <= regularizer_weight < math.inf):
-        raise HardnetError(f"regularizer_weight must not be negative, got {regularizer_weight}")
+    weights = {
+        "regularizer_weight": regularizer_weight,
+        "teacher_cosine": teacher_cosine,
+        "teacher_distances": teacher_distances,
+    }
+    for key, weight in weights.items():
+        if not (0 <= weight < math.inf):
+            raise HardnetError(f"{key} must not be negative, got {weight}")
+    if (teacher_cosine or teacher_distances) and sampling != "hardest":
+        raise HardnetError(
+            f"a teacher is asked about the hardest negatives: use sampling=hardest, not {sampling}"
+        )
     return Objective(
         sampling,
         loss,
@@ -193,6 +227,8 @@ def build_objective(
         same_patch,
         negatives,
         regularizer_weight,
+        teacher_cosine,
+        teacher_distances,
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import as_path
+from hardnet.stored_names import check_registered
 
 AXES = (
     "sampling",
@@ -24,6 +25,15 @@ AXES = (
     "same_patch",
 )
 """The keys that make the objective; see :func:`hardnet.learn.objective.build_objective`."""
+
+CODE = ("loss", "net")
+"""The keys that may name code of the user, as ``module:name``."""
+
+ORIGIN = "provenance.json"
+"""The file of a run that says where it came from."""
+
+TEACHER = ("teacher_cosine", "teacher_distances")
+"""The keys of the objective that count when there is a teacher."""
 
 FREE = (
     "validation",
@@ -50,14 +60,15 @@ class Recipe:
             takes the training sequences of an HPatches split.
         weights: share of each set of ``data`` in the pairs; empty for shares by number of points.
         validation: patch set whose test pairs give FPR95 while training; empty for none.
-        net: name of the network.
+        net: name of the network, or your own as ``module:Class``.
         init: weights file to start from; empty for random orthogonal weights.
         dropout: rate before the last layer.
         sampling: where the negative of a pair comes from: "hardest" or "random" in the batch,
             "classical" from the whole set, mined once per epoch; "all" goes with loss "l2net".
         negatives: of sampling "hardest": "cross" for anchors against positives, "all" for anchors
             against anchors and positives against positives too.
-        loss: "triplet", "softmin", "contrastive", "quadratic" (SOSNet), "hybrid" (HyNet), "l2net".
+        loss: "triplet", "softmin", "contrastive", "quadratic" (SOSNet), "hybrid" (HyNet), "l2net",
+            or your own as ``module:function``, see :func:`hardnet.learn.losses.pair_loss`.
         margin: of the losses but softmin and l2net.
         regularizer: "none"; "cpr", the correlation penalty; "sos", SOSNet's second-order
             similarity; "lengths", HyNet's difference of lengths before normalisation.
@@ -65,6 +76,10 @@ class Recipe:
         anchor_swap: negatives of the positive too (the column of D), not only of the anchor.
         same_patch: a "negative" closer than this is the same patch under two names and is left
             out; 0 takes every negative.
+        teacher: weights file (or shipped name) of a network to learn from; empty for none.
+        teacher_cosine: weight of the cosine between the descriptors and the teacher's.
+        teacher_distances: weight of the squared difference between the distances and the teacher's,
+            of the matching pairs and of the hardest negatives.
         batch: pairs per step over all devices, each of another 3D point.
         images: number of images that a batch is filled from, so that hard negatives are of the same
             image; 0 for pairs from anywhere.
@@ -103,6 +118,9 @@ class Recipe:
     regularizer_weight: float = 1.0
     anchor_swap: bool = True
     same_patch: float = 0.008
+    teacher: str = ""
+    teacher_cosine: float = 1.0
+    teacher_distances: float = 1.0
     batch: int = 1024
     images: int = 0
     pairs: int = 50_000_000
@@ -136,7 +154,8 @@ class Recipe:
     @property
     def axes(self) -> dict[str, Any]:
         """The arguments of ``build_objective``."""
-        return {key: getattr(self, key) for key in AXES}
+        teacher = TEACHER if self.teacher else ()
+        return {key: getattr(self, key) for key in (*AXES, *teacher)}
 
     def learning_rate(self, step: int) -> float:
         """Linear decay per step.
@@ -150,11 +169,17 @@ class Recipe:
 _DEFAULTS: dict[str, Any] = asdict(Recipe())
 
 
-def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
+def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) -> Recipe:
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
     A key whose default is empty may be given without a value (``validation=``): it is empty then.
     Paths of data sets are taken relative to the working directory, as typed by the user.
+
+    Args:
+        path: the recipe of a person. The file of a run may come from anybody: it is read too, but
+            code that it names is not run unless an override says the same.
+        overrides: ``key=value``.
+        stored: the recipe is only compared with another one; code that it names is not run.
     """
     try:
         from omegaconf import OmegaConf
@@ -180,7 +205,13 @@ def read_recipe(path: str | Path, overrides: list[str]) -> Recipe:
         where = f"{path}: {error.full_key}" if error.full_key else str(path)
         raise HardnetError(f"{where}: {str(error).splitlines()[0]}") from None
     assert isinstance(recipe, Recipe)
-    check_values(recipe, path)
+    if not stored and (path.parent / ORIGIN).exists():
+        typed = {override.partition("=")[0] for override in overrides}
+        for key in CODE:
+            name = getattr(recipe, key)
+            if ":" in name and key not in typed:
+                check_registered(name, key, (), path, f"add --set {key}={name}")
+    check_values(recipe, path, stored)
     return recipe
 
 
@@ -231,7 +262,7 @@ def refuse_changes(stored: Path, recipe: Recipe) -> None:
             defaults, which do what that version did.
         recipe: of the command that resumes; keys of :data:`FREE` may differ.
     """
-    begun = read_recipe(stored, [])
+    begun = read_recipe(stored, [], stored=True)
     for key in (f.name for f in fields(Recipe) if f.name not in FREE):
         was, now = getattr(begun, key), getattr(recipe, key)
         if was != now:
@@ -264,8 +295,11 @@ def check_name(where: object, what: str, name: str, known: Iterable[str]) -> Non
         raise HardnetError(f"{where}: unknown {what} {name}{hint}")
 
 
-def check_values(recipe: Recipe, where: object) -> None:
-    """HardnetError for a value that cannot be trained with; ``where`` names the file."""
+def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
+    """HardnetError for a value that cannot be trained with; ``where`` names the file.
+
+    Code that a ``stored`` recipe names is not looked up.
+    """
     if not all(recipe.data) or not recipe.data:
         raise HardnetError(f"{where}: data names no patch set; add one or use --set data=[SET]")
     for key in _POSITIVE:
@@ -286,6 +320,9 @@ def check_values(recipe: Recipe, where: object) -> None:
         raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
     if recipe.weights:
         _check_weights(recipe, where)
+    if stored:  # with our own names in their place
+        ours = {key: _DEFAULTS[key] for key in CODE if ":" in getattr(recipe, key)}
+        recipe = replace(recipe, **ours)
     _check_choices(recipe, where)
 
 
@@ -303,11 +340,15 @@ def _check_weights(recipe: Recipe, where: object) -> None:
 def _check_choices(recipe: Recipe, where: object) -> None:
     try:
         from hardnet.learn.objective import build_objective
-        from hardnet.nets import NETS
+        from hardnet.nets import NETS, find_net
     except ImportError:
         raise MissingExtraError("torch", "train") from None
-    check_name(where, "net", recipe.net, NETS)
+    if ":" not in recipe.net:
+        check_name(where, "net", recipe.net, NETS)
+    if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
+        raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     try:
+        find_net(recipe.net)
         build_objective(**recipe.axes)
     except HardnetError as error:
         raise HardnetError(f"{where}: {error}") from None

@@ -11,6 +11,8 @@ import json
 import os
 import signal
 import threading
+import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,31 +25,32 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from hardnet import provenance
+from hardnet.descriptors import load
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import Recipe, refuse_changes, write_recipe
-from hardnet.nets import Net, build_net
+from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
+from hardnet.nets import NETS, Net, find_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
 PATIENCE = 10.0
-"""Seconds: so long may a process of a killed run take to notice that it is to end."""
+"""Seconds that a process of a killed run may take to notice that it is to end."""
 
 
 def open_run(
     folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Begin a run, or go on with one; its resolved recipe and its origin are written.
+    """Begin a run, or continue one; its resolved recipe and its origin are written.
 
     Args:
         folder: of the run; made if absent.
         recipe: the settings.
-        resume: go on from the folder's checkpoint; otherwise a folder with one is refused.
+        resume: continue from the folder's checkpoint; otherwise a folder with one is refused.
         lock: of the folder; it is held when this returns.
 
     Returns:
-        The checkpoint to go on from (None for a new run), and the facts of the run's origin.
+        The checkpoint to continue from (None for a new run), and the facts of the run's origin.
     """
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name the folder of the run with --output")
@@ -88,7 +91,7 @@ def _open_locked(
 
 def _own(folder: Path, recipe: Recipe, begun: bool) -> None:
     """Say which files of the folder are ours; files of others with their names are an error."""
-    names = (CHECKPOINT, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
+    names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
     marked = OwnedFolder.find(folder) is not None
     owned = OwnedFolder.mark(folder)
     if begun and not marked:  # by a version without lists of files: its checkpoint is the proof
@@ -101,9 +104,11 @@ def _own(folder: Path, recipe: Recipe, begun: bool) -> None:
 def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
     """The network with the weights a run begins with; a resumed run replaces them."""
     torch.manual_seed(recipe.seed)
-    net = build_net(recipe.net, recipe.dropout)
+    kind = find_net(recipe.net)
+    net = kind(recipe.dropout)
     if recipe.init and not resume:
-        stored = read_checkpoint(recipe.init)
+        own = None if recipe.net in NETS else (recipe.net, kind)
+        stored = read_checkpoint(recipe.init, own)
         if stored.net != recipe.net:
             raise HardnetError(
                 f"init: {recipe.init} holds weights of {stored.net}, and the recipe trains "
@@ -117,7 +122,7 @@ def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
 
 def weights_file(folder: Path, recipe: Recipe) -> Path:
     """Where the final weights of a run are."""
-    return folder / f"{recipe.net}.safetensors"
+    return folder / f"{recipe.net.rpartition(':')[2]}.safetensors"
 
 
 def write_weights(
@@ -135,6 +140,7 @@ def write_weights(
 
 
 CHECKPOINT = "last.ckpt"
+PREVIOUS = "previous.ckpt"
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -166,20 +172,46 @@ def failed_write(path: Path, error: Exception) -> HardnetError:
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights."""
-    write_whole(folder / CHECKPOINT, lambda file: torch.save(state, file))
+    """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights.
+
+    The one before is kept, in case the new one is damaged on the disk.
+    """
+    path, before = folder / CHECKPOINT, folder / PREVIOUS
+    if path.exists():
+        try:
+            with replacing(before) as part:
+                part.unlink()
+                os.link(path, part)
+        except OSError:  # a disk without links
+            content = path.read_bytes()
+            write_whole(before, lambda file: file.write(content))
+    write_whole(path, lambda file: torch.save(state, file))
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read the checkpoint of a run."""
-    path = folder / CHECKPOINT
+    """The checkpoint of a run; if it is damaged the one before, with a warning."""
     try:
+        return _read_state(folder / CHECKPOINT)
+    except HardnetError as error:
+        if not (folder / PREVIOUS).exists():
+            raise
+        state = _read_state(folder / PREVIOUS)
+        warnings.warn(f"{error}; using {PREVIOUS} of step {state['step']}", stacklevel=2)
+        return state
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as entries:  # each entry has a checksum, which PyTorch ignores
+            if entries.testzip() is not None:
+                raise HardnetError(f"{path} is damaged: its checksums do not fit")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
         return read | {"average": state.get("average")}  # not in files of earlier versions
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise HardnetError(f"{path} is not a checkpoint of a training run: {reason}") from error
+    except HardnetError:
+        raise
+    except Exception as error:  # PyTorch would advise weights_only=False, which nobody should do
+        raise HardnetError(f"{path} is damaged, or no checkpoint of a training run") from error
 
 
 def last_step(folder: Path) -> int | None:
@@ -220,7 +252,17 @@ def _mined_file(folder: Path, epoch: int) -> Path:
 
 
 LOG = "log.csv"
-COLUMNS = ("step", "pairs", "lr", "loss", "positive", "negative", "pairs_per_second", "fpr95")
+COLUMNS = (
+    "step",
+    "pairs",
+    "lr",
+    "loss",
+    "positive",
+    "negative",
+    "pairs_per_second",
+    "fpr95",
+    "teacher",
+)
 
 
 class RunLog:
@@ -268,23 +310,22 @@ def _open_board(folder: Path, step: int) -> Any:
     return SummaryWriter(str(folder), purge_step=step + 1)
 
 
-ORIGIN = "provenance.json"
-
-
 def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
-    """Write the facts of a run that begins; check and extend those of a run that goes on.
+    """Write the facts of a run that begins; check and extend those of a run that continues.
 
     Args:
         folder: of the run.
         recipe: its settings.
-        step: where it goes on; 0 for a new run.
+        step: where it continues; 0 for a new run.
 
     Returns:
         Command, settings, data (one fingerprint per set), machine, versions, revision, date; and
-        ``resumed``: the same facts, without settings and data, of each time it went on.
+        ``resumed``: the same facts, without settings and data, of each time it continued.
     """
     facts = provenance.collect(provenance.command_line(), _settings(recipe))
     facts["data"] = [_data_facts(name) for name in recipe.data]
+    if recipe.teacher:
+        facts["teacher"] = getattr(load(recipe.teacher), "weights", None)
     facts["resumed"] = []
     path = folder / ORIGIN
     if step and path.exists():
@@ -295,7 +336,16 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
                     f"the patch set {now['name']} has changed since {folder} was begun: "
                     "train in another --output, or restore the set"
                 )
-        again = {k: v for k, v in facts.items() if k not in ("settings", "data", "resumed")}
+        if begun.get("teacher") != facts.get("teacher"):
+            raise HardnetError(
+                f"the weights of the teacher {recipe.teacher} have changed since {folder} was "
+                "begun: train in another --output, or restore them"
+            )
+        again = {
+            key: value
+            for key, value in facts.items()
+            if key not in ("settings", "data", "teacher", "resumed")
+        }
         begun["resumed"].append({"step": step, **again})
         facts = begun
     write_whole(path, lambda file: file.write(f"{json.dumps(facts, indent=1)}\n".encode()))
@@ -305,7 +355,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
 def _settings(recipe: Recipe) -> dict[str, Any]:
     settings = asdict(recipe)
     settings["data"] = [provenance.without_folders(name) for name in recipe.data]
-    for key in ("validation", "init"):
+    for key in ("validation", "init", "teacher"):
         settings[key] = provenance.without_folders(settings[key])
     return settings
 

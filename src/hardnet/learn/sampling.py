@@ -15,6 +15,8 @@ within the positives, as SOSNet and HyNet do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -77,18 +79,38 @@ def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
     return distances.masked_fill(excluded, torch.inf)
 
 
-def hardest_in_batch_blockwise(
+@dataclass(frozen=True)
+class Negatives:
+    """Which two descriptors pair i is compared by, as rows of [anchors; positives].
+
+    Attributes:
+        left: (n,) one of the two.
+        right: (n,) the other.
+        found: (n,) whether the pair has a negative at all.
+    """
+
+    left: Tensor
+    right: Tensor
+    found: Tensor
+
+    def distances(self, anchors: Tensor, positives: Tensor) -> Tensor:
+        """(n,) distances of the two, inf where there is no negative; of any network's vectors."""
+        everyone = torch.cat([anchors, positives])
+        distances = pair_distances(everyone[self.left], everyone[self.right])
+        return distances.masked_fill(~self.found, torch.inf)
+
+
+def hardest_negatives(
     anchors: Tensor,
     positives: Tensor,
     anchor_swap: bool = True,
     same_patch: float = SAME_PATCH,
     block: int = BLOCK,
     within: bool = False,
-) -> Tensor:
-    """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
+) -> Negatives:
+    """Which negative is the hardest of each pair, found block by block without gradient.
 
-    Only *which* negative is the hardest needs the whole matrix; that is found block by block
-    without gradient, and the n distances of the chosen pairs are then computed with gradient.
+    Only this needs the whole distance matrix, and it is never held.
 
     Args:
         anchors: (n, D) unit vectors.
@@ -97,9 +119,6 @@ def hardest_in_batch_blockwise(
         same_patch: distances below this are copies of a patch, not negatives.
         block: rows of the matrix held at a time.
         within: look at d(a_i, a_j) too, and with ``anchor_swap`` at d(p_i, p_j).
-
-    Returns:
-        (n,) distances of the hardest negatives.
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)
@@ -117,42 +136,36 @@ def hardest_in_batch_blockwise(
                 column_best = torch.where(better, value, column_best)
                 column_index = torch.where(better, index + start, column_index)
         by_row = row_best < column_best  # always, where no column was looked at
-        left = torch.where(by_row, own, column_index)
-        right = torch.where(by_row, row_index, own)
         best = torch.where(by_row, row_best, column_best)
-    if within:
-        return _closest_of_all(
-            anchors, positives, best, left, right, anchor_swap, same_patch, block
-        )
-    return pair_distances(anchors[left], positives[right]).masked_fill(best.isinf(), torch.inf)
-
-
-def _closest_of_all(
-    anchors: Tensor,
-    positives: Tensor,
-    best: Tensor,
-    left: Tensor,
-    right: Tensor,
-    anchor_swap: bool,
-    same_patch: float,
-    block: int,
-) -> Tensor:
-    """The distances ``best`` of (anchor left, positive right), or closer ones within a side."""
-    n = len(anchors)
-    everyone = torch.cat([anchors, positives])
-    right = right + n
-    with torch.no_grad():
-        for first, side in ((0, anchors), (n, positives))[: 1 + anchor_swap]:
+        left = torch.where(by_row, own, column_index)
+        right = torch.where(by_row, row_index, own) + n
+        sides = ((0, anchors), (n, positives))[: 1 + anchor_swap] if within else ()
+        for first, side in sides:
             for start in range(0, n, block):
                 here = slice(start, start + block)
                 part = only_negatives(distance_matrix(side[here], side), start, same_patch)
                 value, index = part.min(dim=1)
                 closer = value < best[here]
                 best[here] = torch.where(closer, value, best[here])
-                own = torch.arange(start, start + len(value), device=side.device)
-                left[here] = torch.where(closer, own + first, left[here])
+                left[here] = torch.where(closer, own[here] + first, left[here])
                 right[here] = torch.where(closer, index + first, right[here])
-    return pair_distances(everyone[left], everyone[right]).masked_fill(best.isinf(), torch.inf)
+    return Negatives(left, right, ~best.isinf())
+
+
+def hardest_in_batch_blockwise(
+    anchors: Tensor,
+    positives: Tensor,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+    block: int = BLOCK,
+    within: bool = False,
+) -> Tensor:
+    """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
+
+    Arguments as of :func:`hardest_negatives`; the (n,) distances have a gradient.
+    """
+    chosen = hardest_negatives(anchors, positives, anchor_swap, same_patch, block, within)
+    return chosen.distances(anchors, positives)
 
 
 def random_in_batch(

@@ -58,6 +58,7 @@ from hardnet.learn.run import (
     write_state,
     write_weights,
 )
+from hardnet.learn.teacher import teacher_outputs
 from hardnet.nets import Net
 from hardnet.patchsets.patchset import Patches, PatchSet
 from hardnet.patchsets.sampler import PairSampler
@@ -118,11 +119,19 @@ class Trainer:
             train_set.images,
             recipe.images,
         )
+        teacher = None
+        if recipe.teacher:  # before processes meet: one of them may have to compute for long
+            teacher = teacher_outputs(recipe.teacher, train_set, recipe.augment)
         self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
         self._group = world_group(self._fabric)
         rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
-        self.batches = Batches(train_set, sampler, recipe.augment, recipe.seed, rows)
+        self.batches = Batches(train_set, sampler, recipe.augment, recipe.seed, rows, teacher)
         self.net = first_net(recipe, resume, self._fabric.device)
+        if teacher is not None and recipe.teacher_cosine and teacher.dim != self.net.dim:
+            raise HardnetError(
+                f"teacher: {recipe.teacher} has {teacher.dim} numbers per patch and {recipe.net} "
+                f"{self.net.dim}: use --set teacher_cosine=0, which compares distances alone"
+            )
         any_length = self._objective.any_length
         self._embed = Embedding(self.net, recipe.batch, rows, recipe.chunk, self._group, any_length)
         self._epochs: MinedEpochs | None = None
@@ -148,6 +157,7 @@ class Trainer:
             )
         if state is not None:
             self._restore(state)
+        self._saved = self.step  # of the checkpoint before the next one
 
     def _restore(self, state: dict[str, Any]) -> None:
         path = self.folder / CHECKPOINT
@@ -166,7 +176,7 @@ class Trainer:
         """Train to the end of the recipe; return the file of the final weights.
 
         An interrupt (ctrl-C) or SIGTERM ends the step, saves a checkpoint and is then passed on as
-        KeyboardInterrupt. With the end of this method other processes may go on in the folder.
+        KeyboardInterrupt. With the end of this method other processes may continue in the folder.
         """
         try:
             return self._run(report)
@@ -228,8 +238,10 @@ class Trainer:
                 f"the loss became {loss} at step {self.step}; lower lr or look at the patches"
             )
         positive, negative = terms.positive.detach(), terms.negative.detach()
-        means = {"positive": float(positive.mean()), "negative": float(negative.mean())}
-        return {"lr": lr, "loss": loss, **means}
+        row = {"positive": float(positive.mean()), "negative": float(negative.mean())}
+        if terms.teacher is not None:
+            row["teacher"] = float(terms.teacher.detach())
+        return {"lr": lr, "loss": loss, **row}
 
     def backward(self, batch: Batch) -> Terms:
         """The loss of a batch over all processes; adds its gradients to the parameters' own."""
@@ -239,7 +251,12 @@ class Trainer:
             streams.append(batch.negatives)
         anchors, positives, *mined = self._embed(streams, seed_of(seed, step, DROPOUT))
         generator = torch.Generator().manual_seed(seed_of(seed, step, SAMPLING))
-        terms = self._objective(anchors, positives, mined[0] if mined else None, generator)
+        teacher = None
+        if batch.teacher is not None:
+            said = [torch.from_numpy(x).to(anchors) for x in batch.teacher]
+            teacher = said[0], said[1]
+        negatives = mined[0] if mined else None
+        terms = self._objective(anchors, positives, negatives, generator, teacher)
         terms.loss.backward()  # type: ignore[no-untyped-call]
         sum_gradients(self.net.parameters(), self._group)
         return terms
@@ -309,7 +326,8 @@ class Trainer:
             state["average"] = self._average.state_dict()
         write_state(self.folder, state)
         if self._epochs is not None:
-            self._epochs.saved(self.step)
+            self._epochs.saved(self._saved)
+        self._saved = self.step
 
 
 def plan_pairs(

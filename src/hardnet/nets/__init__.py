@@ -13,6 +13,9 @@ distributed training, ``hardnet export`` and the tests of all networks (``tests/
 that name. Weights files are recognised by names and shapes of their parameters, so two networks
 must not have all of these in common. If it has a layer that ONNX export does not know, export says
 so: that is one function in ``hardnet.interop.onnx``.
+
+To try one out, write no file here: recipes take ``net: module:Class``, and so does
+``hardnet export --net``. The weights then remember the name, but no file is trusted to name code.
 """
 
 from __future__ import annotations
@@ -20,18 +23,34 @@ from __future__ import annotations
 from hardnet.errors import HardnetError
 from hardnet.nets.hardnet import HardNet
 from hardnet.nets.layers import Net
-from hardnet.nets.student import Student8, Student16, Student24, Student32
+from hardnet.nets.student import Medium, Small, Student8, Student16, Student24, Student32, Tiny
 from hardnet.nets.tfeat import HardTFeat, TFeat
+from hardnet.stored_names import find_code
 
 NETS: dict[str, type[Net]] = {
     "hardnet": HardNet,
     "tfeat": TFeat,
     "hardtfeat": HardTFeat,
+    "hardnet-tiny": Tiny,
+    "hardnet-small": Small,
+    "hardnet-medium": Medium,
     "student8": Student8,
     "student16": Student16,
     "student24": Student24,
     "student32": Student32,
 }
+
+
+def find_net(name: str) -> type[Net]:
+    """The class of a network that a person named: registered, or your own as ``module:Class``."""
+    if name in NETS:
+        return NETS[name]
+    if ":" not in name:
+        raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
+    found = find_code(name)
+    if not (isinstance(found, type) and issubclass(found, Net)):
+        raise HardnetError(f"{name} is no network: give a subclass of hardnet.nets.Net")
+    return found
 
 
 def build_net(name: str, dropout: float | None = None) -> Net:
@@ -41,4 +60,4 @@ def build_net(name: str, dropout: float | None = None) -> Net:
     return NETS[name]() if dropout is None else NETS[name](dropout)
 
 
-__all__ = ["NETS", "HardNet", "HardTFeat", "Net", "TFeat", "build_net"]
+__all__ = ["NETS", "HardNet", "HardTFeat", "Net", "TFeat", "build_net", "find_net"]

@@ -45,42 +45,59 @@ def save_checkpoint(
 
     Args:
         path: the file to write.
-        net: a network of ``NETS``.
-        name: its name there.
+        net: a network of ``NETS``, or your own.
+        name: its name there, or ``module:Class``.
         metadata: further facts (recipe, data, scores), JSON values.
     """
-    if name not in NETS:
+    if name not in NETS and ":" not in name:
         raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
     facts = {"net": name, "dropout": _dropout(net), **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
-    _fit(name, state, Path(path))
+    if name in NETS:
+        _fit(NETS[name], name, state, Path(path))
     save_file(state, path, {k: json.dumps(v, sort_keys=True) for k, v in facts.items()})
 
 
-def read_checkpoint(path: Path | str) -> Checkpoint:
-    """Read any supported weights file; HardnetError says which file, and what does not fit."""
+def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Checkpoint:
+    """Read any supported weights file; HardnetError says which file, and what does not fit.
+
+    Args:
+        path: the file.
+        own: name and class of a network that is not registered, if the weights should be of it.
+    """
     path = as_path(path)
     if not path.is_file():
         raise HardnetError(f"no weights file {path}")
     if path.suffix == ".safetensors":
         state, metadata = _read_safetensors(path)
         name = metadata.get("net")
-        if name is not None and name not in NETS:
+        if own is None and name is not None and name not in NETS:
+            export = ": hardnet export --net makes an .onnx of it" if ":" in str(name) else ""
             raise HardnetError(
                 f"{path} is of network {name!r}; this version knows {', '.join(sorted(NETS))}"
+                f"{export}"
             )
     else:
         state, metadata, name = _read_published(path), {}, None
+    if own is not None:
+        return Checkpoint(own[0], _fit(own[1], own[0], state, path), metadata)
     if name is None:
         name = _recognise(state, path)
-    return Checkpoint(name, _fit(name, state, path), metadata)
+    return Checkpoint(name, _fit(NETS[name], name, state, path), metadata)
 
 
-def load_net(path: Path | str) -> Net:
-    """The network of a weights file, ready to describe (evaluation mode)."""
-    checkpoint = read_checkpoint(path)
+def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
+    """The network of a weights file, ready to describe (evaluation mode).
+
+    Arguments as of :func:`read_checkpoint`.
+    """
+    checkpoint = read_checkpoint(path, own)
+    dropout = checkpoint.metadata.get("dropout")
     with torch.device("meta"):  # no initialisation: nothing computed, no random numbers drawn
-        net = build_net(checkpoint.net, checkpoint.metadata.get("dropout"))
+        if own is None:
+            net = build_net(checkpoint.net, dropout)
+        else:
+            net = own[1]() if dropout is None else own[1](dropout)
     net.load_state_dict(checkpoint.state, assign=True)
     return net.eval()
 
@@ -129,7 +146,7 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
     """The registered network whose parameters agree best with ``state`` in name and shape."""
 
     def agreement(name: str) -> int:
-        return sum(k in state and state[k].shape == v for k, v in _shapes(name).items())
+        return sum(k in state and state[k].shape == v for k, v in _shapes(NETS[name]).items())
 
     best = max(NETS, key=agreement)
     if agreement(best) == 0:
@@ -140,10 +157,10 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
     return best
 
 
-def _fit(name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """The part of ``state`` that network ``name`` uses; HardnetError if it does not fit exactly."""
-    shapes = _shapes(name)
-    unrelated = NETS[name].unrelated
+def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The part of ``state`` that a network uses; HardnetError if it does not fit exactly."""
+    shapes = _shapes(kind)
+    unrelated = kind.unrelated
     missing = [k for k in shapes if k not in state and not k.endswith(_COUNTER)]
     unexpected = [k for k in state if k not in shapes and not k.startswith(unrelated)]
     wrong = [
@@ -165,9 +182,9 @@ def _fit(name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor
     return used
 
 
-def _shapes(name: str) -> dict[str, torch.Size]:
+def _shapes(kind: type[Net]) -> dict[str, torch.Size]:
     with torch.device("meta"):
-        return {k: v.shape for k, v in build_net(name).state_dict().items()}
+        return {k: v.shape for k, v in kind().state_dict().items()}
 
 
 def _dropout(net: nn.Module) -> float:

@@ -46,6 +46,19 @@ def apply(layers: tuple[Layer, ...], x: Tensor) -> Tensor:
     return x
 
 
+def multiply_adds(net: Net) -> int:
+    """Multiplications of one patch with the weights of convolutions and dense layers."""
+    total = 0
+    with torch.no_grad(), torch.device("meta"):
+        x = torch.zeros(1, 1, net.patch_size, net.patch_size)
+        for layer in type(net)().eval().layers():
+            x = layer(x)
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                places = x.shape[2] * x.shape[3] if isinstance(layer, nn.Conv2d) else 1
+                total += layer.weight.numel() * places
+    return total
+
+
 def normalise_patches(patches: Tensor) -> Tensor:
     """Subtract each patch's own mean and divide by its own standard deviation.
 

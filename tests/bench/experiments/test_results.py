@@ -73,6 +73,18 @@ def test_yes_no_and_open() -> None:
     assert judge(Claim("", (("a", "c"), ("a", "x"))), cells, "matching")["answer"] == "no"
 
 
+def test_what_is_not_clear_decides_nothing() -> None:
+    cells = {"a": matching(0.5, 0.6), "b": matching(0.4, 0.5), "unsure": matching(0.9, 0.3)}
+    unsure = Claim("", (("a", "unsure"),))
+    found = judge(unsure, cells, "matching")
+    assert found["against"] == ["a > unsure: -0.050 [-0.400, +0.300], not clear"]
+    assert found["answer"] == "open"
+    assert judge(Claim("", (("unsure", "a"),)), cells, "matching")["answer"] == "open"
+    # Beside a clear pair it is only reported.
+    found = judge(Claim("", (("a", "b"), ("a", "unsure"))), cells, "matching")
+    assert (found["answer"], found["hold"], found["clear"]) == ("yes", 1, 1)
+
+
 def test_no_clear_gain() -> None:
     small, same, better = (
         fpr95(0.05, 0.04, 0.06),

@@ -1,0 +1,203 @@
+"""What the teacher says of every patch of a training set, computed once and kept.
+
+A student learns from the descriptors of a large network, its teacher. They do not change while it
+learns, so they are computed once per patch set and mapped into memory: a training step costs the
+student alone. With augmentation a patch is seen under four symmetries, and the teacher describes
+each of them: the descriptor of a mirrored patch is not that of the patch.
+
+A descriptor is kept as 128 integers of 8 bits. The largest entry becomes 127, and since the vector
+has unit length its scale need not be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.cache import Cache, load_array
+from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
+from hardnet.errors import HardnetError
+from hardnet.learn.batches import SYMMETRIES, Flips
+from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.storage import FolderLock
+
+BLOCK = 2048
+"""Patches described between two points from which a stopped computation continues."""
+
+_DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
+_PATIENCE = 3600.0  # seconds between two attempts to take the lock: whoever has it is computing
+
+Progress = Callable[[int, int], None]
+
+
+class TeacherOutputs:
+    """The teacher's descriptors of all patches of a set.
+
+    Args:
+        parts: (N_k, 1 or 4, D) int8 of the sets that were joined, in their order; the second axis
+            is the symmetry, see :attr:`hardnet.learn.batches.Flips.numbers`.
+    """
+
+    def __init__(self, parts: Sequence[NDArray[np.int8]]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self.dim = int(parts[0].shape[2])
+
+    def __call__(
+        self, patches: NDArray[np.int64], flips: Flips | None = None
+    ) -> NDArray[np.float32]:
+        """(n,) numbers of patches, flipped or not -> (n, D) unit vectors."""
+        symmetry = np.zeros(len(patches), np.int64) if flips is None else flips.numbers
+        rows = np.empty((len(patches), self.dim), np.int8)
+        part = np.searchsorted(self._starts, patches, side="right") - 1
+        for k in np.unique(part):
+            here = part == k
+            rows[here] = self._parts[k][patches[here] - self._starts[k], symmetry[here]]
+        return from_bytes(rows)
+
+
+def to_bytes(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
+    """(n, D) unit vectors -> int8; the largest entry of each is 127 or -127."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    rows: NDArray[np.int8] = np.round(vectors * (127 / np.maximum(largest, 1e-12))).astype(np.int8)
+    return rows
+
+
+def from_bytes(rows: NDArray[np.int8]) -> NDArray[np.float32]:
+    """The unit vectors that :func:`to_bytes` rounded."""
+    vectors = rows.astype(np.float32)
+    vectors /= np.maximum(np.sqrt((vectors * vectors).sum(axis=1, keepdims=True)), 1e-12)
+    return vectors
+
+
+def load_teacher(teacher: str) -> Descriptor:
+    """The descriptor of a recipe's ``teacher``: a weights file or the name of shipped weights."""
+    named = teacher in shipped_names()
+    if not named and Path(teacher).suffix.lower() not in WEIGHTS_SUFFIXES:
+        raise HardnetError(
+            f"teacher: {teacher} is no weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
+            f"and none of {', '.join(shipped_names())}"
+        )
+    return load(teacher)
+
+
+def teacher_outputs(
+    teacher: str, train_set: PatchSet, augment: bool, progress: Progress | None = None
+) -> TeacherOutputs:
+    """The teacher's descriptors of a training set: read, or computed and kept.
+
+    They are in the user's cache under the digests of the weights and of the patches. Each set of a
+    union has a file of its own. A computation that was stopped continues where it was; of several
+    processes one computes and the others wait for it.
+
+    Args:
+        teacher: see :func:`load_teacher`.
+        train_set: the patches, of one set or of a union.
+        augment: all four symmetries of each patch, not only the patch itself.
+        progress: called with (patches described, patches in all) while it computes.
+    """
+    describe = load_teacher(teacher)
+    symmetries = SYMMETRIES if augment else 1
+    total, parts = len(train_set), []
+    ends = [total]
+    if train_set.sets is not None:
+        ends = [*(np.flatnonzero(np.diff(train_set.sets)) + 1).tolist(), total]
+    first = 0
+    for end in ends:
+
+        def show(done: int, first: int = first) -> None:
+            if progress is not None:
+                progress(first + done, total)
+
+        parts.append(_outputs(describe, train_set.patches, range(first, end), symmetries, show))
+        first = end
+    return TeacherOutputs(parts)
+
+
+def _outputs(
+    describe: Descriptor,
+    patches: Patches,
+    rows: range,
+    symmetries: int,
+    progress: Callable[[int], None],
+) -> NDArray[np.int8]:
+    cache = Cache("teachers")
+    about = {
+        "teacher": getattr(describe, "weights", describe.name),
+        "patches": _digest(patches, rows),
+        "symmetries": symmetries,
+    }
+    path = cache.path(about, ".npy", describe.name)
+    with suppress(OSError, ValueError):
+        return load_array(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(path.parent, f"{path.name}.lock")
+        while not lock.take(_PATIENCE):
+            pass
+        try:
+            with suppress(OSError, ValueError):  # another process was faster
+                return load_array(path)
+            _compute(describe, patches, rows, symmetries, path, progress)
+        finally:
+            lock.remove()
+            lock.release()
+    except OSError as error:
+        raise cache.unwritable(error) from error
+    return load_array(path)
+
+
+def _compute(
+    describe: Descriptor,
+    patches: Patches,
+    rows: range,
+    symmetries: int,
+    path: Path,
+    progress: Callable[[int], None],
+) -> None:
+    """Write the file block by block under another name; the last block found is done again."""
+    growing = path.with_suffix(".growing")
+    shape = (len(rows), symmetries, describe.dim)
+    with growing.open("ab") as file:
+        if not file.tell():
+            header = {"descr": "|i1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.flush()
+    with growing.open("r+b") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        start, size = file.tell(), symmetries * describe.dim
+        written = (os.fstat(file.fileno()).st_size - start) // size
+        done = max(0, written // BLOCK - 1) * BLOCK
+        file.seek(start + done * size)
+        file.truncate()
+        while done < len(rows):
+            progress(done)
+            first = rows.start + done
+            block = np.asarray(patches[first : min(first + BLOCK, rows.stop)])
+            views = [Flips.alike(len(block), number)(block) for number in range(symmetries)]
+            vectors = np.stack([describe(view) for view in views], axis=1)
+            if not np.isfinite(vectors).all():
+                raise HardnetError(f"teacher: {describe.name} gives numbers that are not finite")
+            flat = to_bytes(vectors.reshape(-1, describe.dim))
+            file.write(flat.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            done += len(block)
+        progress(done)
+    growing.replace(path)
+
+
+def _digest(patches: Patches, rows: range) -> str:
+    """SHA-256 of the patches themselves: a set may be renamed, or be made by a program."""
+    digest = hashlib.sha256(f"{len(rows)} {patches.shape[1:]}".encode())
+    for start in range(rows.start, rows.stop, _DIGEST_BLOCK):
+        block = patches[start : min(start + _DIGEST_BLOCK, rows.stop)]
+        digest.update(np.ascontiguousarray(block, np.uint8).data)
+    return digest.hexdigest()
