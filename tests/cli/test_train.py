@@ -32,6 +32,7 @@ from hardnet.patchsets.patchset import Patches
 STEPS = 40
 RECIPE = """
 data: [set]
+net: hardnet-tiny
 validation: set
 batch: 8
 pairs: 320
@@ -102,8 +103,8 @@ def test_killed_twice_and_resumed_to_the_same_bits(place: Path, sampling: str) -
     kill_at(place, second, "--resume", *changes)
     done = run(place, "-o", "killed", "--resume", *changes)
     assert done.returncode == 0, done.stderr.decode()
-    expected = load_file(place / "whole" / "hardnet.safetensors")
-    found = load_file(place / "killed" / "hardnet.safetensors")
+    expected = load_file(place / "whole" / "hardnet-tiny.safetensors")
+    found = load_file(place / "killed" / "hardnet-tiny.safetensors")
     for key, value in expected.items():
         assert torch.equal(value, found[key]), f"{key} differs, killed at {first} and {second}"
     assert logged(place / "killed") == STEPS
@@ -126,13 +127,12 @@ def test_ctrl_c_saves_and_resume_finishes(place: Path) -> None:
     assert b"begun with lr=10.0, not 1.0" in refused.stderr
     done = run(place, "-o", "run", "--resume", "--set", "workers=1")
     assert done.returncode == 0, done.stderr.decode()
-    assert (place / "run" / "hardnet.safetensors").exists()
+    assert (place / "run" / "hardnet-tiny.safetensors").exists()
     assert logged(place / "run") == STEPS
 
 
-@pytest.mark.parametrize(
-    "torchrun", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["devices=2", "torchrun"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("torchrun", [False, True], ids=["devices=2", "torchrun"])
 def test_a_killed_process_ends_the_run_with_a_usable_checkpoint(
     place: Path, torchrun: bool
 ) -> None:
@@ -204,7 +204,7 @@ def test_minutes_plan_the_pairs_and_nothing_else(place: Path) -> None:
     assert 6 < seconds < 120  # 24 s are asked for; the machine may have other work
     again = run(place, "--set", f"pairs={pairs}", "-o", "counted")
     assert again.returncode == 0, again.stderr
-    one, other = (load_file(place / x / "hardnet.safetensors") for x in ("timed", "counted"))
+    one, other = (load_file(place / x / "hardnet-tiny.safetensors") for x in ("timed", "counted"))
     assert all(torch.equal(one[key], other[key]) for key in one)
     # A resumed run keeps its plan.
     assert run(place, "--minutes", "5", "--resume", "-o", "timed").returncode == 0

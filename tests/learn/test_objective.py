@@ -412,7 +412,7 @@ def test_many_pairs_within_and_across(swap: bool) -> None:
     """More pairs than neighbours: who is one of the eight matters."""
     changes = {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "anchor_swap": swap}
     cell = {**PLAIN, **changes}
-    fast, slow = ([unit(30, s, 4).requires_grad_() for s in (1, 2)] for _ in range(2))
+    fast, slow = ([unit(16, s, 4).requires_grad_() for s in (1, 2)] for _ in range(2))
     found = build_objective(**cell)(*fast, None, seeded()).loss
     expected = slow_objective(*slow, None, **cell, order=[])
     assert found.item() == pytest.approx(expected.item(), abs=1e-12)

@@ -166,7 +166,7 @@ def test_a_student_comes_closer_to_its_teacher(train_set: PatchSet, tmp_path: Pa
     assert (trainer.describe(patches) * said).sum(1).mean() > before + 0.05
 
 
-@pytest.mark.parametrize("chunk", [5, 0])
+@pytest.mark.parametrize("chunk", [5, pytest.param(0, marks=pytest.mark.slow)])
 def test_resumed_to_the_same_bits(train_set: PatchSet, tmp_path: Path, chunk: int) -> None:
     whole = Trainer(recipe(chunk=chunk), train_set, tmp_path / "whole").run()
     settings = recipe(chunk=chunk)

@@ -130,7 +130,7 @@ def test_the_mean_of_the_last_weights_is_the_result(
     )
 
 
-@pytest.mark.parametrize("stop", [2, 4, 5, 6])
+@pytest.mark.parametrize("stop", [4, 6, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 5))])
 def test_an_averaged_run_resumes_to_the_same_bits(
     patch_set: PatchSet, tmp_path: Path, stop: int
 ) -> None:
@@ -332,7 +332,10 @@ def run_in_two_parts(
     return second
 
 
-@pytest.mark.parametrize(("stop", "every"), [(2, 1), (3, 2), (5, 4), (5, 3)])
+@pytest.mark.parametrize(
+    ("stop", "every"),
+    [(3, 2), (5, 3), *(pytest.param(*k, marks=pytest.mark.slow) for k in ((2, 1), (5, 4)))],
+)
 def test_mined_negatives_survive(
     patch_set: PatchSet, tmp_path: Path, stop: int, every: int
 ) -> None:
@@ -390,7 +393,10 @@ def damage(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("how", ["noise", "empty", "cut", "foreign"])
+@pytest.mark.parametrize(
+    "how",
+    ["noise", *(pytest.param(k, marks=pytest.mark.slow) for k in ("empty", "cut", "foreign"))],
+)
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     patch_set: PatchSet, tmp_path: Path, how: str
 ) -> None:
