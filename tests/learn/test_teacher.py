@@ -20,9 +20,8 @@ from hardnet.learn.teacher import from_bytes, load_teacher, teacher_outputs, to_
 from hardnet.learn.trainer import Trainer
 from hardnet.nets import build_net
 from hardnet.nets.checkpoints import load_net, save_checkpoint
-from hardnet.patchsets.pairs import PairSampler
-from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.union import join
+from hardnet.patchsets.patchset import PatchSet, join
+from hardnet.patchsets.sampler import PairSampler
 
 TEACHER = "hardtfeat"  # shipped, and the fastest of the shipped networks
 
