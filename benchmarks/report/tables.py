@@ -248,6 +248,29 @@ def match_pair(results: Results) -> list[Table]:
     ]
 
 
+def orientation(results: Results) -> list[Table]:
+    """One line per scene, turn of the second photo and way."""
+    rows = results["rows"]
+    pairs = [row["pairs"] for row in rows]
+    columns = [
+        column("scene", rows, "scene"),
+        column("second photo turned", rows, "turned", "{}°"),
+        column("orientation", rows, "way"),
+        Column("pairs", pairs, "{}"),
+        column("verified", rows, "verified", "{}"),
+        column("inliers per pair", rows, "inliers", "{:.0f}"),
+        column("mAA(10)", rows, "maa"),
+        column("matched with dominant orientations", rows, "dominant", "{}"),
+    ]
+    settings = results["provenance"]["settings"]
+    note = (
+        f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. auto: "
+        "upright first, dominant orientations where these verify more. The pose is judged where no "
+        "photo is turned."
+    )
+    return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
+
+
 def retrieval_growth(results: Results) -> list[Table]:
     """What an index of each size takes, and how long its queries do."""
     settings, rows = results["provenance"]["settings"], results["rows"]
@@ -400,6 +423,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         hpatches_scale,
         match_descriptors,
         match_pair,
+        orientation,
         retrieval_growth,
         retrieval_speed,
         train_step,

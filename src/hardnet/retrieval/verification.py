@@ -89,8 +89,8 @@ class Verification:
         in two pages of one font every letter agrees with every other of its kind. The numbers were
         chosen on unrelated photographs, of which four inliers, as re-ranking asks for, are common.
 
-        The a contrario test of :func:`hardnet.match` is for exact maps: an affine one of an object
-        with depth has inliers anywhere within the threshold, and would fail it.
+        The a contrario test of :func:`hardnet.match` counts on inliers close to an exact map; an
+        affine map of an object with depth has them anywhere within the threshold.
         """
         features = max(verified.features, 1)
         hit = 1 - (1 - self.verified_share) ** (verified.tentatives / features)

@@ -1,6 +1,6 @@
 """Structure from motion on folders of photos, by pycolmap: photos -> COLMAP models.
 
-Every stage leaves its result in the work folder, so that a run that was stopped goes on where it
+Every stage leaves its result in the work folder, so that a run that was stopped continues where it
 was, and a second set with other settings costs no second reconstruction.
 """
 
