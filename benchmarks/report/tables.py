@@ -264,9 +264,9 @@ def orientation(results: Results) -> list[Table]:
     ]
     settings = results["provenance"]["settings"]
     note = (
-        f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. auto: "
-        "upright first, dominant orientations where these verify more. The pose is judged where no "
-        "photo is turned."
+        f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. "
+        "auto: upright first, dominant orientations where these verify more. The pose is judged "
+        "where no photo is turned."
     )
     return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
 
