@@ -25,6 +25,7 @@ from hardnet.descriptors import load
 from hardnet.features import Features, extract
 from hardnet.images import read_image
 from hardnet.matching.matches import Matches, match
+from hardnet.provenance import without_folders
 
 WAYS = ("dominant", "upright", "auto")
 
@@ -57,7 +58,7 @@ def main(
         "kind": "orientation",
         "rows": rows,
         "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/orientation.py', *sys.argv[1:]])}",
+            f"python benchmarks/orientation.py {shlex.join(map(without_folders, sys.argv[1:]))}",
             {"descriptor": descriptor, "keypoints": keypoints, "turns": turns},
             scenes,
         ),

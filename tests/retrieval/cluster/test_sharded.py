@@ -71,7 +71,8 @@ def test_views_boxes_and_files(sharded: ShardedIndex, local: Index, small: Small
     found = sharded.search(query, 5, boxes, "hqe+sv")
     expected = local.search(query, 5, boxes, "hqe+sv")
     assert_same(found, expected)
-    assert list(found.seconds) == list(expected.seconds)
+    # Whoever describes a query first also loads the network.
+    assert set(found.seconds) - {"load"} == set(expected.seconds) - {"load"}
     assert [view.path for view in found.query] == [str(path) for path in query]
 
 
