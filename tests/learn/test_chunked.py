@@ -7,6 +7,10 @@ within rounding of zero: ReLU then passes the gradient of one and not of the oth
 from __future__ import annotations
 
 import copy
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,3 +270,58 @@ def test_hardnet_keeps_256_kb_per_patch() -> None:
     sizes = [32 * 32 * 32, 32 * 32 * 32, 64 * 16 * 16, 64 * 16 * 16, 128 * 8 * 8, 128 * 8 * 8, 128]
     assert kept_values(sizes) * 4 == 256 * 1024
     assert kept_values([]) == 0
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from hardnet.learn.trainer import keep_freed_memory
+from hardnet.learn.chunked import ChunkedNet
+from hardnet.nets import build_net
+keep_freed_memory()
+torch.set_num_threads(1)
+patches = torch.rand(int(sys.argv[1]), 1, 32, 32)
+chunked = ChunkedNet(build_net("hardnet", 0.1), 32)
+for seed in range(2):
+    chunked(patches, seed).sum().backward()
+lines = Path("/proc/self/status").read_text().splitlines()
+print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_grows_by_256_kb_per_patch() -> None:
+    peaks = [
+        int(subprocess.check_output([sys.executable, "-c", PROGRAM, str(n)])) for n in (128, 512)
+    ]
+    # 4 KB for the patch itself; plain training takes 1.1 MB.
+    assert 240 < (peaks[1] - peaks[0]) / (512 - 128) < 300
+
+
+RANK = Path(__file__).with_name("chunk_rank.py")
+
+
+@pytest.mark.slow
+def test_batch_statistics_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
+    shares = runpy.run_path(str(RANK))["SHARES"]
+    outputs = {rank: tmp_path / f"{rank}.pt" for rank in (-1, 0, 1)}
+    running = [
+        subprocess.Popen([sys.executable, RANK, str(rank), tmp_path / "meeting", output])
+        for rank, output in outputs.items()
+    ]
+    assert [process.wait(900) for process in running] == [0, 0, 0]
+    one, *two = [torch.load(output, weights_only=True) for output in outputs.values()]
+    for name, expected in one.items():
+        ranks = [found[name] for found in two]
+        for rank, share in zip(ranks, shares, strict=True):
+            torch.testing.assert_close(
+                rank["descriptors"], expected["descriptors"][share], atol=1e-10, rtol=0
+            )
+            torch.testing.assert_close(rank["state"], expected["state"], atol=1e-10, rtol=1e-8)
+        for whole, first, second in zip(
+            expected["gradients"], ranks[0]["gradients"], ranks[1]["gradients"], strict=True
+        ):
+            torch.testing.assert_close(first + second, whole, atol=1e-10, rtol=1e-8)
+            assert (first - whole).abs().max() > 1e-6  # each has a share, not the whole

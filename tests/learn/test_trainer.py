@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import platform
 import signal
 import threading
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from hardnet.learn import run
 from hardnet.learn.distributed import to_input
 from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT, drop_mined, write_mined
-from hardnet.learn.trainer import Progress, Trainer
+from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
 from hardnet.nets.checkpoints import load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
@@ -514,3 +515,7 @@ def test_a_log_cut_short_by_a_kill(patch_set: PatchSet, tmp_path: Path) -> None:
     Trainer(recipe(), patch_set, tmp_path, resume=True).run()
     assert parts.step == 6
     assert [r["step"] for r in csv.DictReader(log.open())] == list("12345")
+
+
+def test_freed_memory_is_kept_on_glibc_and_nothing_happens_elsewhere() -> None:
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")

@@ -9,6 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from hardnet import descriptors
+from hardnet.interop.onnx import to_onnx
+from hardnet.interop.quantise import to_onnx_int8
 from hardnet.nets import build_net
 from hardnet.nets.checkpoints import load_net, read_checkpoint
 from hardnet.nets.layers import multiply_adds
@@ -46,6 +48,25 @@ def test_the_cost_counted_by_hand() -> None:
     assert multiply_adds(build_net("tfeat")) == tfeat
     costs = [multiply_adds(build_net(f"hardnet-{size}")) for size in ("tiny", "small", "medium")]
     assert costs[0] < costs[1] < 5_000_000 < costs[2]
+
+
+@pytest.mark.parametrize("size", ["small", pytest.param("tiny", marks=pytest.mark.slow)])
+def test_8_bit_integers_stay_close(size: str, patches: torch.Tensor, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = build_net(f"hardnet-{size}")
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = None  # average instead of decay
+    with torch.no_grad():
+        net(patches)
+    net.eval()
+    grey = patches[:, 0].numpy().astype("uint8")
+    (tmp_path / "q.onnx").write_bytes(to_onnx_int8(net, grey))
+    with torch.inference_mode():
+        expected = net(torch.from_numpy(grey).float()[:, None]).numpy()
+    cosine = (descriptors.load(tmp_path / "q.onnx")(grey) * expected).sum(1)
+    assert cosine.mean() > 0.99
+    assert (tmp_path / "q.onnx").stat().st_size < 0.35 * len(to_onnx(net))
 
 
 def test_values_by_plain_functions(published: Path, patches: torch.Tensor) -> None:

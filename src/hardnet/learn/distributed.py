@@ -263,6 +263,7 @@ LOST = 3
 LOST_WAIT = 2.0
 """Seconds such a process waits before it ends, so that the one to blame is seen first."""
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SHUTDOWN = "60"  # seconds between asking a process to stop and killing it
 
 
@@ -305,7 +306,7 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we say how it ended
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _signals_as_before():
         config = LaunchConfig(
             min_nodes=nodes,
             max_nodes=nodes,
@@ -323,6 +324,18 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
             codes = [failure.exitcode for failure in error.failures.values()]
             return next((code for code in codes if code != LOST), LOST)
     return 0
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """The agent leaves its handlers behind."""
+    before = {name: signal.getsignal(name) for name in _STOPPING}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for name, handler in before.items():
+                signal.signal(name, handler)
 
 
 def _meeting_point(nodes: int) -> dict[str, Any]:
