@@ -362,4 +362,4 @@ def test_every_loader_in_the_source_is_a_safe_one() -> None:
                 assert options.get("weights_only") == "True", where
             if called.split(".")[-1] in ("import_module", "__import__", "run_path", "run_module"):
                 importers.add(source.relative_to(root).as_posix())
-    assert importers == {"__init__.py", "descriptors/functions.py"}
+    assert importers == {"__init__.py", "stored_names.py"}
