@@ -276,6 +276,11 @@ class Index:
             pixels=pixels if is_array else None,
         )
 
+    @property
+    def describer(self) -> Descriptor:
+        """What describes the patches of photos; loaded when first asked for."""
+        return self._load()[1]
+
     def _load(self) -> tuple[Detector, Descriptor]:
         """What describes queries; at the first one, for any number of threads."""
         with self._lock:

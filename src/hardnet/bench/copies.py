@@ -1,0 +1,193 @@
+"""Copies of photographs as people make them, each with the map from the photograph to the copy.
+
+Edits have a kind (see :mod:`hardnet.retrieval.kinds`) and a severity, and are the same for the same
+seed. Pages of text and repeated patterns are made too: photos of which two are never the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.images import Pixels, to_colour
+from hardnet.retrieval.kinds import Kind
+
+Map = NDArray[np.float64]
+Edited = tuple[Pixels, Map]
+"""Pixels, and the (2, 3) map from pixels of the photograph to pixels of these."""
+
+QUALITY = 92
+"""JPEG quality of copies, unless it is what is changed."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One way to change a photograph.
+
+    Attributes:
+        name: says what, and how much of it.
+        kind: what the copy is to the photograph.
+        make: (pixels, random numbers) -> the copy.
+        quality: of its JPEG file.
+    """
+
+    name: str
+    kind: Kind
+    make: Callable[[Pixels, np.random.Generator], Edited] = field(repr=False)
+    quality: int = QUALITY
+
+
+def crop(pixels: Pixels, rng: np.random.Generator, area: float) -> Edited:
+    """A part of ``area`` of the photo, anywhere in it, of the same proportions."""
+    height, width = pixels.shape[:2]
+    side = math.sqrt(area)
+    w, h = max(round(width * side), 16), max(round(height * side), 16)
+    x, y = (int(rng.integers(0, room + 1)) for room in (width - w, height - h))
+    return pixels[y : y + h, x : x + w], np.array([[1.0, 0, -x], [0, 1.0, -y]])
+
+
+def turn(pixels: Pixels, degrees: float, cut: bool = False) -> Edited:
+    """Turned clockwise about its centre, on a black ground that has room for it, or cut to fit."""
+    height, width = pixels.shape[:2]
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    linear = np.array([[cosine, -sine], [sine, cosine]])
+    w, h = (np.abs(linear) @ (width, height)).round(6)
+    if cut:
+        w, h = _inner_size(width, height, math.radians(degrees))
+    size = math.floor(w), math.floor(h)
+    shift = (np.array(size) - 1) / 2 - linear @ ((np.array([width, height]) - 1) / 2)
+    transform = np.column_stack([linear, shift])
+    return np.asarray(cv2.warpAffine(pixels, transform, size, flags=cv2.INTER_CUBIC)), transform
+
+
+def _inner_size(width: float, height: float, angle: float) -> tuple[float, float]:
+    """The largest upright rectangle of the same proportions inside a turned one."""
+    sine, cosine = abs(math.sin(angle)), abs(math.cos(angle))
+    factor = min(
+        width / (width * cosine + height * sine), height / (width * sine + height * cosine)
+    )
+    return width * factor, height * factor
+
+
+def mirror(pixels: Pixels) -> Edited:
+    """Left is right."""
+    return pixels[:, ::-1], np.array([[-1.0, 0, pixels.shape[1] - 1], [0, 1.0, 0]])
+
+
+def resize(pixels: Pixels, x: float, y: float) -> Edited:
+    """Its width and height times ``x`` and ``y``."""
+    height, width = pixels.shape[:2]
+    size = max(round(width * x), 16), max(round(height * y), 16)
+    x, y = size[0] / width, size[1] / height
+    how = cv2.INTER_AREA if min(x, y) < 1 else cv2.INTER_CUBIC
+    transform = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5]])
+    return np.asarray(cv2.resize(pixels, size, interpolation=how)), transform
+
+
+def border(pixels: Pixels, share: float) -> Edited:
+    """A white frame around it, as broad as a share of its shorter side."""
+    wide = round(share * min(pixels.shape[:2]))
+    colour = (250, 250, 245)
+    framed = cv2.copyMakeBorder(pixels, wide, wide, wide, wide, cv2.BORDER_CONSTANT, value=colour)
+    return np.asarray(framed), np.array([[1.0, 0, wide], [0, 1.0, wide]])
+
+
+def write_over(pixels: Pixels, rng: np.random.Generator) -> Edited:
+    """Two lines of large letters across it."""
+    out, (height, width) = to_colour(pixels).copy(), pixels.shape[:2]
+    for row in (0.35, 0.8):
+        words = "".join(rng.choice(list("ABCDEFGHIKLMNOPRSTUVW "), 14))
+        size = width / 320
+        place = round(0.03 * width), round(row * height)
+        for colour, thick in ((0, 6), (255, 2)):
+            line = max(round(size * thick), 1)
+            cv2.putText(out, words, place, cv2.FONT_HERSHEY_DUPLEX, size, (colour,) * 3, line)
+    return out, _SAME.copy()
+
+
+def sepia(pixels: Pixels) -> Edited:
+    """One brown tone, and less contrast."""
+    weights = np.array([[0.39, 0.77, 0.19], [0.35, 0.69, 0.17], [0.27, 0.53, 0.13]])
+    brown = to_colour(pixels).astype(np.float64) @ weights.T
+    return np.clip(40 + 0.7 * brown, 0, 255).astype(np.uint8), _SAME.copy()
+
+
+def darken(pixels: Pixels, gamma: float) -> Edited:
+    """All tones to a power."""
+    table = (255 * (np.arange(256) / 255) ** gamma).round().astype(np.uint8)
+    return table[pixels], _SAME.copy()
+
+
+_SAME = np.array([[1.0, 0, 0], [0, 1.0, 0]])
+
+
+def _then(first: Edited, second: Edited) -> Edited:
+    (_, one), (pixels, two) = first, second
+    return pixels, np.column_stack([two[:, :2] @ one[:, :2], two[:, :2] @ one[:, 2] + two[:, 2]])
+
+
+def _mirrored_crop(pixels: Pixels, rng: np.random.Generator, area: float) -> Edited:
+    first = mirror(pixels)
+    return _then(first, crop(first[0], rng, area))
+
+
+def _mirrored_turn(pixels: Pixels, degrees: float) -> Edited:
+    first = mirror(pixels)
+    return _then(first, turn(first[0], degrees))
+
+
+def _crop_edit(percent: int) -> Edit:
+    return Edit(f"crop {percent} %", "crop", lambda p, rng: crop(p, rng, percent / 100))
+
+
+def _turn_edit(degrees: int, cut: bool = False) -> Edit:
+    name = f"turn {degrees}°{', cut' if cut else ''}"
+    return Edit(name, "rotated", lambda p, rng: turn(p, degrees, cut))
+
+
+EDITS: tuple[Edit, ...] = (
+    *(_crop_edit(percent) for percent in (90, 70, 50, 35, 25, 15, 10, 5)),
+    *(_turn_edit(degrees) for degrees in (90, 180, 270, 10, 45)),
+    _turn_edit(20, cut=True),
+    Edit("mirror", "mirrored", lambda p, rng: mirror(p)),
+    Edit("mirror, crop 50 %", "mirrored", lambda p, rng: _mirrored_crop(p, rng, 0.5)),
+    Edit("mirror, turn 90°", "mirrored", lambda p, rng: _mirrored_turn(p, 90)),
+    Edit("half size", "copy", lambda p, rng: resize(p, 0.5, 0.5)),
+    Edit("quarter size", "copy", lambda p, rng: resize(p, 0.25, 0.25)),
+    Edit("squeezed to 80 %", "copy", lambda p, rng: resize(p, 0.8, 1.0)),
+    Edit("JPEG 10", "copy", lambda p, rng: (p, _SAME.copy()), quality=10),
+    Edit("text", "copy", write_over),
+    Edit("sepia", "copy", lambda p, rng: sepia(p)),
+    Edit("dark", "copy", lambda p, rng: darken(p, 2.2)),
+    Edit("border 10 %", "copy", lambda p, rng: border(p, 0.1)),
+)
+"""What is done to every photograph; within a kind, the severe ones later."""
+
+
+def text_page(rng: np.random.Generator, size: tuple[int, int] = (480, 640)) -> Pixels:
+    """A page of random words in one font, as every other page."""
+    page = np.full((size[1], size[0]), 252, np.uint8)
+    letters = list("etaoinshrdlucmfwypvbgk")
+    for y in range(40, size[1] - 30, 18):
+        line = ""
+        while len(line) < 52:
+            line += "".join(rng.choice(letters, rng.integers(2, 9))) + " "
+        cv2.putText(page, line[:52], (24, y), cv2.FONT_HERSHEY_COMPLEX, 0.45, 30, 1, cv2.LINE_AA)
+    return page
+
+
+def pattern(rng: np.random.Generator, size: tuple[int, int] = (640, 480)) -> Pixels:
+    """One random tile again and again, like a tiled wall."""
+    side = int(rng.integers(40, 90))
+    coarse = rng.integers(0, 256, (6, 6, 3), np.uint8)
+    tile = cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
+    cv2.rectangle(tile, (0, 0), (side - 1, side - 1), (200, 200, 190), 2)
+    rows, columns = -(-size[1] // side), -(-size[0] // side)
+    wall = np.tile(tile, (rows, columns, 1))[: size[1], : size[0]].astype(np.float64)
+    wall *= rng.uniform(0.6, 1.0) + 0.2 * rng.random((*wall.shape[:2], 1))
+    return np.clip(wall, 0, 255).astype(np.uint8)
