@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -249,6 +249,10 @@ def sfm(
             help="Match a photo with this number of those that follow it by name; 0 for all pairs.",
         ),
     ] = 0,
+    mapper: Annotated[
+        Literal["incremental", "global"],
+        typer.Option(help="Photo by photo, or all cameras at once: faster on many photos."),
+    ] = "incremental",
     detections: Detections = False,
     carried: Carried = 0.1,
     noise: Noise = 0.0,
@@ -280,7 +284,11 @@ def sfm(
     detected = _detected(detections, carried, others)
     refuse_existing(output)  # now, not after an hour of reconstruction
     how = SfmSettings(
-        max_size=max_size, keypoints=keypoints or None, following=following, seed=seed
+        mapper=mapper,
+        max_size=max_size,
+        keypoints=keypoints or None,
+        following=following,
+        seed=seed,
     )
     settings = ColmapSettings(
         min_track,

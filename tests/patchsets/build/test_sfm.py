@@ -102,3 +102,17 @@ def test_nothing_to_reconstruct(album: Path, tmp_path: Path) -> None:
 def test_a_folder_with_photos_is_a_scene(album: Path) -> None:
     assert list(find_photo_folders(album)) == ["chair", "mixed", "single"]
     assert list(find_photo_folders(album / "chair")) == ["chair"]
+
+
+def test_all_cameras_at_once_give_the_same_scene(
+    album: Path, report: tuple[SfmReport, Path], tmp_path: Path
+) -> None:
+    found = reconstruct(album / "chair", tmp_path / "work", SfmSettings(mapper="global"))
+    whole, one = read_model(found.scenes[0]), read_model(report[0].scenes[0])
+    assert len(whole.views) >= len(one.views)
+    assert len(whole.xyz) > 0.5 * len(one.xyz)  # it keeps points that three photos see
+    assert np.median(whole.tracks.error) < 1
+    again = reconstruct(album / "chair", tmp_path / "again", SfmSettings(mapper="global"))
+    np.testing.assert_array_equal(read_model(again.scenes[0]).xyz, whole.xyz)
+    with pytest.raises(HardnetError, match="was made with"):
+        reconstruct(album / "chair", tmp_path / "work", SfmSettings())

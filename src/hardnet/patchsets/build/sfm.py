@@ -112,7 +112,10 @@ def _reconstruct_scene(
 ) -> list[Path]:
     """Models of one scene, largest first; stages that are done already are not repeated."""
     images, names = files[0].parent, [p.name for p in files]
-    inputs = {"settings": asdict(settings), "photos": photo_facts(images, files)}
+    stored = asdict(settings)
+    if settings.mapper == "incremental":  # folders begun before there was a choice do not name it
+        del stored["mapper"]
+    inputs = {"settings": stored, "photos": photo_facts(images, files)}
     database, sparse = work / DATABASE, work / SPARSE
     with WorkFolder(work, inputs) as state, failures_explained(work):
         advance("features")
