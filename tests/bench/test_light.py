@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import light
-from hardnet.bench.development import Photos, Scores, Setup, mean_over_scenes
+from hardnet.bench.development import Scores, Setup, contestants, mean_over_scenes
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -21,6 +22,11 @@ def features(xy: list[list[float]], vectors: list[list[float]]) -> Features:
     frames[:, :, 2] = np.array(xy).reshape(-1, 2)
     described = np.array(vectors, np.float32)
     return Features(frames, np.ones(len(xy), np.float32), described, (100, 80), "made")
+
+
+def extractor(name: str) -> Callable[[Path], Features]:
+    (one,) = contestants({name: load(name)}, [Setup()])
+    return one.features
 
 
 def test_scores_by_hand() -> None:
@@ -119,7 +125,7 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
         cv2.imwrite(str(tmp_path / name), noise)
     camera = light.read_camera(tmp_path)
     with pytest.raises(HardnetError, match="one size"):
-        light.measure([camera], load("rootsift"), Photos(Setup()))
+        light.measure([camera], extractor("rootsift"))
     (tmp_path / "b.png").unlink()
     with pytest.raises(HardnetError, match="two frames"):
         light.read_camera(tmp_path)
@@ -128,7 +134,7 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
 def test_the_same_frame_twice_is_perfect(tmp_path: Path, camera: np.ndarray) -> None:
     for name in ("1.png", "2.png"):
         cv2.imwrite(str(tmp_path / name), camera)
-    found = light.measure([light.read_camera(tmp_path)], load("rootsift"), Photos(Setup("dog")))
+    found = light.measure([light.read_camera(tmp_path)], extractor("rootsift"))
     (score,) = found[tmp_path.name]
     assert score.ap > 0.97  # copies of a keypoint at one place share their descriptor
     assert score.correct > 0.97 * score.possible
@@ -158,9 +164,9 @@ def test_an_interval_draws_photos_not_pairs() -> None:
 def test_real_frames_are_matched_better_than_chance(data: Path) -> None:
     camera = light.read_camera(data / "webcam" / "mexico")
     few = light.Camera("mexico", camera.frames[:3])
-    photos = Photos(Setup(upright=True, keypoints=300))
-    good = light.summarise([few], light.measure([few], load("rootsift"), photos))
-    poor = light.summarise([few], light.measure([few], load("pixels"), photos))
+    both = {name: load(name) for name in ("rootsift", "pixels")}
+    good, poor = light.compare([few], contestants(both, [Setup(upright=True, keypoints=300)]))
+    assert (good["setup"], good["descriptor"]) == ("dog upright", "rootsift")
     assert good["choose"]["ap"] > 0.3
     assert good["choose"]["ap"] > poor["choose"]["ap"] + 0.05
     assert good["report"]["ap"] is None

@@ -11,7 +11,7 @@ import pytest
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.bench import pose
-from hardnet.bench.development import Photos, Setup
+from hardnet.bench.development import Setup, contestants
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.patchsets.build.colmap_model import View
@@ -193,5 +193,6 @@ def test_neighbours_of_the_fountain_are_found_to_a_degree(data: Path) -> None:
     by_name = {view.name: view for pair in scene.pairs for view in (pair.a, pair.b)}
     close = pose.PosePair(by_name["0004.jpg"], by_name["0006.jpg"])
     few = pose.PoseScene("fountain", (close,), "")
-    errors = pose.pair_errors(few, load("rootsift"), Photos(Setup(keypoints=1000)), (0.85,))
+    (one,) = contestants({"rootsift": load("rootsift")}, [Setup(keypoints=1000)])
+    errors = pose.pair_errors(few, one.features, (0.85,))
     assert errors[0.85][0] < 1

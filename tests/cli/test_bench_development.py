@@ -102,3 +102,34 @@ def test_mistakes_are_named(frames: Path, tmp_path: Path) -> None:
         done = run.invoke(app, ["bench", *arguments])
         assert done.exit_code == 1
         assert words in str(done.exception) + done.output
+
+
+RIVAL = """
+import hardnet
+
+def upright(photo, keypoints):
+    return hardnet.extract(photo, descriptor="rootsift", keypoints=keypoints, orientation="upright")
+
+def wrong(photo, keypoints):
+    return photo
+"""
+
+
+def test_a_rival_with_its_own_detector_takes_part(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rival.py").write_text(RIVAL)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "light", str(frames), "--json", "--keypoints", "200", "--upright"]
+    arguments += ["--descriptors", "rootsift", "--extractors"]
+    done = run.invoke(app, [*arguments, "Rival=rival:upright"])
+    assert done.exit_code == 0, done.output
+    ours, rival = json.loads(done.stdout)["entries"]
+    assert (rival["setup"], rival["descriptor"]) == ("own detector", "Rival")
+    assert rival["report"] == ours["report"]
+    done = run.invoke(app, [*arguments, "Rival=rival:wrong"])
+    assert done.exit_code != 0
+    assert "not hardnet.Features" in str(done.exception)
+    arguments[1] = "ratio"
+    done = run.invoke(app, [*arguments, "Rival=rival:upright"])
+    assert "the same for all" in str(done.exception)

@@ -7,8 +7,9 @@ would: frames are detected in every image for itself, and some scenes choose whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardnet import detectors
 from hardnet.bench.metrics import MEAN_RESAMPLES, Interval, interval, multiplicities
 from hardnet.bench.store import Store
+from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 
 if TYPE_CHECKING:
@@ -88,6 +90,53 @@ class Photos:
     def features(self, path: Path, descriptor: Descriptor) -> Features:
         """The features of a photo by one descriptor."""
         return describe(self.found(path), descriptor)
+
+
+Extractor = Callable[[Path, int], Features]
+"""Whole features by one's own detector and descriptor, from (photo, most keypoints)."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One line of a table.
+
+    Attributes:
+        setup: how keypoints are found, in words.
+        label: the name of the descriptor.
+        features: of a photo.
+    """
+
+    setup: str
+    label: str
+    features: Callable[[Path], Features]
+
+
+OWN_DETECTOR = "own detector"
+
+
+def contestants(
+    descriptors: Mapping[str, Descriptor],
+    setups: Iterable[Setup],
+    extractors: Mapping[str, Extractor] | None = None,
+    keypoints: int = KEYPOINTS,
+) -> Iterator[Contestant]:
+    """Every descriptor in every setup, then those who bring a detector of their own.
+
+    The photos of a setup are forgotten when the next one begins.
+    """
+    for setup in setups:
+        photos = Photos(setup)
+        for label, descriptor in descriptors.items():
+            yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
+    for label, extract in (extractors or {}).items():
+        yield Contestant(OWN_DETECTOR, label, cache(partial(_whole, extract, label, keypoints)))
+
+
+def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Features:
+    found = extract(path, keypoints)
+    if not isinstance(found, Features):
+        raise HardnetError(f"{label} returned {type(found).__name__}, not hardnet.Features")
+    return found
 
 
 class Remembered:

@@ -10,20 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.bench.development import SAME_PLACE, Photos, Scores, Setup, role, totals
+from hardnet.bench.development import SAME_PLACE, Contestant, Scores, role, totals
 from hardnet.bench.metrics import average_precision_at_hits, precision_recall
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.matching.neighbours import match_descriptors
-
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
 
 PRECISION = 0.8
 """At which correct matches are counted."""
@@ -130,14 +127,13 @@ def correct_at_precision(
 
 def measure(
     cameras: Iterable[Camera],
-    descriptor: Descriptor,
-    photos: Photos,
+    extract: Callable[[Path], Features],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[LightScore]]:
-    """Camera -> the scores of its pairs, for one descriptor and way to find keypoints."""
+    """Camera -> the scores of its pairs, for one way to make features of a frame."""
     scores: dict[str, list[LightScore]] = {}
     for camera in cameras:
-        features = {path: photos.features(path, descriptor) for path in camera.frames}
+        features = {path: extract(path) for path in camera.frames}
         scores[camera.name] = []
         for a, b in camera.pairs:
             scores[camera.name].append(score_pair(features[a], features[b]))
@@ -147,24 +143,21 @@ def measure(
 
 def compare(
     cameras: Sequence[Camera],
-    descriptors: Mapping[str, Descriptor],
-    setups: Iterable[Setup],
+    entrants: Iterable[Contestant],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Measure every descriptor in every setup.
+    """Measure every contestant.
 
     Returns:
-        One entry per setup and descriptor: ``choose`` and ``report``, each (mean AP, its interval,
-        correct matches) over the cameras of this role, and ``cameras``: per camera its role, mean
-        and interval and the numbers of every pair.
+        One entry for each: ``choose`` and ``report``, each (mean AP, its interval, correct matches)
+        over the cameras of this role, and ``cameras``: per camera its role, mean and interval and
+        the numbers of every pair.
     """
-    entries = []
-    for setup in setups:
-        photos = Photos(setup)
-        for label, descriptor in descriptors.items():
-            scores = measure(cameras, descriptor, photos, advance)
-            entries.append({"setup": setup.label, "descriptor": label} | summarise(cameras, scores))
-    return entries
+    return [
+        {"setup": one.setup, "descriptor": one.label}
+        | summarise(cameras, measure(cameras, one.features, advance))
+        for one in entrants
+    ]
 
 
 def summarise(

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.bench.development import Floats, Photos, Scores, Setup, role, totals
+from hardnet.bench.development import Contestant, Floats, Scores, role, totals
 from hardnet.bench.metrics import rotation_angle
 from hardnet.bench.sfm import CAMERAS, read_scene
 from hardnet.bench.sfm import MODEL as GROUND_TRUTH
 from hardnet.errors import HardnetError
+from hardnet.features import Features
 from hardnet.frames import points_to_colmap
 from hardnet.images import read_image
 from hardnet.interop.colmap.database import require_pycolmap
@@ -29,16 +30,13 @@ from hardnet.matching.neighbours import RATIO, match_descriptors
 from hardnet.patchsets.build import colmap_model
 from hardnet.patchsets.build.colmap_model import View, read_model
 
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
-
 DEGREES = tuple(range(1, 11))
 """Thresholds over which mAA(10) is the mean."""
 CURVE = tuple(range(1, 21))
 """Thresholds of the curves."""
 NO_POSE = 180.0
 """The error of a pair without an estimate."""
-RATIOS = (0.8, 0.85, 0.9, 0.95)
+RATIOS = (0.8, 0.85, 0.9, 0.95, 1.0)
 """Among which each descriptor's is chosen."""
 INLIER_PIXELS = 1.5
 """How far a match may lie from its epipolar line, at the mean focal length of the two photos."""
@@ -180,14 +178,13 @@ def maa(errors: ArrayLike) -> float:
 
 def pair_errors(
     scene: PoseScene,
-    descriptor: Descriptor,
-    photos: Photos,
+    extract: Callable[[Path], Features],
     ratios: Sequence[float] = RATIOS,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[float, list[float]]:
-    """Ratio -> the error of every pair, in degrees, for one descriptor."""
+    """Ratio -> the error of every pair, in degrees, for one way to make features of a photo."""
     paths = {view.path for pair in scene.pairs for view in (pair.a, pair.b)}
-    features = {path: photos.features(path, descriptor) for path in sorted(paths)}
+    features = {path: extract(path) for path in sorted(paths)}
     errors: dict[float, list[float]] = {ratio: [] for ratio in ratios}
     for pair in scene.pairs:
         a, b = features[pair.a.path], features[pair.b.path]
@@ -220,23 +217,20 @@ def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict
 
 def compare(
     scenes: Sequence[PoseScene],
-    descriptors: Mapping[str, Descriptor],
-    setups: Iterable[Setup],
+    entrants: Iterable[Contestant],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Measure every descriptor in every setup.
+    """Measure every contestant.
 
     Returns:
-        One entry per setup and descriptor: ``choose`` and ``report``, each with mAA(10) and its
-        interval over the scenes of this role, and ``scenes``: per scene its role, the ratio, mAA,
-        the curve, and the errors of all pairs by ratio.
+        One entry for each: ``choose`` and ``report``, each with mAA(10) and its interval over the
+        scenes of this role, and ``scenes``: per scene its role, the ratio, mAA, the curve, and the
+        errors of all pairs by ratio.
     """
     entries = []
-    for setup in setups:
-        photos = Photos(setup)
-        for label, descriptor in descriptors.items():
-            errors = {s.name: pair_errors(s, descriptor, photos, advance=advance) for s in scenes}
-            entries.append({"setup": setup.label, "descriptor": label} | summarise(scenes, errors))
+    for one in entrants:
+        errors = {s.name: pair_errors(s, one.features, advance=advance) for s in scenes}
+        entries.append({"setup": one.setup, "descriptor": one.label} | summarise(scenes, errors))
     return entries
 
 

@@ -14,6 +14,7 @@ from hardnet.cli.bench_output import (
     Detectors,
     Json,
     Output,
+    Spec,
     StoreFolder,
     check_output,
     detector_names,
@@ -23,6 +24,7 @@ from hardnet.cli.bench_output import (
 )
 from hardnet.cli.options import Keypoints, grouped
 from hardnet.cli.output import Stage
+from hardnet.errors import HardnetError
 
 Upright = Annotated[
     bool | None,
@@ -41,6 +43,16 @@ def register(bench: typer.Typer) -> None:
     bench.command("ratio")(grouped(ratio))
 
 
+Extractors = Annotated[
+    str,
+    typer.Option(
+        metavar="LABEL=MODULE:FUNCTION,...",
+        help="Rivals with a detector of their own: functions that make hardnet.Features from "
+        "(photo, most keypoints). Not for ratio, whose frames are shared.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Contest:
     """The options of the three commands."""
@@ -49,6 +61,7 @@ class Contest:
     detectors: Detectors = "dog"
     upright: Upright = None
     keypoints: Keypoints = 2048
+    extractors: Extractors = ""
     store: StoreFolder = None
     output: Output = None
     json_: Json = False
@@ -63,26 +76,41 @@ class Contest:
             scenes: what it compares on.
             about: what the results say of the scenes.
         """
-        from hardnet.bench.development import Remembered, Setup
+        from hardnet.bench.development import Remembered, Setup, contestants
         from hardnet.bench.store import Store
         from hardnet.descriptors import load
+        from hardnet.stored_names import find_code
 
         kind = benchmark.__name__.rpartition(".")[2]
         specs = parse_specs(self.descriptors)
         ways = (False, True) if self.upright is None else (self.upright,)
         names = detector_names(self.detectors)
         setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
-        contestants = {spec.label: Remembered(load(spec.spec), Store(self.store)) for spec in specs}
-        total = sum(len(scene.pairs) for scene in scenes) * len(setups) * len(specs)
+        described = {spec.label: Remembered(load(spec.spec), Store(self.store)) for spec in specs}
+        whole = {one.label: find_code(one.spec) for one in self._rivals(kind)}
+        total = sum(len(scene.pairs) for scene in scenes)
+        total *= len(setups) * len(specs) + len(whole)
         with Stage(resumes=True) as stage:
-            entries = benchmark.compare(scenes, contestants, setups, stage.counter(kind, total))
+            advance = stage.counter(kind, total)
+            if kind == "ratio":
+                entries = benchmark.compare(scenes, described, setups, advance)
+            else:
+                entrants = contestants(described, setups, whole, self.keypoints)
+                entries = benchmark.compare(scenes, entrants, advance)
         settings = {
             "descriptors": labels(specs),
             "setups": [setup.label for setup in setups],
             "keypoints": self.keypoints,
             "max_size": setups[0].max_size,
         }
+        if whole:
+            settings["extractors"] = list(whole)
         return {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}, settings
+
+    def _rivals(self, kind: str) -> list[Spec]:
+        if self.extractors and kind == "ratio":
+            raise HardnetError("--extractors: the frames of `bench ratio` are the same for all")
+        return parse_specs(self.extractors) if self.extractors else []
 
 
 def pose(
