@@ -53,5 +53,5 @@ clean:
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing everything for training, benchmarks and tests into .venv, a few minutes"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[train,bench,sfm,search,cluster,degensac,dev]"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[train,bench,sfm,search,cluster,degensac,formats,dev]"
 	@touch $@

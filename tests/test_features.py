@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from hardnet.errors import HardnetError
 from hardnet.features import describe, extract, extract_pair, find, prepare
 from hardnet.frames import from_opencv, from_similarity
 from hardnet.images import read_image, write_image
+from hardnet.interop.feature_files import read_hdf5, read_npz, write_hdf5, write_npz
 from hardnet.matching.matches import match
+from hardnet.storage import file_digest
 
 
 class MeanGrey:
@@ -346,3 +349,39 @@ def test_interop_reads_saved_features(camera: np.ndarray, tmp_path: Path) -> Non
     found = extract(camera, descriptor=MeanGrey(), keypoints=5)
     found.save(tmp_path / "a.npz")
     np.testing.assert_array_equal(feature_files.read_npz(tmp_path / "a.npz").frames, found.frames)
+
+
+def named_hardnet(folder: Path, weights: str) -> Path:
+    """A weights file that is called as the shipped one is."""
+    folder.mkdir()
+    shutil.copy(descriptors.WEIGHTS / weights, folder / "hardnet.onnx")
+    return folder / "hardnet.onnx"
+
+
+def test_features_of_other_weights_are_not_mixed(camera: np.ndarray, tmp_path: Path) -> None:
+    crop = camera[:128, :128]
+    own = named_hardnet(tmp_path / "own", "hardtfeat.onnx")
+    same = named_hardnet(tmp_path / "same", "hardnet.onnx")
+    shipped, other, copy = (
+        extract(crop, descriptor=str(name), keypoints=20) for name in ("hardnet", own, same)
+    )
+    assert shipped.descriptor == other.descriptor == "hardnet"
+    assert shipped.weights == copy.weights == file_digest(same)
+    assert other.weights == file_digest(own)
+    with pytest.raises(HardnetError, match=f"hardnet .weights {other.weights[:12]}"):
+        match(shipped, other)
+    assert len(match(shipped, copy).indices)
+    assert len(match(shipped, replace(copy, descriptor="another name")).indices)
+    assert len(match(shipped, replace(copy, weights="")).indices)  # of a file that does not say it
+    other.save(tmp_path / "a.npz")
+    write_npz(tmp_path / "b.npz", other)
+    write_hdf5(tmp_path / "c.h5", "x", other)
+    kept = (
+        hardnet.Features.load(tmp_path / "a.npz"),
+        read_npz(tmp_path / "b.npz"),
+        read_hdf5(tmp_path / "c.h5", "x"),
+    )
+    for features in kept:
+        assert features.weights == other.weights
+        with pytest.raises(HardnetError, match="cannot match hardnet"):
+            match(features, shipped)

@@ -380,7 +380,7 @@ def test_the_bombs_would_go_off(tmp_path: Path) -> None:
 
 
 def test_a_size_that_the_header_hides(tmp_path: Path) -> None:
-    """AVIF: 16x16 in the header, another picture inside. Not even opened."""
+    """AVIF: 16x16 in the header, another picture inside. Not decoded by this process."""
     (tmp_path / "lie.avif").write_bytes(
         b"\x00\x00\x00 ftypavif\x00\x00\x00\x00avifmif1miaf" + bytes(99)
     )

@@ -34,7 +34,7 @@ from hardnet.frames import (
     read_oxford,
     rescale,
 )
-from hardnet.images import Pixels, Source, read_image, shrink, to_grey
+from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.storage import replacing
 
@@ -67,6 +67,8 @@ class Features:
         descriptors: (N, D) float32, or (N, B) uint8 packed bits.
         image_size: (width, height) of the image.
         descriptor: name of the descriptor that made ``descriptors``.
+        weights: digest of the weights of that descriptor; empty if it has none, or if the features
+            come from a file that does not say it.
         scale: by how much the image was shrunk before detection; one over this is the size, in
             pixels of the original, of the pixels that were looked at.
         path: the file, or None if the image was an array.
@@ -88,6 +90,7 @@ class Features:
     seconds: dict[str, float] = field(default_factory=dict)
     orientation: Orientation = "dominant"
     turned: Callable[[], Features] | None = None
+    weights: str = ""
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -131,6 +134,7 @@ class Features:
             "descriptor": np.array(self.descriptor),
             "scale": np.array(self.scale),
             "orientation": np.array(self.orientation),
+            "weights": np.array(self.weights),
         }
         if self.path is not None:
             where = os.path.relpath(os.path.abspath(self.path), os.path.realpath(path.parent))
@@ -166,7 +170,11 @@ class Features:
         image = os.path.normpath(path.parent.resolve() / str(content.get("path", "")))
         found = image if os.path.isfile(image) else None
         features = cls(frames, scores, vectors, (int(width), int(height)), name, scale, found)
-        return features if way == "dominant" else replace(features, orientation="upright")
+        return replace(
+            features,
+            orientation="upright" if way == "upright" else "dominant",
+            weights=str(content.get("weights", "")),
+        )
 
     def read_pixels(self) -> Pixels:
         """The image the features come from, (H, W) grey or (H, W, 3) RGB."""
@@ -233,7 +241,7 @@ def extract(
     """Detect and describe the keypoints of an image, or describe the frames you have.
 
     Args:
-        image: path, or array (grey or RGB).
+        image: path, array (grey or RGB), or image of Pillow's.
         detector: name of a detector, or a Detector.
         descriptor: name of a descriptor, a weights file, or a Descriptor.
         keypoints: how many are kept at most, the strongest.
@@ -301,7 +309,7 @@ def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
     start = perf_counter()
     pixels = read_image(image)
     grey, factors = shrink(to_grey(pixels), max_size)
-    is_array = isinstance(image, np.ndarray)
+    is_array = as_array(image) is not None
     return Prepared(
         grey=grey,
         factors=factors,
@@ -358,7 +366,21 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
         pixels=prepared.pixels,
         seconds=found.seconds | {"describe": perf_counter() - start},
         orientation="upright" if found.upright else "dominant",
+        weights=getattr(descriptor, "digest", ""),
     )
+
+
+def are_alike(name: str, weights: str, other_name: str, other_weights: str) -> bool:
+    """Whether two sets of descriptors can be compared, by the name and the digest of each.
+
+    Weights decide where both are known: every file may be called "hardnet".
+    """
+    return weights == other_weights if weights and other_weights else name == other_name
+
+
+def described_by(name: str, weights: str) -> str:
+    """A descriptor in words: "hardnet (weights 0123456789ab)"."""
+    return f"{name} (weights {weights[:12]})" if weights else name
 
 
 def check_orientation(orientation: str, upright: bool = False) -> Orientation:

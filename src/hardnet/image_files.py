@@ -6,7 +6,8 @@ without an error and fills the rest with grey).
 
 The claims are read as OpenCV's decoders read them. Where a file could be understood in two ways the
 larger one counts, and a header that cannot be followed is no header: nobody decodes such a file.
-AVIF is missing on purpose: the size in its header need not be that of the picture inside.
+Formats whose header does not bind the decoder are called foreign; ``hardnet.decoding`` has a
+limited process for them.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def require_regular_file(path: Path) -> int:
     """
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise HardnetError(f"{path} is a folder that you may not look into: change its rights")
         raise HardnetError(f"{path} is a folder: name one file in it")
     if not stat.S_ISREG(status.st_mode):
         raise HardnetError(f"{path} is a pipe, device or socket: save it as a file first")
@@ -104,6 +107,13 @@ def read_image_file(path: Path, max_bytes: int | None = None) -> bytes:
         HardnetError: it cannot be read, is no whole image, or would take too much memory or time.
     """
     limit = max_image_bytes() if max_bytes is None else max_bytes
+    data = read_bytes(path, limit)
+    check_image_bytes(path, data, limit)
+    return data
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file that has some, but no more than ``limit``."""
     try:
         size = require_regular_file(path)
         if size <= limit:
@@ -118,18 +128,22 @@ def read_image_file(path: Path, max_bytes: int | None = None) -> bytes:
         raise HardnetError(f"{path} is a file of {_megabytes(size)}{_over(limit)}")
     if not data:
         raise HardnetError(f"{path} is empty: copy or download it again")
-    _check(path, data, limit)
     return data
 
 
 def check_frame(path: Path, width: int, height: int) -> None:
     """Raise if a colour picture of this size, a frame of a video, is over the limit."""
-    limit = max_image_bytes()
-    if (size := width * height * 3) > limit:
+    check_size(path, width, height, 3, max_image_bytes())
+
+
+def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int) -> None:
+    """Raise if a picture of this size would take more than ``limit`` bytes."""
+    if (size := width * height * pixel_bytes) > limit:
         raise _too_large(path, width, height, size, limit)
 
 
-def _check(path: Path, data: bytes, limit: int) -> None:
+def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
+    """Raise if a file is no whole image, or would take too much memory or time to decode."""
     if is_truncated(data):
         raise HardnetError(f"{path} is truncated: copy or download it again")
     header = read_header(data)
@@ -161,6 +175,110 @@ def _over(limit: int) -> str:
 
 def _megabytes(size: int) -> str:
     return f"{size / 10**6:.{0 if size >= 10**7 else 1}f} MB"
+
+
+SUFFIXES = frozenset(
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"}
+    | {".tif", ".tiff", ".webp"}
+)
+"""Names of files that are taken for images in a folder, whatever is in them."""
+
+_RAW_SUFFIXES = frozenset(
+    {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
+)
+_HEAD = 4096  # bytes that show what a file is
+_RAW_STARTS = (b"FUJIFILMCCD-RAW", b"IIRO", b"IIRS", b"MMOR", b"IIU\x00", b"FOVb", b"\x00MRM")
+_OTHER_STARTS = {
+    b"8BPS": "Photoshop",
+    b"\x76\x2f\x31\x01": "OpenEXR",
+    b"\xff\x0a": "JPEG XL",
+    b"\x00\x00\x00\x0cJXL \r\n\x87\n": "JPEG XL",
+}
+_BMP_HEADERS = frozenset({12, 40, 52, 56, 64, 108, 124})  # bytes
+_DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
+
+
+def looks_like_image(path: Path) -> bool:
+    """Whether a file in a folder is an image by its name or by its content.
+
+    Of what cannot be opened only the name counts, and only regular files are opened.
+    """
+    if not path.is_file():
+        return False
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES or suffix in _RAW_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return foreign_format(head, suffix) is not None or _is_known(head)
+
+
+def _is_known(head: bytes) -> bool:
+    """Whether bytes are the beginning of a known image; two letters alone could be a text."""
+    if head.startswith(b"BM"):
+        return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
+    if head.startswith(JPEG):
+        return head[2:3] == b"\xff"
+    if head.startswith(b"RIFF"):
+        return head[8:12] == b"WEBP"
+    if head[:1] == b"P":
+        return bool(_PNM.match(head) or _PFM.match(head) or head.startswith(b"P7\n"))
+    return any(head.startswith(starts) for starts in _FORMATS)
+
+
+def foreign_format(data: bytes, suffix: str = "") -> str | None:
+    """The name of the format of an image whose header does not bind its decoder; None for others.
+
+    Args:
+        data: the file, or at least its first bytes.
+        suffix: of its name; some raw files are TIFF files otherwise.
+    """
+    if data[4:8] == b"ftyp":
+        end = int.from_bytes(data[:4], "big")
+        brands = {data[at : at + 4] for at in (8, *range(16, min(end, 256), 4))}
+        if b"crx " in brands:
+            return "camera raw"
+        if brands & {b"avif", b"avis"}:
+            return "AVIF"
+        heic = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+        return "HEIC" if brands & heic else None
+    if data.startswith(_RAW_STARTS):
+        return "camera raw"
+    if data[:4] in (b"II*\x00", b"MM\x00*"):
+        is_raw = suffix.lower() in _RAW_SUFFIXES or data[8:10] == b"CR" or _shows_preview(data)
+        return "camera raw" if is_raw else None
+    return next((name for start, name in _OTHER_STARTS.items() if data.startswith(start)), None)
+
+
+def _shows_preview(data: bytes) -> bool:
+    """Whether the first picture of a TIFF file is a small copy of one that OpenCV does not see."""
+    order = "<" if data[:2] == b"II" else ">"
+    kinds = set()
+    tags = set()
+    try:
+        (table,) = struct.unpack_from(order + "I", data, 4)
+        (count,) = struct.unpack_from(order + "H", data, table)
+        for start in range(table + 2, table + 2 + 12 * count, 12):
+            tag, _, _, value = struct.unpack_from(order + "HHII", data, start)
+            tags.add(tag)
+            if tag == _TIFF_KIND:
+                kinds.add(value)
+    except struct.error:
+        pass
+    return _DNG_VERSION in tags or (_TIFF_CHILDREN in tags and kinds == {1})
+
+
+def claimed_size(data: bytes) -> tuple[int, int] | None:
+    """The largest width and height that an AVIF or HEIC file claims, of any picture in it."""
+    found = [
+        struct.unpack_from(">II", data, match.end() + 4)
+        for match in re.finditer(b"ispe", data)
+        if match.end() + 12 <= len(data)
+    ]
+    return max(found, key=lambda size: size[0] * size[1], default=None)
 
 
 def is_truncated(data: bytes) -> bool:

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.decoding import decode_file
 from hardnet.errors import HardnetError
-from hardnet.image_files import may_be_transparent, read_image_file
+from hardnet.image_files import looks_like_image
 from hardnet.storage import as_path
 
-Source = str | os.PathLike[str] | NDArray[Any]
-"""A file, or an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA."""
+
+class PillowImage(Protocol):
+    """An image of the Python Imaging Library."""
+
+    mode: str
+    info: dict[Any, Any]
+
+    def convert(self, mode: str) -> PillowImage:
+        """The same in another mode."""
+        ...
+
+
+Source = str | os.PathLike[str] | NDArray[Any] | PillowImage
+"""A file; an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; or an image of Pillow's."""
 
 Pixels = NDArray[np.uint8]
 
 MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
-SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-"""Names of files that are taken for images in a folder."""
-
-_DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, this obeys EXIF
 _BLOCK = 1 << 22  # values converted at once
 
 
@@ -38,7 +45,8 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     Args:
         source: path, or array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; uint8, uint16,
             bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that the brightest
-            value becomes 255; transparent pixels become white.
+            value becomes 255; transparent pixels become white. An image of Pillow's is taken as
+            the array of its pixels: what its EXIF data say is not applied.
         max_bytes: files are refused that are larger, or whose decoded pixels would be; None for
             the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
 
@@ -48,10 +56,10 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     Raises:
         HardnetError: names the file and what to do.
     """
-    if isinstance(source, np.ndarray):
-        name, array = "the array", source
+    if (given := as_array(source)) is not None:
+        name, array = "the array", given
     else:
-        name, array = str(source), _decode(as_path(source), max_bytes)
+        name, array = str(source), decode_file(as_path(source), max_bytes)  # type: ignore[arg-type]
     pixels = _opaque(_to_uint8(array, name), name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
@@ -62,13 +70,32 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     return pixels
 
 
+def as_array(source: Source) -> NDArray[Any] | None:
+    """The array that a source is, or that an image of Pillow's holds; None for a path."""
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, str | os.PathLike) or not hasattr(source, "convert"):
+        return None
+    if source.mode in ("1", "L", "I", "I;16", "F", "RGB", "RGBA"):
+        return np.asarray(source)
+    is_clear = source.mode in ("LA", "La", "PA", "RGBa") or "transparency" in source.info
+    return np.asarray(source.convert("RGBA" if is_clear else "RGB"))
+
+
 def list_images(folder: Path) -> list[Path]:
-    """Image files below ``folder``, in an order that does not depend on the machine."""
+    """Image files below ``folder``, in an order that does not depend on the machine.
+
+    All that look like images, by their name or by their content, whether they can be read or not:
+    who reads them says why one cannot be. The same is true of folders that may not be looked into.
+    """
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
-    found = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+    closed: list[str] = []
+    walk = os.walk(folder, onerror=lambda error: closed.append(error.filename))
+    files = [Path(parent, name) for parent, _, names in walk for name in names]
+    found = [path for path in files if looks_like_image(path)] + [Path(path) for path in closed]
     if not found:
-        raise HardnetError(f"{folder} contains no image ({', '.join(sorted(SUFFIXES))})")
+        raise HardnetError(f"{folder} contains no image")
     return sorted(found, key=lambda p: p.relative_to(folder).as_posix())
 
 
@@ -124,73 +151,6 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
         path.write_bytes(data.tobytes())
     except OSError as error:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
-
-
-class _Quiet:
-    """How many threads want OpenCV to be quiet, and how loud it was before the first of them."""
-
-    lock = Lock()
-    users = 0
-    level = 0
-
-
-@contextmanager
-def quiet_opencv() -> Iterator[None]:
-    """OpenCV's own words about a broken file would drown ours; any number of threads may ask."""
-    # Newer versions have moved these functions, and not every wheel has both places.
-    log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
-    with _Quiet.lock:
-        if not _Quiet.users:
-            _Quiet.level = log.getLogLevel()
-            log.setLogLevel(0)
-        _Quiet.users += 1
-    try:
-        yield
-    finally:
-        with _Quiet.lock:
-            _Quiet.users -= 1
-            if not _Quiet.users:
-                log.setLogLevel(_Quiet.level)
-
-
-def _decode(path: Path, max_bytes: int | None) -> NDArray[Any]:
-    """Pixels of a file in RGB(A) order, any depth."""
-    # Not cv2.imread: it cannot open every unicode path on every system.
-    data = read_image_file(path, max_bytes)
-    buffer = np.frombuffer(data, np.uint8)
-    try:
-        with quiet_opencv():
-            array = cv2.imdecode(buffer, _DECODE)
-            if array is not None and may_be_transparent(data):
-                array = _with_alpha(array, cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED))
-    except cv2.error as error:
-        raise HardnetError(f"{path} cannot be decoded by OpenCV: {error.err}") from error
-    if array is None:
-        raise HardnetError(
-            f"{path} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"
-        )
-    if array.ndim == 2:
-        return np.asarray(array)
-    if array.dtype == np.uint8 and array.shape[2] == 3:  # most photos, and several times faster
-        return np.asarray(cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
-    return np.asarray(array[:, :, [2, 1, 0, 3][: array.shape[2]]])
-
-
-def _with_alpha(array: NDArray[Any], full: NDArray[Any] | None) -> NDArray[Any]:
-    """``array`` with the alpha channel of ``full``, if that has one.
-
-    Only IMREAD_UNCHANGED (``full``) shows transparency, and only it ignores EXIF: it is turned
-    until it is the same way up as ``array``.
-    """
-    if full is None or full.ndim != 3 or full.shape[2] != 4:
-        return array
-    colour = array if array.ndim == 3 else np.repeat(array[:, :, None], 3, 2)
-    for mirrored in (full, full[:, ::-1]):
-        for turns in range(4):
-            upright = np.rot90(mirrored, turns)
-            if np.array_equal(upright[:, :, :3], colour):
-                return upright
-    return array
 
 
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:

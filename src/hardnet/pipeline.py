@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, TypeVar
 import cv2
 
 from hardnet import descriptors, detectors, features
+from hardnet.decoding import quiet_opencv
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
-from hardnet.images import quiet_opencv
 from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:

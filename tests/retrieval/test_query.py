@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -107,3 +109,12 @@ def test_terms(vocabulary: Vocabulary) -> None:
     assert terms.words.tolist() == query.words[:, :2].ravel().tolist()
     np.testing.assert_array_equal(terms.signatures[3], query.signatures[1, 1])
     assert len(he_terms(query)) == 90
+
+
+def test_a_query_of_other_weights_is_refused(vocabulary: Vocabulary) -> None:
+    known = replace(vocabulary, provenance={"weights": "a" * 64})
+    one = features([(1, 2)])
+    assert len(make_query(replace(one, weights="a" * 64), known)) == 1
+    assert len(make_query(one, known)) == 1  # of a file that does not say it
+    with pytest.raises(HardnetError, match=r"by test .weights bbb.* index by test .weights aaa"):
+        make_query(replace(one, weights="b" * 64), known)

@@ -157,7 +157,7 @@ class OnnxDescriptor:
         self._session, digest = _open_onnx(path.resolve(), file_state(path))
         self._input = self._session.get_inputs()[0].name
         self.patch_size, self.dim = _sizes(self._session, path)
-        self.weights = f"onnx {digest}"
+        self.digest, self.weights = digest, f"onnx {digest}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
@@ -232,7 +232,7 @@ class TorchDescriptor:
         self._net, digest = _open_torch(Path(path).resolve(), file_state(Path(path)))
         self.name = name or Path(path).stem
         self.dim = self._net.dim
-        self.weights = f"torch {digest}"
+        self.digest, self.weights = digest, f"torch {digest}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""

@@ -33,7 +33,8 @@ class Descriptor(Protocol):
     have length 1, except where a descriptor was learned otherwise (VGG) or is somebody's function.
 
     A descriptor may have an attribute ``weights``: a text that says which weights, source or
-    library computes it, for ``hardnet.descriptors.digest``.
+    library computes it, for ``hardnet.descriptors.digest``; and an attribute ``digest`` of its
+    weights file, by which features of different weights are told apart.
     """
 
     @property

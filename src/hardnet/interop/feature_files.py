@@ -15,8 +15,9 @@ image_size     (2,) int64, width and height
 frames         (N, 2, 3) float32, ours: without it only positions would be left
 =============  ==========================================================================
 
-and facts, which are single values: ``descriptor`` (its name), ``scale``, ``path`` (of the image,
-seen from the folder of the file), and ``bytes`` and ``mtime_ns`` of the image when it was read.
+and facts, which are single values: ``descriptor`` (its name), ``weights`` (the digest of its
+weights), ``scale``, ``path`` (of the image, seen from the folder of the file), and ``bytes`` and
+``mtime_ns`` of the image when it was read.
 
 An HDF5 file has one group per image, called by its name (``"church/front.jpg"``), with the facts as
 its attributes. hloc makes a tensor of every dataset of a group, and takes every group with a
@@ -49,7 +50,7 @@ from hardnet.stored_names import check_inside
 SIGMA = 1.0
 """Pixels: the scale of keypoints from files that know positions only, as those of hloc."""
 ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
-FACTS = ("descriptor", "scale", "path", "bytes", "mtime_ns")
+FACTS = ("descriptor", "weights", "scale", "path", "bytes", "mtime_ns")
 NPZ = ".npz"
 HDF5 = (".h5", ".hdf5")
 SETTINGS = "settings"
@@ -231,6 +232,8 @@ def to_entry(
         "frames": features.frames,
     }
     facts: dict[str, Fact] = {"descriptor": features.descriptor, "scale": features.scale}
+    if features.weights:
+        facts["weights"] = features.weights
     if features.path is not None:
         facts["path"] = _relative(features.path, folder)
     return Entry(arrays, facts | dict(state or {}))
@@ -272,6 +275,7 @@ def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Featu
         descriptor=str(entry.facts.get("descriptor", descriptor)),
         scale=float(entry.facts.get("scale", 1.0)),
         path=_found(entry.facts.get("path"), folder),
+        weights=str(entry.facts.get("weights", "")),
     )
 
 

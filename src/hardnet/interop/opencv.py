@@ -27,6 +27,7 @@ from hardnet import descriptors as registry
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.frames import WINDOW_SIGMAS, from_opencv
+from hardnet.images import as_array, read_image, to_colour
 from hardnet.patches import PATCH_SIZE, cut_patches
 
 KeyPoints = tuple[cv2.KeyPoint, ...]
@@ -95,12 +96,14 @@ class HardNet:
         """SIFT's keypoints of an image, or of each of a list of images.
 
         Args:
-            image: (H, W) grey or (H, W, 3) BGR, uint8; or a list of images.
+            image: (H, W) grey or (H, W, 3) BGR, uint8, or an image of Pillow's; or a list of
+                images.
             mask: (H, W) uint8, zero where no keypoint may lie; or one for each of the images.
 
         Returns:
             A tuple of ``cv2.KeyPoint``, or a tuple of such tuples.
         """
+        image = _unwrapped(image)
         pairs = zip(image, mask, strict=False) if _is_list(image, mask) else [(image, mask)]
         for one, its_mask in pairs:  # OpenCV checks that there are as many masks as images
             check_mask(one, its_mask)
@@ -113,7 +116,8 @@ class HardNet:
         (NaN, or a size of 0) has a descriptor of zeros.
 
         Args:
-            image: (H, W) grey or (H, W, 3) BGR, uint8; or a list of images.
+            image: (H, W) grey or (H, W, 3) BGR, uint8, or an image of Pillow's; or a list of
+                images.
             keypoints: sequence of ``cv2.KeyPoint``; or one for each of the images. An angle of -1
                 is read as upright.
             descriptors: array to write to, if it has the right shape and type.
@@ -121,6 +125,7 @@ class HardNet:
         Returns:
             The keypoints, and (N, 128) float32; None instead if there are no keypoints or no image.
         """
+        image = _unwrapped(image)
         if _is_list(image):
             if len(image) != len(keypoints):
                 raise OpenCVError(f"{len(image)} images with {len(keypoints)} lists of keypoints")
@@ -153,6 +158,7 @@ class HardNet:
         Returns:
             A tuple of N ``cv2.KeyPoint``, and (N, 128) float32, or None if N is 0.
         """
+        image = _unwrapped(image)
         if _is_list(image) or image is None or is_empty(image):
             raise OpenCVError("image is empty or no array: was it read? give (H, W) or BGR uint8")
         grey(image)  # for its error
@@ -218,6 +224,14 @@ HardNet_create = HardNet.create
 
 def _is_list(*values: Any) -> bool:
     return all(isinstance(value, list | tuple) for value in values)
+
+
+def _unwrapped(image: Any) -> Any:
+    """An image of Pillow's as OpenCV has it, alone or in a list; all else as it is."""
+    if _is_list(image):
+        return type(image)(_unwrapped(one) for one in image)
+    is_pillow = hasattr(image, "convert") and as_array(image) is not None
+    return to_colour(read_image(image))[:, :, ::-1].copy() if is_pillow else image
 
 
 def grey(image: Any) -> NDArray[np.uint8]:

@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import InputError
-from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Orientation, extract, extract_pair
+from hardnet.features import (
+    KEYPOINTS,
+    MAX_SIZE,
+    Features,
+    Orientation,
+    are_alike,
+    described_by,
+    extract,
+    extract_pair,
+)
 from hardnet.images import Source, write_image
 from hardnet.matching.draw import draw_matches
 from hardnet.matching.geometry import (
@@ -229,10 +238,9 @@ def match(
         a, b = extract_pair(a, b, *how, orientation=way, upright=upright)
     a = a if isinstance(a, Features) else extract(a, *how, orientation=way, upright=upright)
     b = b if isinstance(b, Features) else extract(b, *how, orientation=way, upright=upright)
-    if a.descriptor != b.descriptor:
-        raise InputError(
-            f"cannot match {a.descriptor} with {b.descriptor}: describe both images alike"
-        )
+    if not are_alike(a.descriptor, a.weights, b.descriptor, b.weights):
+        both = (described_by(one.descriptor, one.weights) for one in (a, b))
+        raise InputError(f"cannot match {' with '.join(both)}: describe both images alike")
     if a.turned and b.orientation == "dominant":
         a = a.turned()
     if b.turned and a.orientation == "dominant":

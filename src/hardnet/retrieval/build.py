@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
+from hardnet.features import are_alike, described_by
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
     Describing,
@@ -118,7 +120,7 @@ def build(
                     describing=describing,
                     progress=progress,
                 )
-            check_descriptor(vocabulary, describe.name)
+            check_descriptor(vocabulary, describe)
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
             writer.commit()  # an empty index, which later commits fill
@@ -331,11 +333,12 @@ def check_index(
         )
 
 
-def check_descriptor(vocabulary: Vocabulary, descriptor: str) -> None:
+def check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
     """Raise if a vocabulary has words of another descriptor."""
-    if vocabulary.descriptor != descriptor:
+    words, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
+    if not are_alike(*words, *given):
         raise HardnetError(
-            f"the vocabulary has words of {vocabulary.descriptor}, not of {descriptor}: "
+            f"the vocabulary has words of {described_by(*words)}, not of {described_by(*given)}: "
             f"use --descriptor {vocabulary.descriptor}, or another vocabulary"
         )
 

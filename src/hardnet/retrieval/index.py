@@ -17,7 +17,7 @@ import numpy as np
 from hardnet.errors import HardnetError
 from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found
-from hardnet.images import Source, read_image
+from hardnet.images import Source, as_array, read_image
 from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
@@ -267,7 +267,7 @@ class Index:
             scores=found.scores[kept],
             patches=found.patches[kept],
         )
-        is_array = isinstance(image, np.ndarray)
+        is_array = as_array(image) is not None
         return replace(
             describe_found(chosen, describe),
             frames=frames[kept],

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import Features, are_alike, described_by
 from hardnet.frames import Frames, empty_frames
 from hardnet.images import Pixels
 
@@ -100,10 +100,11 @@ def _view(
     features: Features, vocabulary: Vocabulary, ma: int, box: Box | None
 ) -> tuple[NDArray[np.int32], NDArray[np.uint64], Frames]:
     """Words (n, MA), signatures (n, MA, 2) and frames (n, 2, 3) of one view."""
-    if features.descriptor != vocabulary.descriptor:
+    query, index = (features.descriptor, features.weights), vocabulary.described_by
+    if not are_alike(*query, *index):
         raise HardnetError(
-            f"the query is described by {features.descriptor!r} and the index by "
-            f"{vocabulary.descriptor!r}: describe the query as the index was"
+            f"the query is described by {described_by(*query)} and the index by "
+            f"{described_by(*index)}: describe the query as the index was"
         )
     keep = slice(None) if box is None else inside(features.frames, box)
     frames, descriptors = features.frames[keep], features.descriptors[keep]

@@ -79,7 +79,7 @@ def train_on_photos(
         raise HardnetError(f"words is {words}: give at least 1")
     expected = words or size_for(len(photos) * settings.keypoints)
     count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
-    sample = sorted(photos, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    sample = sorted(photos, key=lambda name: hashlib.sha256(_bytes(f"{seed} {name}")).digest())
     chosen = {_key(name): name for name in sample[:count]}
     ours = OwnedFolder.mark(work)
     features = ours.claim("features/")
@@ -102,7 +102,7 @@ def train_on_photos(
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
     kept = [features / f"{key}{feature_files.NPZ}" for key in chosen if key not in report.skipped]
-    rows, name = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
+    rows, name, weights = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
             f"none of {len(chosen)} photos has a keypoint: there is nothing to make visual words of"
@@ -120,6 +120,7 @@ def train_on_photos(
         provenance={
             "photos": len(kept),
             "settings": settings.to_json(),
+            "weights": weights,
             "seed": seed,
             "words_asked": words,
         },
@@ -141,13 +142,13 @@ def kept_features(name: str, photo: Path, work: Path) -> Features | None:
 
 def _descriptors(
     files: list[Path], most: int, progress: Progress
-) -> tuple[NDArray[np.float32], str]:
-    """The first ``most`` descriptors (N, D) of these files, and the name of the descriptor."""
-    rows, name, found = np.zeros((0, 1), np.float32), "", 0
+) -> tuple[NDArray[np.float32], str, str]:
+    """The first ``most`` descriptors (N, D) of these files; the descriptor's name and digest."""
+    rows, name, weights, found = np.zeros((0, 1), np.float32), "", "", 0
     for done, path in enumerate(files):
         progress("reading", done, len(files))
         features = feature_files.read_npz(path)
-        name = features.descriptor
+        name, weights = features.descriptor, features.weights
         if not len(features):
             continue
         if not found:  # all at once: to join parts at the end would take twice the memory
@@ -157,12 +158,17 @@ def _descriptors(
         found += len(part)
         if found == most:
             break
-    return rows[:found], name
+    return rows[:found], name, weights
 
 
 def _key(name: str) -> str:
     """A name of a photo as a name of a file: "../a.jpg" would lie outside the folder."""
-    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:24]
+    return hashlib.sha256(_bytes(name)).hexdigest()[:24]
+
+
+def _bytes(name: str) -> bytes:
+    """A name of a photo need not be text: any bytes may be the name of a file."""
+    return name.encode(errors="surrogateescape")
 
 
 ITERATIONS = 10

@@ -57,6 +57,11 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
+    @property
+    def described_by(self) -> tuple[str, str]:
+        """Name of the descriptor, and the digest of its weights; empty if that is not known."""
+        return self.descriptor, str(self.provenance.get("weights") or "")
+
     @cached_property
     def digest(self) -> str:
         """16 hex digits that change with any number in it."""
