@@ -34,6 +34,18 @@ def test_the_command_line_starts_without_torch():
         assert command in done.stdout
 
 
+def test_help_waits_for_neither_numpy_nor_opencv():
+    script = (
+        "import sys; from typer.testing import CliRunner; from hardnet.cli.app import app; "
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
+        "print([m for m in ('numpy', 'cv2', 'onnxruntime', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_file_names_a_folder_of_somebodys_machine():
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False

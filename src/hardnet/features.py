@@ -425,8 +425,9 @@ def _load_both(
     """Detector and descriptor, by name or as they are, and the time that took."""
     start = perf_counter()
     detect = detectors.load(detector) if isinstance(detector, str) else detector
-    network = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
-    return detect, network, {"load": perf_counter() - start}
+    if isinstance(descriptor, str):
+        descriptor = descriptors.load(descriptors.fastest(descriptor))
+    return detect, descriptor, {"load": perf_counter() - start}
 
 
 def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:

@@ -81,7 +81,9 @@ def extract_many(
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
     detect = detectors.load(detector) if isinstance(detector, str) else detector
-    describe = descriptors.load(descriptor) if isinstance(descriptor, str) else descriptor
+    if isinstance(descriptor, str):
+        descriptor = descriptors.load(descriptors.fastest(descriptor))
+    describe = descriptor
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:

@@ -10,8 +10,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
-import cv2
-
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
@@ -32,6 +30,8 @@ def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> lis
     There are as many threads as OpenCV may use; numpy and OpenCV let each other run.
     The caller works too, and waits for nobody who has not begun: ``work`` may itself call this.
     """
+    import cv2  # here: whoever only asks for the number of cores need not wait for OpenCV
+
     workers = min(cv2.getNumThreads(), len(pieces))
     if workers < 2:
         return [work(piece) for piece in pieces]
@@ -71,6 +71,8 @@ def map_processes(
     if workers <= 1:
         yield from map(work, pieces)
         return
+    import cv2
+
     context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
     # The pieces are spread over processes: OpenCV's threads inside each would only compete.
     with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:

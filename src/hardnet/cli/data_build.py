@@ -15,8 +15,6 @@ from rich.markup import escape
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
-from hardnet.frames import WINDOW_SIGMAS
-from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.colmap import ColmapReport
@@ -27,7 +25,10 @@ if TYPE_CHECKING:
 Output = Annotated[Path, typer.Option("--output", "-o", help="The set to write.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Rows of the test pair file.")]
 Seed = Annotated[int, typer.Option(help="Same seed and photos, same bytes.")]
-Window = Annotated[float, typer.Option(min=1, help="Side of the window in sigmas of the keypoint.")]
+Window = Annotated[
+    float | None,
+    typer.Option(min=1, show_default="12", help="Side of the window in sigmas of the keypoint."),
+]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0 for all cores.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")]
 MinTrack = Annotated[int, typer.Option(min=2, help="Photos that must see a point.")]
@@ -186,7 +187,7 @@ def colmap(
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
     points: Annotated[int, typer.Option(min=0, help="Most points of a model; 0 for all.")] = 0,
-    window: Window = WINDOW_SIGMAS,
+    window: Window = None,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -196,6 +197,7 @@ def colmap(
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
+    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.interop.colmap.mapping import find_models
     from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.colmap_model import Scene, find_database
@@ -213,7 +215,7 @@ def colmap(
             "--affine": affine,
             "--noise": noise > 0,
             "--upright": upright,
-            "--window": window != WINDOW_SIGMAS,
+            "--window": window not in (None, WINDOW_SIGMAS),
         },
     )
     scenes = []
@@ -221,7 +223,16 @@ def colmap(
         keypoints = None if geometry else database or find_database(path, images)
         scenes.append(Scene(path.resolve().name, path, images, keypoints))
     settings = ColmapSettings(
-        min_track, max_track, max_error, window, affine, noise, upright, points, pairs, seed
+        min_track,
+        max_track,
+        max_error,
+        window or WINDOW_SIGMAS,
+        affine,
+        noise,
+        upright,
+        points,
+        pairs,
+        seed,
     )
     console = Console(stderr=True, emoji=False)
     with Stage(console) as advance:
@@ -260,7 +271,7 @@ def sfm(
     min_track: MinTrack = 2,
     max_track: MaxTrack = 12,
     max_error: MaxError = 2.0,
-    window: Window = WINDOW_SIGMAS,
+    window: Window = None,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -272,6 +283,7 @@ def sfm(
     """
     from dataclasses import asdict
 
+    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
@@ -279,7 +291,7 @@ def sfm(
     others = {
         "--noise": noise > 0,
         "--upright": upright,
-        "--window": window != WINDOW_SIGMAS,
+        "--window": window not in (None, WINDOW_SIGMAS),
     }
     detected = _detected(detections, carried, others)
     refuse_existing(output)  # now, not after an hour of reconstruction
@@ -294,7 +306,7 @@ def sfm(
         min_track,
         max_track,
         max_error,
-        window,
+        window or WINDOW_SIGMAS,
         noise=noise,
         upright=upright,
         pairs=pairs,
@@ -330,7 +342,7 @@ def sequences(
         list[str] | None, typer.Option(help="w1bs only: NAME=SEQUENCE,... puts them in a subset.")
     ] = None,
     limit: Annotated[int, typer.Option(min=2, help="Most frames per sequence or pair.")] = 1000,
-    window: Window = WINDOW_SIGMAS,
+    window: Window = None,
     seed: Seed = 0,
     workers: Workers = 0,
     json_: AsJson = False,
@@ -339,6 +351,7 @@ def sequences(
 
     Example: hardnet data build sequences oxford-affine -o sets/oxford
     """
+    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.patchsets.build.sequences import (
         SequenceSettings,
         build_from_sequences,
@@ -350,7 +363,8 @@ def sequences(
     if subsets and layout is Layout.hpatches:
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
     console = Console(stderr=True, emoji=False)
-    settings, processes = SequenceSettings(limit, window, seed), _processes(workers)
+    settings = SequenceSettings(limit, window or WINDOW_SIGMAS, seed)
+    processes = _processes(workers)
     with Stage(console) as advance:
         step = advance.part("sequences")
         if layout is Layout.hpatches:
@@ -411,6 +425,8 @@ def _detected(wanted: bool, carried: float, others: Mapping[str, bool]) -> Detec
 
 
 def _processes(workers: int) -> int:
+    from hardnet.threads import usable_cores
+
     return workers or usable_cores()
 
 

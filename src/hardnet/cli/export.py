@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from hardnet.cli.options import AsJson, reads_images
@@ -15,6 +14,7 @@ from hardnet.cli.output import say
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from hardnet.nets import Net
@@ -81,7 +81,7 @@ def export(
         new[0].write_bytes(to_onnx(net))
         save_checkpoint(new[1], net, stored.net, stored.metadata)
         expected = _described_by_torch(load_net(new[1], own), checked)
-        difference = float(np.abs(_described(new[0], checked) - expected).max())
+        difference = float(abs(_described(new[0], checked) - expected).max())
         if difference > TOLERANCE:
             raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
         for made, file in zip(new, files, strict=True):
@@ -108,6 +108,7 @@ def _described(path: Path, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    import numpy as np
     import torch
 
     from hardnet.descriptors.base import resize_patches
@@ -120,6 +121,8 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
 
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
     """(N, 32, 32) patches drawn from a set in the Brown format, or of photographs."""
+    import numpy as np
+
     from hardnet.interop.quantise import photo_patches
     from hardnet.patches import PATCH_SIZE
     from hardnet.patchsets.brown import read_brown
@@ -134,6 +137,7 @@ def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
 def _smooth_noise(count: int) -> NDArray[np.uint8]:
     """(count, 32, 32) patches of blurred noise, to check with when there are no real ones."""
     import cv2
+    import numpy as np
 
     noise = np.random.default_rng(0).integers(0, 256, (count, 32, 32)).astype(np.uint8)
     return np.stack([cv2.GaussianBlur(patch, (0, 0), 1.5) for patch in noise])

@@ -65,11 +65,13 @@ def _extract(
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV.
+    from hardnet.descriptors import fastest
     from hardnet.images import named_images
     from hardnet.interop.extraction import ExtractionSettings, extract_to
 
     start = time.perf_counter()
-    settings = ExtractionSettings(detector, descriptor, keypoints, max_size or None, upright, half)
+    chosen = fastest(descriptor)
+    settings = ExtractionSettings(detector, chosen, keypoints, max_size or None, upright, half)
     with Stage(resumes=True) as stage:
         report = extract_to(
             output,

@@ -252,13 +252,14 @@ def _build(
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
-    from hardnet.retrieval.build import build
+    from hardnet.retrieval.build import build, form_for
     from hardnet.retrieval.photos import IndexSettings, named_photos
     from hardnet.retrieval.vocabulary import load
 
     start = time.perf_counter()
-    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
     given = None if vocabulary is None else load(vocabulary)
+    form = form_for(folder, descriptor, given)
+    settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
     left_out: list[Path] = []
     photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
     with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
@@ -317,11 +318,13 @@ def _vocabulary(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
+    from hardnet.descriptors import fastest
     from hardnet.retrieval.build import write_vocabulary
     from hardnet.retrieval.photos import IndexSettings
 
     start = time.perf_counter()
-    settings = IndexSettings(detector, descriptor, keypoints, max_size or None, upright)
+    form = fastest(descriptor)
+    settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
     with _resumable() as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage

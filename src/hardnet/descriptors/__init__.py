@@ -7,31 +7,19 @@ The names are those of the weights that are shipped, one for every ``.onnx`` fil
 from __future__ import annotations
 
 import difflib
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+import os
+import platform
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from hardnet.descriptors.base import (
-    Descriptor,
-    Descriptors,
-    PixelsDescriptor,
-    check_patches,
-    resize_patches,
-    unit_rows,
-)
-from hardnet.errors import HardnetError, InputError, MissingExtraError
-from hardnet.storage import file_digest, file_state
+from hardnet.errors import HardnetError, InputError
 from hardnet.stored_names import check_registered
-from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
-    from hardnet.nets import Net
+    from hardnet.descriptors.base import Descriptor, Descriptors
+    from hardnet.descriptors.networks import OnnxDescriptor, TorchDescriptor
 
 __all__ = [
     "WEIGHTS",
@@ -41,11 +29,27 @@ __all__ = [
     "OnnxDescriptor",
     "TorchDescriptor",
     "available_names",
+    "fastest",
     "load",
     "names",
     "registered",
     "shipped_names",
 ]
+
+# Imported when they are first used: the help of commands lists names and needs no numpy.
+_HOMES = {
+    "Descriptor": "hardnet.descriptors.base",
+    "Descriptors": "hardnet.descriptors.base",
+    "OnnxDescriptor": "hardnet.descriptors.networks",
+    "TorchDescriptor": "hardnet.descriptors.networks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hardnet.descriptors' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Where the shipped weights lie inside the package."""
@@ -54,13 +58,18 @@ _TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
 WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
 """How the names of weights files end."""
 
-_ONNX_BATCH = 16
-_TORCH_BATCH = 128
+PRECISION = "HARDNET_PRECISION"
+"""The environment variable that chooses between the forms of a network: float32, int8 or auto."""
+
+_INT8 = "-int8"
 _OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
 
 
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
+
+    A name is taken literally: "hardnet" is 32-bit floats and "hardnet-int8" is 8-bit integers. To
+    let the CPU decide, as everything does that describes photos, load ``fastest("hardnet")``.
 
     Networks are kept: to load the same weights again costs nothing while their file stays the same.
 
@@ -81,15 +90,21 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     text = str(name_or_path)
     suffix = Path(text).suffix.lower()
     if text == "pixels":
+        from hardnet.descriptors.base import PixelsDescriptor
+
         return PixelsDescriptor()
     if text in _OPENCV:
         from hardnet.descriptors import opencv
 
         return opencv.load(text)
     if text in (shipped := shipped_names()) or suffix == ".onnx":
+        from hardnet.descriptors.networks import OnnxDescriptor
+
         path = WEIGHTS / f"{text}.onnx" if text in shipped else Path(text)
         return OnnxDescriptor(path, threads=threads)
     if suffix in _TORCH_SUFFIXES:
+        from hardnet.descriptors.networks import TorchDescriptor
+
         return TorchDescriptor(text)
     if ":" in text:
         from hardnet.descriptors.functions import FunctionDescriptor
@@ -101,6 +116,43 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         f"unknown descriptor {text!r}{hint}; known: {', '.join(names())}, "
         f"a weights file ending in .onnx, {', '.join(_TORCH_SUFFIXES)}, or module:function"
     )
+
+
+def fastest(name: str, made_with: str | None = None) -> str:
+    """The name of the form of a network that suits this CPU, for a name that a person gave.
+
+    A shipped network that has an 8-bit form (``name-int8``) runs in it where the CPU sums products
+    of 8-bit integers in one instruction, else in 32-bit floats. The environment variable
+    ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in ``-int8`` is
+    a decision already. Files keep the name that this returns, so that an index stays with one form
+    whichever machine opens it.
+
+    Args:
+        name: as a person gave it.
+        made_with: the name in what exists already, such as an index that is continued; of the two
+            forms of a network it is the one to take.
+    """
+    wanted = os.environ.get(PRECISION) or "auto"
+    if wanted not in ("auto", "float32", "int8"):
+        raise HardnetError(f"{PRECISION} is {wanted!r}: choose auto, float32 or int8")
+    small = f"{name}{_INT8}"
+    if made_with in (name, small):
+        return made_with
+    if small not in shipped_names():
+        return name
+    return small if wanted == "int8" or (wanted == "auto" and multiplies_int8()) else name
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether the CPU has VNNI, AMX or ARM's dot product; False where that cannot be read."""
+    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+        return True
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
+    return not words.isdisjoint({"avx_vnni", "avx512_vnni", "amx_int8", "asimddp"})
 
 
 def registered(name: object, source: Path, again: str) -> str:
@@ -129,125 +181,3 @@ def available_names() -> list[str]:
     from hardnet.descriptors.opencv import KINDS, is_available
 
     return [name for name in names() if name not in KINDS or is_available(name)]
-
-
-class OnnxDescriptor:
-    """A network in an ONNX file with input (N, 1, S, S) float and output (N, D) float.
-
-    The way HardNet is shipped: the graph holds everything from raw grey values to unit vectors.
-    Parallel over *small batches*, not inside layers: every thread runs whole batches of 16 patches
-    through one shared single-threaded session. The activations of a batch stay close to the caches,
-    threads never wait for each other at layer ends (which costs most when the machine is shared),
-    and memory does not grow with the number of patches.
-
-    Args:
-        path: the ``.onnx`` file.
-        name: what to call it; the file's stem by default.
-        threads: how many batches run at the same time; all usable cores by default.
-    """
-
-    def __init__(
-        self, path: Path | str, name: str | None = None, threads: int | None = None
-    ) -> None:
-        path = Path(path)
-        self.name = name or path.stem
-        self.threads = threads or usable_cores()
-        if not path.is_file():
-            raise HardnetError(f"no weights file {path}")
-        self._session, digest = _open_onnx(path.resolve(), file_state(path))
-        self._input = self._session.get_inputs()[0].name
-        self.patch_size, self.dim = _sizes(self._session, path)
-        self.digest, self.weights = digest, f"onnx {digest}"
-
-    def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
-        checked = resize_patches(check_patches(patches), self.patch_size)
-        out = np.empty((len(checked), self.dim), np.float32)
-
-        def describe(start: int) -> None:
-            batch = checked[start : start + _ONNX_BATCH, None].astype(np.float32, copy=False)
-            out[start : start + _ONNX_BATCH] = unit_rows(
-                self._session.run(None, {self._input: batch})[0]
-            )
-
-        starts = range(0, len(checked), _ONNX_BATCH)
-        threads = min(self.threads, len(starts))
-        if threads <= 1:
-            for start in starts:
-                describe(start)
-            return out
-        with ThreadPoolExecutor(threads) as pool:  # session.run releases the GIL
-            for _ in pool.map(describe, starts):
-                pass
-        return out
-
-
-@lru_cache(maxsize=8)
-def _open_onnx(path: Path, _state: tuple[int, ...]) -> tuple[InferenceSession, str]:
-    """The network of a file and the digest of its weights, kept while the file stays the same."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors only; they are raised as well
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # onnxruntime's errors share no public base class
-        reason = str(error).splitlines()[0]
-        raise HardnetError(f"{path} cannot be read as an ONNX network: {reason}") from error
-    return session, file_digest(path)
-
-
-def _sizes(session: InferenceSession, path: Path) -> tuple[int, int]:
-    """(S, D) of a network that reads (N, 1, S, S) and gives (N, D)."""
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    if len(inputs) == 1 and len(outputs) == 1:
-        read, given = inputs[0].shape, outputs[0].shape
-        fixed = all(isinstance(n, int) for n in (*read[1:], *given[1:]))
-        if fixed and len(read) == 4 and read[1] == 1 and read[2] == read[3] and len(given) == 2:
-            return int(read[2]), int(given[1])
-    shapes = f"{[i.shape for i in inputs]} -> {[o.shape for o in outputs]}"
-    raise HardnetError(f"{path} maps {shapes}; a descriptor maps [N, 1, S, S] -> [N, D]")
-
-
-class TorchDescriptor:
-    """A network of ``hardnet.nets`` with weights from a file, run by PyTorch.
-
-    Args:
-        path: ``.safetensors`` or a published state dict (``.pth``, ``.pt``, ``.params``).
-        name: what to call it; the file's stem by default.
-    """
-
-    def __init__(self, path: Path | str, name: str | None = None) -> None:
-        if not Path(path).is_file():
-            raise HardnetError(f"no weights file {path}")
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtraError("torch", "train") from error
-        self._torch = torch
-        self._net, digest = _open_torch(Path(path).resolve(), file_state(Path(path)))
-        self.name = name or Path(path).stem
-        self.dim = self._net.dim
-        self.digest, self.weights = digest, f"torch {digest}"
-
-    def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
-        checked = resize_patches(check_patches(patches), self._net.patch_size)
-        out = np.empty((len(checked), self.dim), np.float32)
-        with self._torch.inference_mode():
-            for start in range(0, len(checked), _TORCH_BATCH):
-                batch = checked[start : start + _TORCH_BATCH, None].astype(np.float32)
-                described = self._net(self._torch.from_numpy(batch)).numpy()
-                out[start : start + _TORCH_BATCH] = unit_rows(described)
-        return out
-
-
-@lru_cache(maxsize=8)
-def _open_torch(path: Path, _state: tuple[int, ...]) -> tuple[Net, str]:
-    from hardnet.nets.checkpoints import load_net
-
-    return load_net(path), file_digest(path)

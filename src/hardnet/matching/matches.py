@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet import descriptors
 from hardnet.errors import InputError
 from hardnet.features import (
     KEYPOINTS,
@@ -236,6 +237,11 @@ def match(
             )
     elif not isinstance(a, Features) and not isinstance(b, Features):
         a, b = extract_pair(a, b, *how, orientation=way, upright=upright)
+    elif isinstance(descriptor, str):
+        known = a if isinstance(a, Features) else b
+        assert isinstance(known, Features)
+        form = descriptors.load(descriptors.fastest(descriptor, known.descriptor))
+        how = (detector, form, keypoints, max_size)
     a = a if isinstance(a, Features) else extract(a, *how, orientation=way, upright=upright)
     b = b if isinstance(b, Features) else extract(b, *how, orientation=way, upright=upright)
     if not are_alike(a.descriptor, a.weights, b.descriptor, b.weights):

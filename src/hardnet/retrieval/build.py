@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hardnet import descriptors
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.features import are_alike, described_by
@@ -287,6 +288,14 @@ WORK = "build"
 def is_index(folder: Path) -> bool:
     """Whether there is an index, be it empty."""
     return (folder / "manifest.json").exists()
+
+
+def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None) -> str:
+    """The form of a network (``hardnet.descriptors.fastest``) that an index has or gets."""
+    made_with = None if vocabulary is None else vocabulary.descriptor
+    if vocabulary is None and is_index(folder):
+        made_with = str(open_snapshot(folder).settings["descriptor"])
+    return descriptors.fastest(descriptor, made_with)
 
 
 def check_begun(folder: Path) -> None:

@@ -121,7 +121,8 @@ class Index:
         folder = as_path(folder)
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = vocabularies.load(as_path(vocabulary))
-        settings = IndexSettings(detector, descriptor, keypoints, max_size, upright)
+        form = building.form_for(folder, descriptor, vocabulary)
+        settings = IndexSettings(detector, form, keypoints, max_size, upright)
         building.build(
             folder,
             named_photos(_paths(images), folder, hidden=hidden),

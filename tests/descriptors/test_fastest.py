@@ -1,0 +1,71 @@
+"""Which form of a network is used: 32-bit floats or 8-bit integers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import hardnet
+from hardnet.descriptors import PRECISION, fastest, load, multiplies_int8
+from hardnet.errors import HardnetError
+
+QUICK = {"keypoints": 60, "max_size": 200}
+
+
+def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, "int8")
+    assert fastest("hardnet") == "hardnet-int8"
+    monkeypatch.setenv(PRECISION, "float32")
+    assert fastest("hardnet") == "hardnet"
+    assert fastest("hardnet-int8") == "hardnet-int8"  # named so by a person
+    monkeypatch.setenv(PRECISION, "int4")
+    with pytest.raises(HardnetError, match=r"int4.*choose auto, float32 or int8"):
+        fastest("hardnet")
+
+
+@pytest.mark.parametrize("text", ["", "auto"])
+def test_otherwise_the_cpu_decides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(PRECISION, text)
+    assert fastest("hardnet") == ("hardnet-int8" if multiplies_int8() else "hardnet")
+
+
+@pytest.mark.parametrize("name", ["rootsift", "hardtfeat", "mine.onnx", "module:function"])
+def test_what_has_one_form_keeps_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(PRECISION, "int8")
+    assert fastest(name) == name
+
+
+def test_a_name_is_loaded_literally(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, "int8")
+    assert load("hardnet").name == "hardnet"
+
+
+def test_photos_are_described_in_the_chosen_form(
+    monkeypatch: pytest.MonkeyPatch, camera: np.ndarray, tmp_path: Path
+) -> None:
+    floats = hardnet.extract(camera, **QUICK)
+    monkeypatch.setenv(PRECISION, "int8")
+    integers = hardnet.extract(camera, **QUICK)
+    assert [floats.descriptor, integers.descriptor] == ["hardnet", "hardnet-int8"]
+    assert (floats.descriptors * integers.descriptors).sum(1).min() > 0.9
+    cv2.imwrite(str(tmp_path / "a.png"), camera)
+    [(_, many)] = hardnet.extract_many([tmp_path / "a.png"], **QUICK)
+    assert isinstance(many, hardnet.Features)
+    assert many.descriptor == "hardnet-int8"
+    # An image beside features is described as these were.
+    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet"
+
+
+def test_an_index_keeps_its_form(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
+) -> None:
+    folder, few = tmp_path / "index", [photos / "camera.png", photos / "coins.png"]
+    monkeypatch.setenv(PRECISION, "int8")
+    hardnet.Index.build(folder, few[:1], words=20, **QUICK)
+    monkeypatch.setenv(PRECISION, "float32")
+    index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
+    assert index.settings.descriptor == "hardnet-int8"
+    assert Path(index.search(few[1]).hits[0].path) == few[1]
