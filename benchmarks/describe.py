@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from report.tables import write
 
 from hardnet import provenance
-from hardnet.descriptors import WEIGHTS, load
+from hardnet.descriptors import WEIGHTS, load, names
 from hardnet.interop.quantise import photo_patches
 
 Describe = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
-OURS = ("hardnet", "hardnet-int8", "sift")
+OURS = ("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8", "sift")
 BATCHES = (256, 2048)
 
 
@@ -51,7 +51,8 @@ def main(
     cv2.setNumThreads(threads)
     for name in OURS:
         file = weights / f"{name}.onnx"
-        contestants[name] = load(file if file.is_file() else name, threads)
+        if file.is_file() or name in names():
+            contestants[name] = load(file if file.is_file() else name, threads)
 
     rates = _throughput(contestants, real, repetitions)
     for batch, row in rates.items():

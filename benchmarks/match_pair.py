@@ -24,10 +24,10 @@ import typer
 from numpy.typing import NDArray
 from report.tables import write
 
-from hardnet import detectors, provenance
-from hardnet.descriptors import WEIGHTS, load
+from hardnet import provenance
+from hardnet.descriptors import WEIGHTS, load, shipped_names
 from hardnet.errors import HardnetError
-from hardnet.features import extract_pair
+from hardnet.features import Orientation, extract_pair
 from hardnet.matching.geometry import transfer_error, verify
 from hardnet.matching.matches import match
 
@@ -36,6 +36,7 @@ Seconds = dict[str, float]
 Run = Callable[[Path, Path], tuple[Points, Points, Seconds]]
 """Two files -> verified positions in a and in b, (M, 2) each, and the time per stage."""
 
+OURS = ("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8")
 RATIO = 0.8  # of OpenCV's and kornia's ratio test, as their tutorials have it
 CORRECT_PIXELS = 3.0
 
@@ -48,12 +49,18 @@ def main(
     keypoints: Annotated[int, typer.Option(help="Per image.")] = 2048,
     threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
+    descriptor: Annotated[
+        list[str] | None,
+        typer.Option(help="Names or weights files [hardnet and hardnet-small, rootsift]."),
+    ] = None,
+    kornia: Annotated[bool, typer.Option(help="Measure kornia's pipeline, too.")] = True,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/match_pair.json"),
 ) -> None:
     """Time per pair and per stage, and what is found; writes a JSON file."""
     image_a, image_b, homography = _pair(pair)
     cv2.setNumThreads(threads)
-    contestants = _contestants(keypoints, threads)
+    ours = descriptor or [*(name for name in OURS if name in shipped_names()), "rootsift"]
+    contestants = _contestants(keypoints, threads, ours, kornia)
     runs: dict[str, list[Seconds]] = {name: [] for name in contestants}
     found: dict[str, dict[str, int]] = {}
     for repetition in range(repetitions + 1):
@@ -67,9 +74,9 @@ def main(
     medians = {name: _medians(rows) for name, rows in runs.items()}
     for name, row in medians.items():
         stages = ", ".join(f"{stage} {value:.3f}" for stage, value in row.items())
-        ratio = medians["kornia"]["total"] / row["total"]
         to_sift = row["total"] / medians["opencv-sift"]["total"]
-        print(f"{name:24s} {ratio:5.2f}x kornia, {to_sift:5.2f} of SIFT's time | {stages}")
+        to_kornia = f"{medians['kornia']['total'] / row['total']:5.2f}x kornia, " if kornia else ""
+        print(f"{name:24s} {to_kornia}{to_sift:5.2f} of SIFT's time | {stages}")
         print(f"{'':24s} {found[name]}")
     settings = {
         "images": [
@@ -84,12 +91,12 @@ def main(
         "kind": "match_pair",
         "seconds": medians,
         "found": found,
-        "speed_of_kornia": _ratios(medians, "kornia"),
+        **({"speed_of_kornia": _ratios(medians, "kornia")} if kornia else {}),
         "speed_of_sift": _ratios(medians, "opencv-sift"),
         "provenance": provenance.collect(
             f"python {shlex.join(['benchmarks/match_pair.py', *sys.argv[1:]])}",
             settings,
-            [image_a, image_b, WEIGHTS / "hardnet.onnx", WEIGHTS / "hardnet-int8.onnx"],
+            [image_a, image_b, *(WEIGHTS / f"{n}.onnx" for n in ours if n in shipped_names())],
         ),
     }
     write(results, output)
@@ -106,25 +113,33 @@ def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float6
     return photos / "motorcycle_left.png", photos / "motorcycle_right.png", None
 
 
-def _contestants(keypoints: int, threads: int) -> dict[str, Run]:
-    out: dict[str, Run] = {
-        "kornia": _kornia(keypoints, threads, doubled=True),
-        "kornia, not doubled": _kornia(keypoints, threads, doubled=False),
-        "opencv-sift": _sift(keypoints),
-    }
+def _contestants(
+    keypoints: int, threads: int, descriptors: list[str], kornia: bool
+) -> dict[str, Run]:
+    out: dict[str, Run] = {"opencv-sift": _sift(keypoints)}
+    if kornia:
+        out["kornia"] = _kornia(keypoints, threads, doubled=True)
+        out["kornia, not doubled"] = _kornia(keypoints, threads, doubled=False)
     for detector in ("dog", "hessian-affine"):
-        if detector in detectors.names():
-            for descriptor in ("hardnet", "hardnet-int8"):
-                out[f"{detector} + {descriptor}"] = _ours(detector, descriptor, keypoints, threads)
+        for descriptor in descriptors:
+            name = f"{detector} + {Path(descriptor).stem}"
+            out[name] = _ours(detector, descriptor, keypoints, threads, "dominant")
+            if detector == "dog":
+                out[f"{name}, auto"] = _ours(detector, descriptor, keypoints, threads, "auto")
     return out
 
 
-def _ours(detector: str, descriptor: str, keypoints: int, threads: int) -> Run:
+def _ours(
+    detector: str, descriptor: str, keypoints: int, threads: int, orientation: Orientation
+) -> Run:
+    """``auto`` is what hardnet.match does by default: upright, and turned if that does not do."""
     describe = load(descriptor, threads)
 
     def run(image_a: Path, image_b: Path) -> tuple[Points, Points, Seconds]:
         clock = _Clock()
-        a, b = extract_pair(image_a, image_b, detector, describe, keypoints)
+        a, b = extract_pair(
+            image_a, image_b, detector, describe, keypoints, orientation=orientation
+        )
         clock("extract")
         result = match(a, b)
         # Reading and detecting overlap between the images; describing does not.

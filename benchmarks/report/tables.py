@@ -141,6 +141,8 @@ def extract_folder(results: Results) -> list[Table]:
         "overlapped": "overlapped",
         "hdf5": "`hardnet extract`",
     }
+    if "index" in rows[0]["seconds"]:
+        stages["index"] = "`hardnet index build`"
     memory = [
         f"{r['memory_mb']['sequential']:.0f} / {r['memory_mb']['overlapped']:.0f}" for r in rows
     ]
@@ -162,6 +164,10 @@ def extract_folder(results: Results) -> list[Table]:
         "can, so the lower limit of the time is the larger of the slowest stage and of the work of "
         'all stages spread over all cores ("all cores busy").'
     )
+    if "index_to_extraction" in rows[0]:
+        columns.append(column("index build to extraction", rows, "index_to_extraction", "{:.2f}"))
+    if "speed_of_hardnet" in rows[0]:
+        columns.append(column("speed of hardnet", rows, "speed_of_hardnet", "{:.1f}x"))
     return [Table("Describing a folder of photos", columns, note)]
 
 
@@ -226,7 +232,11 @@ def match_pair(results: Results) -> list[Table]:
     columns = [
         Column("", list(seconds)),
         column("seconds", list(seconds.values()), "total", "{:.2f}"),
-        Column("speed of kornia", [results["speed_of_kornia"][n] for n in seconds], "{:.1f}x"),
+        *(
+            [Column("speed of kornia", [results["speed_of_kornia"][n] for n in seconds], "{:.1f}x")]
+            if "speed_of_kornia" in results
+            else []
+        ),
         Column("speed of SIFT", [results["speed_of_sift"][n] for n in seconds], "{:.2f}x"),
         column("inliers", found, "inliers", "{}"),
         *([column("correct", found, "correct", "{}")] if judged else []),

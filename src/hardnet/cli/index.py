@@ -252,6 +252,7 @@ def _build(
     as_json: AsJson = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
+    from hardnet.retrieval import precompile
     from hardnet.retrieval.build import build, form_for
     from hardnet.retrieval.photos import IndexSettings, named_photos
     from hardnet.retrieval.vocabulary import load
@@ -262,6 +263,7 @@ def _build(
     settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
     left_out: list[Path] = []
     photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
+    precompile.start()
     with _resumable() as stage, describing_on(cluster, settings, workers) as describing:
         report = build(
             folder,

@@ -85,6 +85,7 @@ def _search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     # Imported here so that `hardnet --help` does not wait for numba.
+    from hardnet.retrieval import precompile
     from hardnet.retrieval.draw import draw_results
     from hardnet.retrieval.search import DEFAULT_MODE, mode_named
 
@@ -100,7 +101,9 @@ def _search(
     asked = [list(query)] if views else [[photo] for photo in query]
     regions = [boxes] if views else [[box] for box in boxes]
     answers = []
-    waiting = Console(stderr=True, emoji=False).status("Searching...")
+    known = precompile.is_done()
+    once = "" if known else " The first search on a computer prepares it for all others."
+    waiting = Console(stderr=True, emoji=False).status(f"Searching...{once}")
     with waiting, opened(index, descriptor, cluster, shards) as collection:
         for number, photos in enumerate(asked):
             results = collection.search(photos, k, regions[number] if boxes else None, chosen)
@@ -110,6 +113,8 @@ def _search(
                 if hit.inliers >= min_inliers and (hit.verified or not verified)
             ]
             answers.append(replace(results, hits=hits))
+    if not known:
+        precompile.note_done()
     if as_json:
         objects = [to_json(results, index, len(collection), chosen) for results in answers]
         print(json.dumps(objects[0] if len(asked) == 1 else objects))

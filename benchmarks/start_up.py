@@ -1,0 +1,173 @@
+"""What a person waits for besides the work: each command in a fresh process.
+
+Every command is timed from the start of its process to its end. ``python -c pass`` and OpenCV's
+SIFT matching the same two photos, import included, are measured in the same turns for comparison.
+For the first search after installation, kernels that were compiled before are hidden: an index is
+built and searched, and searched again, with empty caches.
+
+Example: python benchmarks/start_up.py --photos photos
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+
+from hardnet import provenance
+from hardnet.images import list_images, read_image, to_grey
+
+LIMITS = {"help": 0.3, "match": 1.5, "search again": 1.0}
+"""Seconds that these should stay below."""
+FIRST_SEARCH = 2.0
+"""Seconds by which the first search may be slower than the second."""
+SIDE = 1600
+
+_SIFT = """
+import sys, cv2, numpy as np
+a, b = (cv2.imread(path, cv2.IMREAD_GRAYSCALE) for path in sys.argv[1:3])
+sift = cv2.SIFT.create(nfeatures=2048)
+(ka, da), (kb, db) = (sift.detectAndCompute(image, None) for image in (a, b))
+pairs = cv2.BFMatcher(cv2.NORM_L2).knnMatch(da, db, k=2)
+good = [m for m, n in pairs if m.distance < 0.8 * n.distance]
+xy_a = np.array([ka[m.queryIdx].pt for m in good])
+xy_b = np.array([kb[m.trainIdx].pt for m in good])
+cv2.findHomography(xy_a, xy_b, cv2.USAC_MAGSAC, 3.0)
+"""
+
+
+def main(
+    photos: Annotated[
+        Path | None, typer.Option(help="Folder of the collection [HARDNET_DATA/ukbench, skimage].")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Photos of the large index.")] = 1000,
+    few: Annotated[int, typer.Option(help="Photos of the index of a fresh installation.")] = 20,
+    pair: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Photos to match [graf 1 and 2 of HARDNET_DATA, else a stereo pair]."),
+    ] = None,
+    descriptor: Annotated[str, typer.Option(help="A name or a weights file.")] = "hardnet-small",
+    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
+) -> None:
+    """Seconds and processor seconds of each command; writes a JSON file."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        work = Path(folder)
+        a, b = (_enlarged(path, work / name) for path, name in zip(_pair(pair), "ab", strict=True))
+        collection = _collection(photos, max(count, few))
+        hardnet = [sys.executable, "-m", "hardnet"]
+        index = work / "index"
+        build = ["index", "build", "--descriptor", descriptor]
+        _run([*hardnet, *build, str(index), *map(str, collection[:count])])
+        commands = {
+            "python": [sys.executable, "-c", "pass"],
+            "help": [*hardnet, "--help"],
+            "opencv-sift": [sys.executable, "-c", _SIFT, str(a), str(b)],
+            "match": [*hardnet, "match", str(a), str(b), "--descriptor", descriptor],
+            "search again": [*hardnet, "search", str(index), str(collection[0])],
+        }
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for repetition in range(repetitions + 1):
+            for name, command in commands.items():
+                times = _run(command)
+                if repetition:  # the first one fills the caches of the system
+                    taken[name].append(times)
+        rows = {name: _median(times) for name, times in taken.items()}
+        fresh = dict(os.environ) | {
+            "NUMBA_CACHE_DIR": str(work / "numba"),
+            "HARDNET_CACHE": str(work / "cache"),
+        }
+        new = work / "new"
+        search = [*hardnet, "search", str(new), str(collection[0])]
+        steps = {
+            "first build": [*hardnet, *build, str(new), *map(str, collection[:few])],
+            "first search": search,
+            "second search": search,
+        }
+        rows |= {name: _median([_run(command, fresh)]) for name, command in steps.items()}
+    for name, row in rows.items():
+        limit = f"  (limit {LIMITS[name]} s)" if name in LIMITS else ""
+        cpu = row["processor_seconds"]
+        print(f"{name:14s} {row['seconds']:6.2f} s, {cpu:6.2f} s of processors{limit}")
+    late = rows["first search"]["seconds"] - rows["second search"]["seconds"]
+    ratio = rows["match"]["seconds"] / rows["opencv-sift"]["seconds"]
+    print(f"first search: {late:.2f} s slower than the second  (limit {FIRST_SEARCH} s)")
+    print(f"match: {ratio:.2f} of the time of OpenCV's SIFT")
+    results = {
+        "kind": "start_up",
+        "rows": rows,
+        "first_search_slower_by": late,
+        "match_to_sift": ratio,
+        "limits": LIMITS | {"first search, slower than the second": FIRST_SEARCH},
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/start_up.py', *sys.argv[1:]])}",
+            {
+                "photos": min(count, len(collection)),
+                "photos_of_a_fresh_installation": few,
+                "descriptor": descriptor,
+                "repetitions": repetitions,
+            },
+            [],
+        ),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _run(command: list[str], environment: dict[str, str] | None = None) -> tuple[float, float]:
+    """Seconds, and processor seconds, of a command that must not fail (1: nothing verified)."""
+    start, before = time.perf_counter(), os.times()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    seconds, after = time.perf_counter() - start, os.times()
+    if done.returncode > 1 or "error:" in done.stderr:
+        raise SystemExit(f"{shlex.join(command[:6])} failed: {done.stderr}")
+    used = after.children_user + after.children_system
+    return seconds, used - before.children_user - before.children_system
+
+
+def _median(times: list[tuple[float, float]]) -> dict[str, Any]:
+    seconds, processor = np.median(times, axis=0)
+    return {"seconds": float(seconds), "processor_seconds": float(processor)}
+
+
+def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path]:
+    if pair is not None:
+        return pair
+    graf = Path(os.environ.get("HARDNET_DATA", "")) / "oxford-affine" / "graf"
+    if "HARDNET_DATA" in os.environ and graf.is_dir():
+        return graf / "1.png", graf / "2.png"
+    stereo = Path(str(files("skimage") / "data"))
+    return stereo / "motorcycle_left.png", stereo / "motorcycle_right.png"
+
+
+def _enlarged(path: Path, name: Path) -> Path:
+    """A JPEG file of the photo with a longer side of 1600 pixels."""
+    grey = to_grey(read_image(path))
+    scale = SIDE / max(grey.shape)
+    out = name.with_suffix(".jpg")
+    cv2.imwrite(str(out), cv2.resize(grey, None, fx=scale, fy=scale))
+    return out
+
+
+def _collection(folder: Path | None, count: int) -> list[Path]:
+    """Different photos, spread evenly."""
+    default = Path(os.environ.get("HARDNET_DATA", "")) / "ukbench"
+    if folder is None and not ("HARDNET_DATA" in os.environ and default.is_dir()):
+        folder = Path(str(files("skimage") / "data"))
+    found = list_images(folder or default)
+    return found[:: max(len(found) // count, 1)][:count]
+
+
+if __name__ == "__main__":
+    typer.run(main)
