@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -16,10 +16,12 @@ from hardnet.cli.app import app
 from hardnet.errors import HardnetError
 from hardnet.patchsets.sets import identify
 
+from .conftest import Run
 
-def build(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hardnet.cli.app", "data", "build", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+@pytest.fixture
+def build(command: Callable[..., Run]) -> Callable[..., Run]:
+    return partial(command, "data", "build")
 
 
 def fails(*arguments: object) -> str:
@@ -44,7 +46,9 @@ def sequences(tmp_path_factory: pytest.TempPathFactory, camera: np.ndarray) -> P
     return root
 
 
-def test_sequences_in_both_layouts(sequences: Path, tmp_path: Path) -> None:
+def test_sequences_in_both_layouts(
+    build: Callable[..., Run], sequences: Path, tmp_path: Path
+) -> None:
     options = ("--limit", 20, "--workers", 1, "--json")
     done = build("sequences", sequences, "-o", tmp_path / "a", *options)
     assert done.returncode == 0, done.stderr
@@ -80,7 +84,9 @@ def test_mistakes_are_one_line(sequences: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_photos_become_a_set_by_sfm_and_the_kept_model_another(data: Path, tmp_path: Path) -> None:
+def test_photos_become_a_set_by_sfm_and_the_kept_model_another(
+    build: Callable[..., Run], data: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
     photos = data / "multiview" / "chair"
     options = ("--pairs", 1000, "--json")

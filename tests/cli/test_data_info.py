@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -15,19 +14,16 @@ import pytest
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.hpatches import TAGS
 
+from .conftest import Run
+
 
 @pytest.fixture
-def run(tmp_path: Path):
-    def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hardnet.cli.app", "data", "info", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "HARDNET_CACHE": str(tmp_path / "user"), "COLUMNS": "80"},
-        )
-
-    return command
+def run(
+    command: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Run]:
+    monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "user"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return partial(command, "data", "info")
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_the_recipe_of_a_run_names_no_code(
     Path("run/provenance.json").write_text("{}")
     done = command("train", "run/recipe.yaml", "-o", "other")
     refused(done, "may not name code", f"--set {key}={value}")
-    with pytest.raises(HardnetError, match=f"begun with {key}={value}, not"):
+    with pytest.raises(HardnetError, match=f"made with {key}={value}, not"):
         refuse_changes(Path("run/recipe.yaml"), Recipe(data=["photos"]))
     assert not Path("owned").exists()
 

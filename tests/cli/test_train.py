@@ -1,4 +1,4 @@
-"""The real command, really interrupted and really killed."""
+"""The command; real processes where one is interrupted or killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ from hardnet.nets import NETS
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import Patches
 
+from .conftest import Run
+
 STEPS = 40
 RECIPE = """
 data: [set]
@@ -45,8 +48,11 @@ COMMAND = [sys.executable, "-m", "hardnet.cli.app", "train", "r.yaml"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
+Words = Callable[..., Run]
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a patch set and a recipe."""
     rng = np.random.default_rng(0)
     base = rng.normal(128, 40, (16, 8, 8)).repeat(8, 1).repeat(8, 2).repeat(3, 0)
@@ -55,18 +61,21 @@ def place(tmp_path: Path) -> Path:
         writer.add(patches, np.arange(48) // 3, 0)
         writer.finish(20, 0, {})
     (tmp_path / "r.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def train(command: Words) -> Iterator[Words]:
+    """The command in this process, with as many threads as :func:`start` gives another one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield partial(command, "train", "r.yaml")
+    torch.set_num_threads(before)
 
 
 def start(place: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*COMMAND, *words], cwd=place, stderr=subprocess.PIPE, env=ENVIRONMENT)
-
-
-def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*COMMAND, *words],
-        cwd=place, capture_output=True, timeout=300, env=ENVIRONMENT, check=False,
-    )  # fmt: skip
 
 
 def logged(folder: Path) -> int:
@@ -91,29 +100,39 @@ def kill_at(place: Path, step: int, *words: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("sampling", ["classical", pytest.param("hardest", marks=pytest.mark.slow)])
-def test_killed_twice_and_resumed_to_the_same_bits(place: Path, sampling: str) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "kills"),
+    [
+        ("classical", [(4, 12)]),
+        pytest.param("hardest", [(4, 12), (13, 25)], marks=pytest.mark.slow),
+    ],
+)
+def test_killed_and_resumed_to_the_same_bits(
+    place: Path, train: Words, sampling: str, kills: list[tuple[int, int]]
+) -> None:
     if sampling == "classical":
         pytest.importorskip("faiss")
     changes = ["--set", f"sampling={sampling}", "--set", "epoch=56"]
-    whole = run(place, "-o", "whole", *changes)
-    assert whole.returncode == 0, whole.stderr.decode()
-    first, second = random.randint(4, 12), random.randint(13, 25)
-    kill_at(place, first, *changes)
-    kill_at(place, second, "--resume", *changes)
-    done = run(place, "-o", "killed", "--resume", *changes)
-    assert done.returncode == 0, done.stderr.decode()
+    whole = train("-o", "whole", *changes)
+    assert whole.returncode == 0, whole.stderr
+    steps = [random.randint(*between) for between in kills]
+    for number, step in enumerate(steps):
+        kill_at(place, step, *changes, *(["--resume"] if number else []))
+    done = train("-o", "killed", "--resume", *changes)
+    assert done.returncode == 0, done.stderr
     expected = load_file(place / "whole" / "hardnet-tiny.safetensors")
     found = load_file(place / "killed" / "hardnet-tiny.safetensors")
     for key, value in expected.items():
-        assert torch.equal(value, found[key]), f"{key} differs, killed at {first} and {second}"
+        assert torch.equal(value, found[key]), f"{key} differs, killed at {steps}"
     assert logged(place / "killed") == STEPS
     resumed = json.loads((place / "killed" / "provenance.json").read_text())["resumed"]
-    assert [r["step"] % 3 for r in resumed] == [0, 0]  # from checkpoints, not from the start
-    assert 3 <= resumed[0]["step"] < resumed[1]["step"] < STEPS
+    begun = [one["step"] for one in resumed]
+    assert [step % 3 for step in begun] == [0] * len(kills)  # from checkpoints, not from the start
+    assert 3 <= begun[0] <= begun[-1] < STEPS
+    assert len(set(begun)) == len(kills)
 
 
-def test_ctrl_c_saves_and_resume_finishes(place: Path) -> None:
+def test_ctrl_c_saves_and_resume_finishes(place: Path, train: Words) -> None:
     process = start(place, "-o", "run", "--set", "checkpoint_every=1000")
     wait_for(process, lambda: logged(place / "run") > 4)
     process.send_signal(signal.SIGINT)
@@ -122,11 +141,11 @@ def test_ctrl_c_saves_and_resume_finishes(place: Path) -> None:
     assert b"Continue with --resume" in errors
     saved = torch.load(place / "run" / "last.ckpt", weights_only=True)["step"]
     assert 4 <= saved < STEPS
-    refused = run(place, "-o", "run", "--resume", "--set", "lr=1")
+    refused = train("-o", "run", "--resume", "--set", "lr=1")
     assert refused.returncode == 1
-    assert b"begun with lr=10.0, not 1.0" in refused.stderr
-    done = run(place, "-o", "run", "--resume", "--set", "workers=1")
-    assert done.returncode == 0, done.stderr.decode()
+    assert "made with lr=10.0, not 1.0" in refused.stderr
+    done = train("-o", "run", "--resume", "--set", "workers=1")
+    assert done.returncode == 0, done.stderr
     assert (place / "run" / "hardnet-tiny.safetensors").exists()
     assert logged(place / "run") == STEPS
 
@@ -168,10 +187,10 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for child in listed)
 
 
-def test_mistakes_of_several_processes_are_said_once(place: Path) -> None:
-    done = run(place, "-o", "run", "--set", "devices=2", "--set", "batch=7")
+def test_mistakes_of_several_processes_are_said_once(place: Path, train: Words) -> None:
+    done = train("-o", "run", "--set", "devices=2", "--set", "batch=7")
     assert done.returncode == 1
-    assert done.stderr.decode().count("batch 7 cannot be shared equally by 2 processes") == 1
+    assert done.stderr.count("batch 7 cannot be shared equally by 2 processes") == 1
     assert not (place / "run").exists()
 
 
@@ -192,26 +211,29 @@ def _is_match(line: str) -> bool:
     return words[1] == words[4]
 
 
-def test_minutes_plan_the_pairs_and_nothing_else(place: Path) -> None:
-    started = time.perf_counter()
-    done = run(place, "--minutes", "0.4", "-o", "timed")
-    seconds = time.perf_counter() - started
+def test_minutes_plan_the_pairs_and_nothing_else(place: Path, train: Words) -> None:
+    for minutes in (0.05, 0.2, 0.8):  # a busy machine needs longer for the trial
+        started = time.perf_counter()
+        done = train("--minutes", minutes, "-o", "timed")
+        seconds = time.perf_counter() - started
+        if "too short" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     pairs = read_recipe(place / "timed" / "recipe.yaml", []).pairs
     assert pairs % 8 == 0
     assert pairs > 8 * 10
-    assert f"{pairs} pairs, {pairs // 8} steps".encode() in done.stderr
-    assert 6 < seconds < 120  # 24 s are asked for; the machine may have other work
-    again = run(place, "--set", f"pairs={pairs}", "-o", "counted")
+    assert f"{pairs} pairs, {pairs // 8} steps" in done.stderr
+    assert 15 * minutes < seconds < 600 * minutes  # the machine may have other work
+    again = train("--set", f"pairs={pairs}", "-o", "counted")
     assert again.returncode == 0, again.stderr
     one, other = (load_file(place / x / "hardnet-tiny.safetensors") for x in ("timed", "counted"))
     assert all(torch.equal(one[key], other[key]) for key in one)
     # A resumed run keeps its plan.
-    assert run(place, "--minutes", "5", "--resume", "-o", "timed").returncode == 0
+    assert train("--minutes", "5", "--resume", "-o", "timed").returncode == 0
     assert read_recipe(place / "timed" / "recipe.yaml", []).pairs == pairs
-    refused = run(place, "--minutes", "0.4", "-o", "timed")
+    refused = train("--minutes", minutes, "-o", "timed")
     assert refused.returncode == 1
-    assert b"continue it with --resume" in refused.stderr
+    assert "continue it with --resume" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -224,10 +246,10 @@ def test_minutes_plan_the_pairs_and_nothing_else(place: Path) -> None:
         (["--minutes", "5", "--set", "devices=2"], "cannot plan for several devices"),
     ],
 )
-def test_minutes_that_cannot_be(place: Path, words: list[str], message: str) -> None:
-    done = run(place, *words)
+def test_minutes_that_cannot_be(place: Path, train: Words, words: list[str], message: str) -> None:
+    done = train(*words)
     assert done.returncode == 1
-    assert message in " ".join(done.stderr.decode().split())
+    assert message in " ".join(done.stderr.split())
     assert not (place / "runs").exists()
 
 

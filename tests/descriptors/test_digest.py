@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -95,34 +95,37 @@ def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
     assert behaviour(bits) != behaviour(flipped)
 
 
-def digest_of_function(folder: Path, spec: str) -> str:
-    """In a process of its own: Python imports a module only once."""
-    code = (
-        "import sys; from hardnet.descriptors import load;"
-        "from hardnet.descriptors.digest import descriptor_digest;"
-        "print(descriptor_digest(load(sys.argv[1])))"
-    )
-    command = [sys.executable, "-B", "-c", code, spec]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    assert not run.returncode, run.stderr
-    return run.stdout.strip()
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, whose modules :func:`digest_of_function` imports again each time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return tmp_path
 
 
-def test_an_edited_function_is_another(tmp_path: Path) -> None:
+def digest_of_function(spec: str) -> str:
+    for module in ("mine", "copied", "below"):
+        sys.modules.pop(module, None)
+    importlib.invalidate_caches()
+    return descriptor_digest(load(spec))
+
+
+def test_an_edited_function_is_another(folder: Path) -> None:
     source = "def f(patches):\n    return patches[:, 30] * 1.0\n"
-    (tmp_path / "mine.py").write_text(source)
-    (tmp_path / "copied.py").write_text(source)
-    first = digest_of_function(tmp_path, "mine:f")
-    assert digest_of_function(tmp_path, "mine:f") == first
-    assert digest_of_function(tmp_path, "copied:f") == first
-    (tmp_path / "mine.py").write_text(source.replace("1.0", "1.00"))  # other source, same values
-    assert digest_of_function(tmp_path, "mine:f") != first
-    (tmp_path / "mine.py").write_text(source.replace("30", "31"))
-    assert digest_of_function(tmp_path, "mine:f") != first
+    (folder / "mine.py").write_text(source)
+    (folder / "copied.py").write_text(source)
+    first = digest_of_function("mine:f")
+    assert digest_of_function("mine:f") == first
+    assert digest_of_function("copied:f") == first
+    (folder / "mine.py").write_text(source.replace("1.0", "1.00"))  # other source, same values
+    assert digest_of_function("mine:f") != first
+    (folder / "mine.py").write_text(source.replace("30", "31"))
+    assert digest_of_function("mine:f") != first
 
 
 @pytest.mark.parametrize("name", ["imported", "part", "thing", "thing.method"])
-def test_the_source_of_what_is_imported_counts(tmp_path: Path, name: str) -> None:
+def test_the_source_of_what_is_imported_counts(folder: Path, name: str) -> None:
     """Not the values: other source alone makes another descriptor."""
     source = (
         "import functools\n"
@@ -133,25 +136,25 @@ def test_the_source_of_what_is_imported_counts(tmp_path: Path, name: str) -> Non
         "    def method(self, p): return imported(p)\n"
         "thing = Thing()\n"
     )
-    (tmp_path / "below.py").write_text(source)
-    (tmp_path / "mine.py").write_text("from below import imported, thing, part\n")
-    first = digest_of_function(tmp_path, f"mine:{name}")
-    (tmp_path / "below.py").write_text(source + "# a comment\n")
+    (folder / "below.py").write_text(source)
+    (folder / "mine.py").write_text("from below import imported, thing, part\n")
+    first = digest_of_function(f"mine:{name}")
+    (folder / "below.py").write_text(source + "# a comment\n")
     # Of objects only their values are known, unless they are looked up where they are defined.
     found = "mine" if name in ("imported", "thing.method") else "below"
     if found == "below":
-        first = digest_of_function(tmp_path, f"below:{name}")
-        (tmp_path / "below.py").write_text(source)
-    assert digest_of_function(tmp_path, f"{found}:{name}") != first
+        first = digest_of_function(f"below:{name}")
+        (folder / "below.py").write_text(source)
+    assert digest_of_function(f"{found}:{name}") != first
 
 
-def test_a_function_whose_data_change_is_another(tmp_path: Path) -> None:
+def test_a_function_whose_data_change_is_another(folder: Path) -> None:
     source = "def f(p):\n    return p[:, 30] * float(open('factor.txt').read())\n"
-    (tmp_path / "mine.py").write_text(source)
-    (tmp_path / "factor.txt").write_text("1.0")
-    first = digest_of_function(tmp_path, "mine:f")
-    (tmp_path / "factor.txt").write_text("1.1")
-    assert digest_of_function(tmp_path, "mine:f") != first
+    (folder / "mine.py").write_text(source)
+    (folder / "factor.txt").write_text("1.0")
+    first = digest_of_function("mine:f")
+    (folder / "factor.txt").write_text("1.1")
+    assert digest_of_function("mine:f") != first
 
 
 def test_a_descriptor_without_weights_is_known_by_its_values() -> None:

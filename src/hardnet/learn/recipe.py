@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.storage import as_path
+from hardnet.storage import as_path, refuse_other_settings
 from hardnet.stored_names import check_registered
 
 AXES = (
@@ -262,14 +262,11 @@ def refuse_changes(stored: Path, recipe: Recipe) -> None:
             defaults, which do what that version did.
         recipe: of the command that resumes; keys of :data:`FREE` may differ.
     """
-    begun = read_recipe(stored, [], stored=True)
-    for key in (f.name for f in fields(Recipe) if f.name not in FREE):
-        was, now = getattr(begun, key), getattr(recipe, key)
-        if was != now:
-            raise HardnetError(
-                f"{stored.parent} was begun with {key}={was}, not {now}: use that value to resume "
-                f"it, or another --output (these keys may change: {', '.join(FREE)})"
-            )
+    begun = asdict(read_recipe(stored, [], stored=True))
+    now = {key: value for key, value in asdict(recipe).items() if key not in FREE}
+    free = f"these keys may change: {', '.join(FREE)}"
+    advice = f"use that value to resume it, or another --output ({free})"
+    refuse_other_settings(begun, now, stored.parent, advice)
 
 
 _POSITIVE = (

@@ -9,7 +9,6 @@ never change sides because another package was missing or added.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from hardnet.patchsets.photo_sources import (
     select,
     unpack,
 )
-from hardnet.storage import OwnedFolder
+from hardnet.storage import OwnedFolder, publish
 
 Image = NDArray[np.uint8]
 
@@ -163,7 +162,7 @@ class PhotoFolder:
         for side in SIDES:
             self._owned.claim(f"{side}/")
         for name in new:
-            os.replace(self.folder / _PARTIAL / name, self._owned.claim(name))
+            publish(self.folder / _PARTIAL / name, self._owned.claim(name))
         self._forget_partial()
 
     def _credits(self, sources: Sequence[Source]) -> str:

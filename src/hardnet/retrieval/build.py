@@ -8,7 +8,6 @@ others are committed a few hundred at a time.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.storage import FolderLock, OwnedFolder, refuse_foreign, replacing
+from hardnet.storage import FolderLock, OwnedFolder, publish, refuse_foreign, replacing
 
 COMMIT_IMAGES = 500
 """Photos that are committed at once: about a minute's work is lost if the process is killed."""
@@ -190,7 +189,7 @@ def write_vocabulary(
         made = train_on_photos(
             photos, work, settings, words=words, seed=seed, workers=workers, progress=progress
         )
-        os.replace(work / VOCABULARY, output)
+        publish(work / VOCABULARY, output)
     return made
 
 
