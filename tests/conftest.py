@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -26,6 +27,22 @@ from hardnet.images import read_image, to_grey
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     cv2.setNumThreads(1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker per file, but one for all tests of the cluster: starting Ray takes long."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.rpartition("/")[0]
+            return folder if folder.endswith("/cluster") else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False  # else files of few long tests come last
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,8 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 def expected(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> dict[str, bytes]:
     """What an extraction gives that nobody disturbs."""
     output = tmp_path_factory.mktemp("whole") / "x.h5"
-    extract_to(output, named_images([folder]), ExtractionSettings(**SETTINGS))
+    extract(output, folder)
     return datasets(output)
+
+
+def extract(output: Path, folder: Path) -> None:
+    extract_to(output, named_images([folder]), ExtractionSettings(**SETTINGS))
 
 
 def datasets(path: Path) -> dict[str, bytes]:
@@ -121,7 +125,7 @@ def test_killed_again_and_again_it_ends_as_if_nobody_had(
         kept = now
     assert not output.exists()
     assert kept == COUNT  # the second one was killed while it wrote the HDF5 file
-    assert start(output, folder).wait() == 0
+    extract(output, folder)
     assert datasets(output) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
 
@@ -133,12 +137,12 @@ def test_killed_while_it_adds_to_a_file(
     shutil.copytree(folder, some)  # with the times of the files
     for name in ("0", "1"):
         shutil.rmtree(some / name)
-    assert start(output, some).wait() == 0
+    extract(output, some)
     before = datasets(output)
     kill_when(start(output, folder), lambda: is_packing(output), 0.02)
     assert datasets(output) == before
     assert check(output, expected) == COUNT
-    assert start(output, folder).wait() == 0
+    extract(output, folder)
     assert datasets(output) == expected
 
 
@@ -161,7 +165,7 @@ def test_a_disk_that_is_full_while_hdf5_is_written(
     assert len(run.stdout.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5.parts"]
     assert check(output, expected) == COUNT
-    assert start(output, folder).wait() == 0
+    extract(output, folder)
     assert datasets(output) == expected
 
 
@@ -177,6 +181,6 @@ def test_killed_at_any_moment(
         now = check(output, expected)
         assert now >= kept
         kept = now
-    assert start(output, folder).wait() == 0
+    extract(output, folder)
     assert datasets(output) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]

@@ -54,7 +54,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def base(sets: Path) -> Recipe:
     """Six steps of the small network."""
     settings: dict[str, Any] = {

@@ -90,9 +90,13 @@ def test_only_photos_of_the_same_thing_are_verified(whole: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "done", "again"),
     # Of the first two photos one is broken, and tried once more.
-    [("describing", 2, 1), ("database", 0, 0), ("matches", 3, 3)],
+    [
+        pytest.param("describing", 2, 1, marks=pytest.mark.slow),
+        pytest.param("database", 0, 0, marks=pytest.mark.slow),
+        ("matches", 3, 3),
+    ],
 )
-def test_a_killed_run_goes_on(
+def test_a_killed_run_continues(
     album: Path, whole: Path, tmp_path: Path, stage: str, done: int, again: int
 ) -> None:
     work = tmp_path / "work"

@@ -43,6 +43,7 @@ def test_the_same_index(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
     assert here.manifest.state == there.manifest.state
 
 
+@pytest.mark.slow  # test_dispatch has the same death without a process
 def test_a_killed_worker_loses_nothing(ray: Any, small: SmallIndex) -> None:
     with Describers(ray, IndexSettings(**SETTINGS), workers=1) as describers:
         states = {name: {"bytes": 1, "mtime_ns": 2} for name in small.photos}

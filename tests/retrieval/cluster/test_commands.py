@@ -71,6 +71,7 @@ def test_what_ray_says_is_not_on_stdout(
     assert message not in out
 
 
+@pytest.mark.slow  # test_building has the same work without the command
 def test_add(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     options = ["--words", 16, "--keypoints", 100, "--descriptor", "hardnet-int8"]
