@@ -18,6 +18,7 @@ help:
 
 demo: .venv/.demo
 	$(PY) examples/demo.py
+	@echo 'to look at photos in a browser: .venv/bin/pip install -e ".[web]" && .venv/bin/hardnet serve'
 
 test: .venv/.dev
 	$(PY) -m pytest -m "not slow" -n 2 --dist loadfile
@@ -53,5 +54,5 @@ clean:
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing everything for training, benchmarks and tests into .venv, a few minutes"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[train,bench,sfm,search,cluster,degensac,formats,dev]"
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[train,bench,sfm,search,cluster,web,degensac,formats,dev]"
 	@touch $@

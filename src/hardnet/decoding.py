@@ -56,7 +56,11 @@ def decode_file(path: Path, max_bytes: int | None = None) -> NDArray[Any]:
         HardnetError: it cannot be read, is no whole image, or would take too much memory or time.
     """
     limit = max_image_bytes() if max_bytes is None else max_bytes
-    data = read_bytes(path, limit)
+    return decode_bytes(path, read_bytes(path, limit), limit)
+
+
+def decode_bytes(path: Path, data: bytes, limit: int) -> NDArray[Any]:
+    """The same for the content of a file; its name is for errors, and for formats without marks."""
     kind = foreign_format(data, path.suffix)
     if kind is not None:
         return _decode_apart(path, data, kind, limit)

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.decoding import decode_file
+from hardnet.decoding import decode_bytes, decode_file
 from hardnet.errors import HardnetError
 from hardnet.image_files import looks_like_image
 from hardnet.storage import as_path
@@ -60,6 +60,17 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
         name, array = "the array", given
     else:
         name, array = str(source), decode_file(as_path(source), max_bytes)  # type: ignore[arg-type]
+    return _checked_pixels(array, name)
+
+
+def decode_image(data: bytes, name: str, max_bytes: int) -> Pixels:
+    """The same for the bytes of an image file that are in memory; ``name`` is for errors."""
+    if not data:
+        raise HardnetError(f"{name} is empty: copy or download it again")
+    return _checked_pixels(decode_bytes(Path(name), data, max_bytes), name)
+
+
+def _checked_pixels(array: NDArray[Any], name: str) -> Pixels:
     pixels = _opaque(_to_uint8(array, name), name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:

@@ -186,6 +186,23 @@ def test_one_photo_and_photos_without_features(tmp_path: Path, photos: Path) -> 
     assert list(index.search(folder / "coins.png")) == []
 
 
+def test_a_removal_can_be_undone(own: Path) -> None:
+    index = Index(own / "index")
+    coins, page = (str(own / "photos" / name) for name in ("coins.png", "page.png"))
+    before = index.search(coins, k=1)[0]
+    assert index.remove([coins, page]) == 2
+    assert index.removed() == [coins, page]
+    assert index.restore([coins]) == 1
+    assert index.restore([coins]) == 0
+    assert index.removed() == [page]
+    after = index.search(coins, k=1)[0]
+    assert (after.path, after.inliers) == (before.path, before.inliers)
+    index.compact()
+    assert index.removed() == []
+    assert index.restore(page) == 1, "described again"
+    assert page in index.paths()
+
+
 def test_add_remove_replace(own: Path, photos: Path, tmp_path: Path) -> None:
     index, reader = Index(own / "index"), Index(own / "index")
     report = index.add(own / "photos")

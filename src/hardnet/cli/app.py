@@ -20,6 +20,7 @@ from hardnet.cli import (
     index,
     match,
     search,
+    serve,
     train,
 )
 from hardnet.cli.output import console
@@ -78,7 +79,8 @@ def hardnet(
     """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
 
 
-for command in (match, extract, index, search, colmap, train, data, export, bench, experiment):
+commands = (match, extract, index, search, serve, colmap, train, data, export, bench, experiment)
+for command in commands:
     command.register(app)
 literal_help(app, set())
 

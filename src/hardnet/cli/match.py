@@ -239,7 +239,7 @@ def _match(
         if output is not None and verified:
             result.draw(output)
     if as_json:
-        print(json.dumps(to_json(result)))
+        print(json.dumps(result.to_json()))
     else:
         console().print(to_table(result))
     if not verified:
@@ -305,32 +305,6 @@ def _middle(features: Features, focal: float) -> Intrinsics:
     return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
 
 
-def _seconds(result: Matches) -> dict[str, float]:
-    """Time per stage; what is done to both images is added up."""
-    stages = result.a.seconds | {k: result.a.seconds[k] + v for k, v in result.b.seconds.items()}
-    return {name: round(value, 4) for name, value in (stages | result.seconds).items()}
-
-
-def to_json(result: Matches) -> dict[str, Any]:
-    """The object that --json prints; positions in pixels of the upright original images."""
-    matrix = result.geometry.model
-    rows = zip(result.xy_a.tolist(), result.xy_b.tolist(), strict=True)
-    return {
-        "images": [
-            {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
-            for f in (result.a, result.b)
-        ],
-        "orientation": result.a.orientation,
-        "geometry": {
-            "kind": result.geometry.kind,
-            "model": None if matrix is None else matrix.tolist(),
-        },
-        "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
-        "inliers": result.inliers.tolist(),
-        "seconds": _seconds(result),
-    }
-
-
 def to_table(result: Matches) -> Table:
     """The same for people, without the coordinates."""
     table = Table(show_header=False, box=None, padding=(0, 2))
@@ -343,7 +317,7 @@ def to_table(result: Matches) -> Table:
     table.add_row("matches", str(len(result)))
     table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
     table.add_row("model", result.geometry.kind or "none")
-    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in _seconds(result).items()))
+    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items()))
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -116,7 +116,7 @@ def _search(
     if not known:
         precompile.note_done()
     if as_json:
-        objects = [to_json(results, index, len(collection), chosen) for results in answers]
+        objects = [results.to_json(index, len(collection), chosen) for results in answers]
         print(json.dumps(objects[0] if len(asked) == 1 else objects))
     for results in answers:
         _report(results, len(collection), verifies, many=len(asked) > 1, as_json=as_json)
@@ -140,33 +140,6 @@ def _report(results: Results, images: int, verifies: bool, *, many: bool, as_jso
         say(f"nothing found: {_why_not(results, images)}", error=True)
     elif verifies and not results.verified:
         say("no hit is verified: what is listed may show something else", error=True)
-
-
-def to_json(results: Results, index: Path, images: int, mode: str) -> dict[str, Any]:
-    """One object for machines; transforms map pixels of the query to pixels of the hit."""
-    return {
-        "index": str(index),
-        "images": images,
-        "mode": mode,
-        "query": [
-            {"path": one.path, "size": one.size, "features": one.features, "box": one.box}
-            for one in results.query
-        ],
-        "hits": [
-            {
-                "path": hit.path,
-                "score": hit.score,
-                "inliers": hit.inliers,
-                "verified": hit.verified,
-                "transform": None if hit.transform is None else hit.transform.tolist(),
-                "region": None if hit.region is None else hit.region.tolist(),
-                "view": hit.view,
-            }
-            for hit in results.hits
-        ],
-        "seconds": {stage: round(time, 6) for stage, time in results.seconds.items()},
-        "missing": results.missing,
-    }
 
 
 def _show(results: Results, verifies: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +169,32 @@ class Matches:
     def inliers(self) -> NDArray[np.bool_]:
         """(M,) which matches agree with the geometry."""
         return self.geometry.inliers
+
+    @property
+    def all_seconds(self) -> dict[str, float]:
+        """Time per stage, from the files on; what is done to both images is added up."""
+        first = self.a.seconds
+        stages = first | {k: first.get(k, 0.0) + v for k, v in self.b.seconds.items()}
+        return {name: round(value, 4) for name, value in (stages | self.seconds).items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; positions in pixels of the upright original images."""
+        matrix = self.geometry.model
+        rows = zip(self.xy_a.tolist(), self.xy_b.tolist(), strict=True)
+        return {
+            "images": [
+                {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
+                for f in (self.a, self.b)
+            ],
+            "orientation": self.a.orientation,
+            "geometry": {
+                "kind": self.geometry.kind,
+                "model": None if matrix is None else matrix.tolist(),
+            },
+            "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
+            "inliers": self.inliers.tolist(),
+            "seconds": self.all_seconds,
+        }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of both photos and the inliers between them (.png, .jpg, ...)."""

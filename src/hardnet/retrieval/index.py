@@ -28,6 +28,7 @@ from hardnet.retrieval.photos import (
     IndexSettings,
     compare,
     gone_photos,
+    name_of,
     named_photos,
     names_of,
     path_of,
@@ -325,6 +326,26 @@ class Index:
         """Remove photos, and all photos of folders; returns how many. The files stay."""
         self.refresh()
         return self._remove({n for one in _paths(images) for n in names_of(one, self.snapshot)})
+
+    def removed(self) -> list[str]:
+        """Photos that were removed and can be restored at once: until :meth:`compact`."""
+        return [path_of(name, self.folder) for name in self.snapshot.removed_names()]
+
+    def restore(self, images: Photos) -> int:
+        """Undo the removal of photos; returns how many are in the index again.
+
+        What is no longer stored, as after :meth:`compact`, is described again from its file.
+        """
+        paths = {name_of(path, self.folder): path for path in _paths(images)}
+        self.refresh()
+        before = len(self)
+        with Writer(self.folder) as writer:
+            missing = writer.restore(paths)
+            writer.commit()
+        self.refresh()
+        if missing:
+            self.add([paths[name] for name in missing])
+        return len(self) - before
 
     def remove_gone(self) -> int:
         """Remove photos whose files are gone; returns how many. Refused if all of them are."""

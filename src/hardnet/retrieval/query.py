@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,6 +274,38 @@ class Results(Sequence[Hit]):
     def verified(self) -> list[Hit]:
         """The hits that are verified."""
         return [hit for hit in self.hits if hit.verified]
+
+    def to_json(self, index: str | os.PathLike[str], images: int, mode: str) -> dict[str, Any]:
+        """As JSON values; transforms map pixels of the query to pixels of the hit.
+
+        Args:
+            index: its folder.
+            images: how many photos it has.
+            mode: how it was searched.
+        """
+        return {
+            "index": os.fspath(index),
+            "images": images,
+            "mode": mode,
+            "query": [
+                {"path": one.path, "size": one.size, "features": one.features, "box": one.box}
+                for one in self.query
+            ],
+            "hits": [
+                {
+                    "path": hit.path,
+                    "score": hit.score,
+                    "inliers": hit.inliers,
+                    "verified": hit.verified,
+                    "transform": None if hit.transform is None else hit.transform.tolist(),
+                    "region": None if hit.region is None else hit.region.tolist(),
+                    "view": hit.view,
+                }
+                for hit in self.hits
+            ],
+            "seconds": {stage: round(time, 6) for stage, time in self.seconds.items()},
+            "missing": self.missing,
+        }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the query and the hits, verified regions outlined."""

@@ -128,6 +128,28 @@ def test_a_removed_image_can_come_back(made_index: Path, made: SimpleNamespace) 
     assert made.state_of(open_snapshot(made_index)) == {"a": 5, "c": 0, "d": 0}
 
 
+def test_a_removal_is_undone_with_the_newest_content(
+    made_index: Path, made: SimpleNamespace
+) -> None:
+    with Writer(made_index) as writer:
+        assert writer.restore(["b"]) == []
+        writer.add([made.make_image("a", 6), made.make_image("f")])  # a second "a"
+        writer.commit()
+        assert open_snapshot(made_index).removed_names() == [], "its old content is replaced"
+        writer.remove(["a", "c"])
+        writer.commit()
+        assert open_snapshot(made_index).removed_names() == ["a", "c"]
+        assert writer.restore(["a", "d", "nobody"]) == ["nobody"]
+        writer.commit()
+    snapshot = open_snapshot(made_index)
+    assert made.state_of(snapshot) == {"a": 6, **dict.fromkeys("bdf", 0)}
+    assert snapshot.removed_names() == ["c"]
+    with Writer(made_index) as writer:
+        writer.compact(waste=0.0)
+        writer.commit()
+        assert writer.restore(["c"]) == ["c"]
+
+
 def test_a_commit_of_nothing_is_none(made_index: Path) -> None:
     before = (made_index / "manifest.json").read_bytes()
     with Writer(made_index) as writer:

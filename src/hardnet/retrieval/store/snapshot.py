@@ -284,6 +284,16 @@ class Snapshot:
         """The names of all images that are in the index."""
         return list(self.feature_counts())
 
+    def removed_names(self) -> list[str]:
+        """The names of removed images that are still stored, sorted."""
+        dead = {
+            segment.name(int(local))
+            for segment, living in zip(self.segments, self.alive, strict=True)
+            if living is not None
+            for local in np.flatnonzero(~living)
+        }
+        return sorted(dead - set(self.names()))
+
     def feature_counts(self) -> dict[str, int]:
         """Name -> how many features it has, of all images that are in the index."""
         return {

@@ -191,6 +191,17 @@ class Writer(AbstractContextManager["Writer"]):
         found |= self._staging.bury(wanted)
         return [name for name in wanted if name not in found]
 
+    def restore(self, names: Iterable[str]) -> list[str]:
+        """Take removed images back; returns the names that are not stored any more.
+
+        Names of images that are in the index are as good as restored.
+        """
+        self._check()
+        self._flush()
+        wanted = list(dict.fromkeys(names))
+        found = self._staging.unearth(wanted)
+        return [name for name in wanted if name not in found]
+
     def compact(self, waste: float = 0.1, progress: Progress | None = None) -> None:
         """Write segments again that are small, or of which more than ``waste`` is removed images.
 
@@ -343,6 +354,27 @@ class Staging:
                 alive[images] = False
                 found.update(names[row] for row in rows.tolist())
                 self.segments[position] = replace(staged, alive=alive)
+                self.changed = True
+        return found
+
+    def unearth(self, names: Sequence[str]) -> set[str]:
+        """Undo the removal of images: of each name the newest one; returns the names in hand."""
+        hashed = HashedNames(names)
+        found: set[str] = set()
+        for position in reversed(range(len(self.segments))):
+            staged = self.segments[position]
+            rows, images = staged.segment.find_many(hashed)
+            new = [
+                (names[row], image)
+                for row, image in zip(rows.tolist(), images.tolist(), strict=True)
+                if names[row] not in found
+            ]
+            found.update(name for name, _ in new)
+            old = staged.alive
+            if old is not None and (dead := [image for _, image in new if not old[image]]):
+                alive = old.copy()
+                alive[dead] = True
+                self.segments[position] = replace(staged, alive=None if alive.all() else alive)
                 self.changed = True
         return found
 

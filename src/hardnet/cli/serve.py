@@ -1,0 +1,102 @@
+"""`hardnet serve`: a page to match and search photos, for people who would rather look."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardnet.cli.options import KnownDescriptor, reads_images
+from hardnet.cli.output import say
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.image_files import parse_size
+
+_HELP = """Serve a page in the browser: match two photos, search an index, see its groups.
+
+Without INDEX only photos that are dropped on the page can be matched. The page works offline, and
+everything it does is a documented API (/docs). Photos can be added from the folder beside the index
+and from those of --photos; no other file is ever read.
+
+Only this machine can use it, unless --host names another address: then a token is needed, which is
+made and printed if --token does not give one.
+
+Examples:  hardnet serve photos.index
+
+           hardnet serve photos.index --photos photos/ --host 0.0.0.0 --token long-secret-word
+"""
+_LEAST_TOKEN = 12
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("serve", help=_HELP)(reads_images(_serve))
+
+
+def _serve(
+    index: Annotated[
+        Path | None, typer.Argument(metavar="[INDEX]", help="Folder of the index.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8737,
+    token: Annotated[
+        str | None, typer.Option(help="What others must show; made if it is needed.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Host name by which others may call this server; repeatable."),
+    ] = None,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option("--photos", help="Folder from which photos may be added; repeatable."),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Stored benchmark results; ./results if it is there.")
+    ] = None,
+    descriptor: KnownDescriptor = None,
+    max_upload: Annotated[
+        str, typer.Option(metavar="SIZE", help="Refuse larger requests.")
+    ] = "64MB",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Requests worked on at a time; one per core.")
+    ] = None,
+) -> None:
+    for package in ("fastapi", "uvicorn", "python_multipart"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package.replace("_", "-"), "web")
+    # Imported here so that `hardnet --help` does not wait for them.
+    from hardnet.web.app import Settings
+    from hardnet.web.guard import LOOPBACK
+    from hardnet.web.run import serve
+
+    local = host in LOOPBACK
+    if token is not None and len(token) < _LEAST_TOKEN:
+        raise HardnetError(
+            f"--token is short: use at least {_LEAST_TOKEN} letters, or leave it out"
+        )
+    if not local and token is None:
+        token = secrets.token_urlsafe(24)
+    for folder in photos or []:
+        if not folder.is_dir():
+            raise HardnetError(f"--photos {folder} is not a folder")
+    try:
+        largest = parse_size(max_upload)
+    except ValueError as error:
+        raise HardnetError(f"--max-upload: {error}") from None
+    beside = [] if index is None else [index.absolute().parent]
+    stored = results or (Path("results") if Path("results").is_dir() else None)
+    settings = Settings(
+        index=index,
+        roots=[*(photos or []), *beside],
+        results=stored,
+        descriptor=descriptor,
+        hosts=LOOPBACK | set(name or ()) | (set() if local else {host, socket.gethostname()}),
+        any_address=not local,
+        token=token,
+        max_upload=largest,
+        workers=workers,
+    )
+    serve(settings, host, port, say)

@@ -1,0 +1,255 @@
+"""What the API takes and gives: the objects that commands print with --json, typed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Pair = tuple[float, float, float, float]
+"""x, y in the first image and x, y in the second, in pixels of the originals."""
+
+
+class ImageFacts(BaseModel):
+    """One image of a match."""
+
+    path: str | None = Field(description="What the photo is called.")
+    size: tuple[int, int] = Field(description="Width and height of the upright original.")
+    keypoints: int
+
+
+class GeometryFacts(BaseModel):
+    """What the inliers agree on."""
+
+    kind: str | None = Field(description="homography, fundamental, or null: nothing is verified.")
+    model: list[list[float]] | None = Field(description="3x3, from pixels of a to pixels of b.")
+
+
+class MatchAnswer(BaseModel):
+    """Two matched photos; the object of `hardnet match --json`."""
+
+    images: list[ImageFacts]
+    orientation: str
+    geometry: GeometryFacts
+    matches: list[Pair] = Field(description="x1, y1, x2, y2, best first.")
+    inliers: list[bool] = Field(description="Which matches agree with the geometry.")
+    seconds: dict[str, float] = Field(description="Time per stage.")
+
+
+class FeaturesAnswer(BaseModel):
+    """The keypoints of one photo."""
+
+    path: str | None
+    size: tuple[int, int]
+    descriptor: str
+    orientation: str
+    frames: list[tuple[tuple[float, float, float], tuple[float, float, float]]] = Field(
+        description="One 2x3 map per keypoint, from the patch square [-1, 1]² to pixels."
+    )
+    scores: list[float]
+    descriptors: list[list[float]] | None = Field(description="One row per keypoint, if asked for.")
+    seconds: dict[str, float]
+
+
+class QueryFacts(BaseModel):
+    """What was searched for."""
+
+    path: str | None
+    size: tuple[int, int]
+    features: int
+    box: tuple[float, float, float, float] | None
+
+
+class HitFacts(BaseModel):
+    """One photo that was found."""
+
+    path: str
+    score: float
+    inliers: int
+    verified: bool
+    transform: list[list[float]] | None = Field(description="2x3, query pixels to hit pixels.")
+    region: list[tuple[float, float]] | None = Field(description="The query's outline in the hit.")
+    view: int
+    id: str | None = Field(description="The photo, for other requests.")
+    size: tuple[int, int] | None = Field(description="Width and height of the photo.")
+
+
+class SearchAnswer(BaseModel):
+    """The hits of a search, best first; the object of `hardnet search --json`, with ids."""
+
+    index: str
+    images: int
+    mode: str
+    query: list[QueryFacts]
+    hits: list[HitFacts]
+    seconds: dict[str, float]
+    missing: list[str]
+
+
+class ExplainAnswer(BaseModel):
+    """Why a photo is a hit: what it shares with the query, and what agrees on one map."""
+
+    id: str
+    path: str
+    size: tuple[int, int]
+    query: QueryFacts
+    features: int = Field(description="Features that the index has of the photo.")
+    shared: int = Field(description="Pairs with one visual word and close signatures.")
+    inliers: int = Field(description="Pairs that agree with one affine map.")
+    verified: bool = Field(description="More inliers than chance gives.")
+    transform: list[list[float]] | None
+    pairs: list[Pair] = Field(description="The inliers: x, y in the query, x, y in the photo.")
+
+
+class PhotoFacts(BaseModel):
+    """One photo of the collection."""
+
+    id: str
+    path: str
+    name: str = Field(description="The last parts of the path, for people.")
+    size: tuple[int, int]
+    features: int
+
+
+class PhotosAnswer(BaseModel):
+    """A part of the collection, sorted by path."""
+
+    total: int = Field(description="Photos that fit the text.")
+    offset: int
+    photos: list[PhotoFacts]
+
+
+class RemoveAnswer(BaseModel):
+    """What a removal or its undoing has done; the object of `hardnet index remove --json`."""
+
+    index: str
+    removed: int = Field(description="Below zero: this many were restored.")
+    images: int = Field(description="Photos that are in the index now.")
+    undo: int = Field(description="Removals that can be undone.")
+
+
+class FolderFacts(BaseModel):
+    """A folder from which photos may be added."""
+
+    id: str
+    path: str
+    images: int = Field(description="Pictures that lie directly in it.")
+
+
+class AddRequest(BaseModel):
+    """Which folder to add."""
+
+    folder: str = Field(description="The id of one of GET /folders.", max_length=64)
+
+
+class JobFacts(BaseModel):
+    """Work that takes longer than a request; GET /jobs/{id}/events tells how far it is."""
+
+    id: str
+    kind: str
+    state: Literal["running", "done", "stopped", "failed"]
+    what: str
+    done: int
+    total: int
+    result: Any = None
+    problem: str | None = None
+
+
+class CollectionFacts(BaseModel):
+    """The index that is served; the object of `hardnet index info --json`, and what can be undone.
+
+    Settings and vocabulary are as the command prints them.
+    """
+
+    folder: str
+    images: int
+    features: int
+    removed: int
+    segments: int
+    generation: int
+    bytes: int
+    bytes_per_feature: float | None
+    words: int
+    vocabulary: dict[str, Any]
+    settings: dict[str, Any]
+    undo: int
+
+
+class InfoAnswer(BaseModel):
+    """What this server can do."""
+
+    version: str
+    collection: CollectionFacts | None
+    detectors: list[str]
+    descriptors: list[str]
+    modes: list[str]
+    ratio: float = Field(description="Of the ratio test, if none is given.")
+    max_upload: int = Field(description="Bytes of a request.")
+    max_pixels: int = Field(description="Of an uploaded photo.")
+    results: bool = Field(description="There are stored benchmark results.")
+
+
+class PairFacts(BaseModel):
+    """Two photos that show the same; as `hardnet groups --json` has it, with ids and points."""
+
+    a: str
+    b: str
+    kind: str
+    inliers: int
+    transform: list[list[float]] = Field(description="2x3, pixels of a to pixels of b.")
+    overlap: tuple[float, float] = Field(description="Share of a that b shows, and of b.")
+    ids: tuple[str | None, str | None]
+    points: list[Pair] = Field(description="Some of the inliers: x, y in a, x, y in b.")
+
+
+class GroupFacts(BaseModel):
+    """Photos that belong together."""
+
+    kind: str
+    photos: list[str]
+    best: str = Field(description="The one to keep, if only one is kept.")
+    ids: list[str | None]
+
+
+class GroupsAnswer(BaseModel):
+    """The groups of the collection; the object of `hardnet groups --json`, and more."""
+
+    pairs: list[PairFacts]
+    groups: list[GroupFacts]
+    photos: int
+    compared: int
+    removable: list[str] = Field(description="Copies that are not the best of their group.")
+    unread: dict[str, str]
+
+
+class TableFacts(BaseModel):
+    """A table of stored results; ** around a number says that it is the best."""
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class ResultsEntry(BaseModel):
+    """A results file."""
+
+    name: str
+    kind: str
+    title: str
+
+
+class ResultsAnswer(BaseModel):
+    """The tables and figures of a results file."""
+
+    name: str
+    kind: str
+    command: str | None
+    tables: list[TableFacts]
+    figures: list[str]
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str

@@ -1,0 +1,205 @@
+"""Work beside the event loop: a few threads, requests that stop when nobody waits, long jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import HTTPException, Request
+
+from hardnet.errors import HardnetError
+
+T = TypeVar("T")
+
+Check = Callable[[], None]
+"""Called between two stages of some work; raises :class:`Cancelled` if nobody wants the result."""
+
+CLIENT_GONE = 499
+"""The status that nobody sees: the client has closed the connection."""
+POLL_SECONDS = 0.2
+ALIVE_SECONDS = 15.0
+"""An event stream says something at least this often, or proxies would close it."""
+KEPT_JOBS = 20
+
+
+class Cancelled(Exception):  # noqa: N818 - no error
+    """Nobody waits for this work any more."""
+
+
+class Pool:
+    """A few threads for the work of requests."""
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers, "hardnet-serve")
+        self.begun = self.stopped = 0
+
+    async def run(self, request: Request, work: Callable[[Check], T]) -> T:
+        """The result of ``work``, which is stopped at its next check if the client goes away."""
+        gone = threading.Event()
+
+        def check() -> None:
+            if gone.is_set():
+                raise Cancelled
+
+        def start() -> T:
+            check()
+            self.begun += 1
+            try:
+                return work(check)
+            except Cancelled:
+                self.stopped += 1
+                raise
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, start)
+        watch = asyncio.create_task(_disconnected(request))
+        try:
+            both: set[asyncio.Future[Any]] = {future, watch}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise HTTPException(CLIENT_GONE, "the client has gone")
+            return future.result()
+        finally:
+            gone.set()
+            future.cancel()
+            watch.cancel()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Job:
+    """Work that takes longer than a request: what it says is sent as events.
+
+    Attributes:
+        id: how requests name it.
+        kind: what it does.
+        state: "running", "done", "stopped" or "failed".
+        progress: what is being done, how much of it is done, and of how much.
+        result: JSON values, once it is done.
+        problem: why it failed.
+    """
+
+    def __init__(self, kind: str, work: Callable[[Job], Any]) -> None:
+        self.id, self.kind, self.state = secrets.token_hex(8), kind, "running"
+        self.progress: tuple[str, int, int] = ("starting", 0, 0)
+        self.result: Any = None
+        self.problem: str | None = None
+        self._stop = threading.Event()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name=f"hardnet-{kind}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end; what it has finished is kept."""
+        self._stop.set()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for its end."""
+        self._thread.join(seconds)
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Note how far it is; a job that was asked to end does so here."""
+        if self._stop.is_set():
+            raise Cancelled
+        self.progress = what, done, total
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work(self)
+            self.state = "done"
+        except Cancelled:
+            self.state = "stopped"
+        except HardnetError as error:
+            self.problem, self.state = str(error), "failed"
+        except Exception as error:  # the page must not wait for ever
+            self.problem, self.state = f"{type(error).__name__}: {error}", "failed"
+            raise
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        what, done, total = self.progress
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "state": self.state,
+            "what": what,
+            "done": done,
+            "total": total,
+            "result": self.result,
+            "problem": self.problem,
+        }
+
+    async def events(self) -> AsyncIterator[str]:
+        """What has changed, as server-sent events; the last one is called as the final state."""
+        before, quiet = "", 0.0
+        while True:
+            facts = self.to_json()
+            state, text = facts["state"], json.dumps(facts)
+            if text != before:
+                name = "progress" if state == "running" else state
+                yield f"event: {name}\ndata: {text}\n\n"
+                before, quiet = text, 0.0
+            elif quiet >= ALIVE_SECONDS:
+                yield ": alive\n\n"
+                quiet = 0.0
+            if state != "running":
+                return
+            await asyncio.sleep(POLL_SECONDS)
+            quiet += POLL_SECONDS
+
+
+class Jobs:
+    """The jobs of a server: one runs at a time, for an index has one writer."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def start(self, kind: str, work: Callable[[Job], Any]) -> Job:
+        """Begin a job.
+
+        Raises:
+            HTTPException: another one is running.
+        """
+        with self._lock:
+            running = [job for job in self._jobs.values() if job.state == "running"]
+            if running:
+                raise HTTPException(409, f"{running[0].kind} is at work: wait for its end")
+            for old in list(self._jobs)[: -KEPT_JOBS + 1]:
+                del self._jobs[old]
+            job = Job(kind, work)
+            self._jobs[job.id] = job
+            job.start()
+        return job
+
+    def get(self, name: str) -> Job:
+        """A job by its id.
+
+        Raises:
+            HTTPException: there is none.
+        """
+        with suppress(KeyError):
+            return self._jobs[name]
+        raise HTTPException(404, f"there is no job {name!r}")
+
+    def stop(self) -> None:
+        """End all, and wait until what they write is whole."""
+        for job in self._jobs.values():
+            job.stop()
+        for job in self._jobs.values():
+            job.join(30.0)
