@@ -104,7 +104,7 @@ def test_a_bad_image_is_an_error_in_its_place(images: list[Path], tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("stage", ["prepare", "find", "describe"])
-def test_failures_of_one_image_name_it_and_the_others_go_on(
+def test_failures_of_one_image_name_it_and_the_others_continue(
     images: list[Path], monkeypatch: pytest.MonkeyPatch, stage: str, raised: Exception, words: str
 ) -> None:
     real, calls = getattr(pipeline.features, stage), []

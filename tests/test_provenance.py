@@ -1,4 +1,4 @@
-"""The provenance block is JSON, names no path, and its fingerprint follows the data."""
+"""The provenance block is JSON, names no path, and its digest follows the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_block_is_json_and_names_no_folder(tmp_path: Path) -> None:
     assert collect("x", {})["data"] is None
 
 
-def test_fingerprint_follows_names_and_contents_not_the_place(tmp_path: Path) -> None:
+def test_digest_follows_names_and_contents_not_the_place(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder / "sub").mkdir(parents=True)
         (tmp_path / folder / "sub" / "a.bin").write_bytes(b"123")

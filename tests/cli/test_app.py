@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click.testing
 import cv2
 import numpy as np
 import pytest
@@ -33,15 +34,16 @@ def commands(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterat
             yield (*path, name)
 
 
-COMMANDS = sorted(commands(typer.main.get_command(module.app)))
+APP = typer.main.get_command(module.app)  # once: making it takes longer than a help page
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("path", sorted(commands(APP)), ids=" ".join)
 def test_help_shows_every_word_of_its_texts(path: tuple[str, ...]) -> None:
-    command = typer.main.get_command(module.app)
+    command = APP
     for name in path:
         command = command.commands[name]
-    done = runner.invoke(module.app, [*path, "--help"], env={"COLUMNS": "250", "TERM": "dumb"})
+    environment = {"COLUMNS": "250", "TERM": "dumb"}
+    done = click.testing.CliRunner().invoke(APP, [*path, "--help"], env=environment)
     assert done.exit_code == 0
     shown = re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
     texts = [command.help or "", *(each.help or "" for each in command.params)]

@@ -126,7 +126,7 @@ def test_a_huge_image_in_the_batch(
     assert feature_files.read_hdf5(tmp_path / "x.h5", "huge.png").image_size == (10_000, 10_000)
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_says_how_to_continue(
     extract: Extract, folder: Path, photos: Path, tmp_path: Path
 ) -> None:
     for k in range(20):

@@ -202,7 +202,7 @@ def test_nothing_readable_leaves_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["photos"]
 
 
-def test_an_interrupted_overwrite_goes_on_and_keeps_the_old_file(
+def test_an_interrupted_overwrite_continues_and_keeps_the_old_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "x.h5"
@@ -244,7 +244,7 @@ def test_two_writers_at_once_are_refused(folder: Path, output: Path) -> None:
     assert not (parts / "extract.lock").exists()
 
 
-def test_a_lock_whose_file_is_deleted_is_taken_anew(tmp_path: Path) -> None:
+def test_a_lock_whose_file_is_deleted_is_taken_again(tmp_path: Path) -> None:
     first, second, third = (FolderLock(tmp_path) for _ in range(3))
     assert first.take()
     taken: list[bool] = []

@@ -96,7 +96,7 @@ def test_the_real_strip(data: Path) -> None:
     assert patches.dtype == np.uint8
     whole = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
     assert np.array_equal(patches[1122], whole[65 * 1122 :])
-    # Rows of one patch go on smoothly; a cut at the wrong place would have jumps in its middle.
+    # Rows of one patch continue smoothly; a cut at the wrong place would have jumps in its middle.
     steps = np.abs(np.diff(patches.astype(float), axis=1)).mean((0, 2))
     jump = np.abs(patches[1:, 0].astype(float) - patches[:-1, -1]).mean()
     assert steps.max() < jump / 3

@@ -319,7 +319,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
         step: where it continues; 0 for a new run.
 
     Returns:
-        Command, settings, data (one fingerprint per set), machine, versions, revision, date; and
+        Command, settings, data (one digest per set), machine, versions, revision, date; and
         ``resumed``: the same facts, without settings and data, of each time it continued.
     """
     facts = provenance.collect(provenance.command_line(), _settings(recipe))

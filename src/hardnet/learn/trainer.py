@@ -353,7 +353,7 @@ def plan_pairs(
     begun = time.perf_counter()
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        # No folder has this name, so the sets are not read for their fingerprint.
+        # No folder has this name, so the sets are not read for their digest.
         trial = Trainer(replace(recipe, data=["trial"], average=0.0), train_set, Path(folder))
         while len(seconds) < 4 or (len(seconds) < 30 and time.perf_counter() - begun < TRIAL):
             started = time.perf_counter()
