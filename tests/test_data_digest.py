@@ -68,8 +68,14 @@ def test_linked_folders_count(folder: Path, tmp_path: Path) -> None:
     assert data_digest(folder).files == 4
 
 
-def test_the_second_call_reads_no_content(folder: Path, monkeypatch) -> None:
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as settled at once, and what was read of them is remembered."""
     monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+
+
+@pytest.mark.usefixtures("settled")
+def test_the_second_call_reads_no_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = data_digest(folder).sha256
 
     def refuse(*_: object) -> None:
@@ -91,18 +97,16 @@ def test_a_file_changed_within_one_tick_is_seen(folder: Path) -> None:
     assert data_digest(folder).sha256 != before
 
 
-def test_one_file_is_remembered_in_the_users_cache(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+@pytest.mark.usefixtures("settled")
+def test_one_file_is_remembered_in_the_users_cache(folder: Path, tmp_path: Path) -> None:
     found = data_digest(folder / "a.txt")
     assert found.files == 1
     assert found.sha256 == digest(f"a.txt\0{digest('two')}\0")
     assert len(list((tmp_path / "user" / "digests").glob("a.txt-*.json"))) == 1
 
 
-def test_a_damaged_memo_is_written_again(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
+@pytest.mark.usefixtures("settled")
+def test_a_damaged_memo_is_written_again(folder: Path, tmp_path: Path) -> None:
     before = data_digest(folder).sha256
     [memo] = (tmp_path / "user" / "digests").iterdir()
     memo.write_text("{")
@@ -114,11 +118,9 @@ def test_nothing_there_is_an_error(tmp_path: Path) -> None:
         data_digest(tmp_path / "absent")
 
 
-def test_a_change_that_keeps_size_and_date_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("settled")
+def test_a_change_that_keeps_size_and_date_is_noticed(folder: Path) -> None:
     """As when a repaired file is copied over a broken one with its date kept."""
-    monkeypatch.setattr("hardnet.provenance.SETTLED", -1)
     before = data_digest(folder).sha256
     assert data_digest(folder).sha256 == before
     write(folder / "a.txt", "owt")

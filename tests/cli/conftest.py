@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -21,19 +24,22 @@ class Run:
     stderr: str
 
 
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Run]:
+def run(*arguments: object) -> Run:
     """Run a command in this process, which saves the time of starting another."""
+    out, err = StringIO(), StringIO()
+    with (
+        patch.object(sys, "argv", ["hardnet", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    assert isinstance(end.value.code, int)
+    return Run(end.value.code, out.getvalue(), err.getvalue())
 
-    def run(*arguments: object) -> Run:
-        monkeypatch.setattr(sys, "argv", ["hardnet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return Run(end.value.code, *capsys.readouterr())
 
+@pytest.fixture
+def command() -> Callable[..., Run]:
     return run
 
 

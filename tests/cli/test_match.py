@@ -2,42 +2,20 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import zlib
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
+from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import cv2
 import numpy as np
 import pytest
 
 from hardnet import detectors
-from hardnet.cli.app import main
 from hardnet.images import read_image, write_image
 
+from .conftest import Run, run
 
-@dataclass
-class Run:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def hardnet(*arguments: object) -> Run:
-    """Run the command in this process, which saves the time of starting another."""
-    out, err = StringIO(), StringIO()
-    command = ["hardnet", "match", *map(str, arguments)]
-    with (
-        patch.object(sys, "argv", command),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return Run(int(end.value.code or 0), out.getvalue(), err.getvalue())
+hardnet = partial(run, "match")
 
 
 def rootsift(*arguments: object) -> Run:
@@ -50,9 +28,9 @@ def pair(photos: Path) -> tuple[Path, Path]:
 
 
 def test_json(pair: tuple[Path, Path]) -> None:
-    run = rootsift(*pair, "--json", "--keypoints", 1000)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    done = rootsift(*pair, "--json", "--keypoints", 1000)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert set(found) == {"images", "orientation", "geometry", "matches", "inliers", "seconds"}
     matches = np.array(found["matches"])
     assert matches.shape == (len(found["inliers"]), 4)
@@ -71,44 +49,44 @@ def test_json(pair: tuple[Path, Path]) -> None:
 
 
 def test_people_get_a_table_and_a_picture(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    run = rootsift(*pair, "-o", tmp_path / "matches.png", "--keypoints", 800)
-    assert run.returncode == 0, run.stderr
+    done = rootsift(*pair, "-o", tmp_path / "matches.png", "--keypoints", 800)
+    assert done.returncode == 0, done.stderr
     for word in ("keypoints", "matches", "inliers", "fundamental", "seconds", "matches.png"):
-        assert word in run.stdout
+        assert word in done.stdout
     assert read_image(tmp_path / "matches.png").shape[1] > 1400
 
 
 def test_model_option(pair: tuple[Path, Path]) -> None:
-    run = rootsift(*pair, "--json", "--model", "homography", "--keypoints", 1000)
-    assert json.loads(run.stdout)["geometry"]["kind"] == "homography"
+    done = rootsift(*pair, "--json", "--model", "homography", "--keypoints", 1000)
+    assert json.loads(done.stdout)["geometry"]["kind"] == "homography"
 
 
 def test_no_match_is_one_line_code_one_and_valid_json(photos: Path, tmp_path: Path) -> None:
     picture = tmp_path / "no.png"
-    run = rootsift(photos / "chelsea.png", photos / "brick.png", "--json", "-o", picture)
-    assert run.returncode == 1
-    found = json.loads(run.stdout)
+    done = rootsift(photos / "chelsea.png", photos / "brick.png", "--json", "-o", picture)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
     assert found["geometry"] == {"kind": None, "model": None}
     assert not any(found["inliers"])
-    assert len(run.stderr.strip().splitlines()) == 1
-    assert "no match" in run.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "no match" in done.stderr
     assert not picture.exists()
 
 
 def test_no_keypoints_is_no_match(photos: Path, tmp_path: Path) -> None:
     write_image(tmp_path / "even.png", np.full((80, 80), 128, np.uint8))
-    run = rootsift(tmp_path / "even.png", photos / "chelsea.png", "--json")
-    assert run.returncode == 1
-    assert json.loads(run.stdout)["matches"] == []
-    assert len(run.stderr.strip().splitlines()) == 1
-    assert "no keypoints in" in run.stderr
-    assert "even.png" in run.stderr
+    done = rootsift(tmp_path / "even.png", photos / "chelsea.png", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["matches"] == []
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "no keypoints in" in done.stderr
+    assert "even.png" in done.stderr
 
 
 def test_brackets_in_a_file_name_are_not_markup(photos: Path, tmp_path: Path) -> None:
-    run = rootsift(tmp_path / "x [bold].jpg", photos / "chelsea.png")
-    assert run.returncode == 1
-    assert "x [bold].jpg does not exist" in run.stderr
+    done = rootsift(tmp_path / "x [bold].jpg", photos / "chelsea.png")
+    assert done.returncode == 1
+    assert "x [bold].jpg does not exist" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "dot", "folder", "cut"])
@@ -123,12 +101,12 @@ def test_bad_input_is_one_line_and_code_one(photos: Path, tmp_path: Path, kind: 
     elif kind == "cut":
         whole = cv2.imencode(".jpg", read_image(photos / "chelsea.png"))[1].tobytes()
         bad.write_bytes(whole[:5000])
-    run = rootsift(photos / "chelsea.png", bad, "--json")
-    assert run.returncode == 1
-    assert run.stdout == ""
-    assert len(run.stderr.strip().splitlines()) == 1
-    assert run.stderr.startswith("error:")
-    assert bad.name in run.stderr
+    done = rootsift(photos / "chelsea.png", bad, "--json")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("error:")
+    assert bad.name in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,22 +120,22 @@ def test_bad_input_is_one_line_and_code_one(photos: Path, tmp_path: Path, kind: 
     ],
 )
 def test_wrong_usage_is_code_two(arguments: list[str]) -> None:
-    run = hardnet(*arguments)
-    assert run.returncode == 2
-    assert run.stdout == ""
+    done = hardnet(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
 
 
 def test_unknown_descriptor_is_code_one(pair: tuple[Path, Path]) -> None:
-    run = hardnet(*pair, "--descriptor", "surf")
-    assert run.returncode == 1
-    assert run.stderr.startswith("error:")
-    assert "surf" in run.stderr
+    done = hardnet(*pair, "--descriptor", "surf")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error:")
+    assert "surf" in done.stderr
 
 
 def test_help_has_an_example() -> None:
-    run = hardnet("--help")
-    assert run.returncode == 0
-    assert "hardnet match left.jpg right.jpg" in run.stdout
+    done = hardnet("--help")
+    assert done.returncode == 0
+    assert "hardnet match left.jpg right.jpg" in done.stdout
 
 
 def test_exif_rotation_gives_the_matches_of_the_upright_picture(
@@ -208,9 +186,9 @@ def test_detectors_are_named() -> None:
     ],
 )
 def test_ways_to_match(pair: tuple[Path, Path], options: list[str]) -> None:
-    run = rootsift(*pair, "--json", "--keypoints", 1000, *options)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    done = rootsift(*pair, "--json", "--keypoints", 1000, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert set(found) == {"images", "orientation", "geometry", "matches", "inliers", "seconds"}
     inliers = np.array(found["matches"])[found["inliers"]]
     assert len(inliers) > 100
@@ -219,8 +197,8 @@ def test_ways_to_match(pair: tuple[Path, Path], options: list[str]) -> None:
 
 def test_options_override_those_of_the_strategy(pair: tuple[Path, Path]) -> None:
     def count(*options: str) -> int:
-        run = rootsift(*pair, "--json", "--keypoints", 500, "--strategy", "mods", *options)
-        return len(json.loads(run.stdout)["matches"])
+        done = rootsift(*pair, "--json", "--keypoints", 500, "--strategy", "mods", *options)
+        return len(json.loads(done.stdout)["matches"])
 
     assert count("--mutual") < count() < count("--ratio", "1")
 
@@ -260,9 +238,9 @@ def test_essential_matrix(pair: tuple[Path, Path], tmp_path: Path) -> None:
 def test_wrong_options_are_one_line_and_code_one(
     pair: tuple[Path, Path], options: list[str], message: str
 ) -> None:
-    run = rootsift(*pair, "--keypoints", 50, *options)
-    assert run.returncode == 1
-    assert run.stdout == ""
-    assert len(run.stderr.strip().splitlines()) == 1
-    assert run.stderr.startswith("error:")
-    assert message in run.stderr
+    done = rootsift(*pair, "--keypoints", 50, *options)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("error:")
+    assert message in done.stderr

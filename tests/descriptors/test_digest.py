@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -96,18 +97,23 @@ def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current one, whose modules :func:`digest_of_function` imports again each time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return tmp_path
+    yield tmp_path
+    forget_modules()
+
+
+def forget_modules() -> None:
+    for module in ("mine", "copied", "below"):
+        sys.modules.pop(module, None)
+    shutil.rmtree("__pycache__", ignore_errors=True)
+    importlib.invalidate_caches()
 
 
 def digest_of_function(spec: str) -> str:
-    for module in ("mine", "copied", "below"):
-        sys.modules.pop(module, None)
-    importlib.invalidate_caches()
+    forget_modules()
     return descriptor_digest(load(spec))
 
 
