@@ -239,6 +239,21 @@ def test_matching_two_images_is_matching_their_features(photos: Path) -> None:
     np.testing.assert_array_equal(at_once.geometry.model, one_by_one.geometry.model)
 
 
+@pytest.mark.parametrize("detector", ["dog", "hessian"])
+def test_features_that_can_be_turned_are_turned_as_if_asked_at_once(
+    camera: np.ndarray, detector: str
+) -> None:
+    options = {"detector": detector, "descriptor": "rootsift", "keypoints": 200, "max_size": 300}
+    either = extract(camera, orientation="auto", **options)
+    assert either.turned is not None
+    for way, found in (("upright", either), ("dominant", either.turned())):
+        expected = extract(camera, orientation=way, **options)
+        assert found.orientation == way
+        np.testing.assert_array_equal(found.frames, expected.frames)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        np.testing.assert_array_equal(found.descriptors, expected.descriptors)
+
+
 def test_match_describes_images_as_it_is_told(photos: Path) -> None:
     paths = [photos / "motorcycle_left.png", photos / "motorcycle_right.png"]
     options = {"detector": "hessian", "descriptor": "rootsift", "keypoints": 500, "max_size": 500}

@@ -217,6 +217,8 @@ class Found:
         patches: (N, 32, 32) uint8, one per frame.
         seconds: time per stage so far.
         upright: no frame was turned.
+        turned: (N, 2, 3) turned frames of the shrunk image, and their scores, if they were found
+            together with upright ones.
     """
 
     prepared: Prepared
@@ -225,6 +227,7 @@ class Found:
     patches: NDArray[np.uint8]
     seconds: dict[str, float]
     upright: bool = False
+    turned: tuple[Frames, NDArray[np.float32]] | None = None
 
 
 def extract(
@@ -262,9 +265,10 @@ def extract(
     way = check_orientation(orientation, upright)
     detect, network, seconds = _load_both(detector, descriptor)
     prepared = prepare(image, max_size)
-    features = describe(find(prepared, detect, keypoints, way != "dominant", frames), network)
+    found = find(prepared, detect, keypoints, way != "dominant", frames, both=way == "auto")
+    features = describe(found, network)
     features = replace(features, seconds=seconds | features.seconds)
-    return _turnable(features, prepared, detect, network, keypoints) if way == "auto" else features
+    return _turnable(features, found, detect, network, keypoints) if way == "auto" else features
 
 
 def extract_pair(
@@ -288,7 +292,8 @@ def extract_pair(
     detect, network, seconds = _load_both(detector, descriptor)
 
     def found(image: Source) -> Found:
-        return find(prepare(image, max_size), detect, keypoints, way != "dominant")
+        prepared = prepare(image, max_size)
+        return find(prepared, detect, keypoints, way != "dominant", both=way == "auto")
 
     with ThreadPoolExecutor(2) as pool:  # OpenCV releases the GIL
         both = list(pool.map(found, (a, b)))
@@ -297,7 +302,7 @@ def extract_pair(
     second = replace(second, seconds={"load": 0.0} | second.seconds)
     if way == "auto":
         first, second = (
-            _turnable(features, one.prepared, detect, network, keypoints)
+            _turnable(features, one, detect, network, keypoints)
             for features, one in zip((first, second), both, strict=True)
         )
     return first, second
@@ -326,12 +331,20 @@ def find(
     keypoints: int = KEYPOINTS,
     upright: bool = False,
     frames: GivenFrames | None = None,
+    both: bool = False,
 ) -> Found:
-    """Detect frames, or take those that are given, and cut their patches; see :func:`extract`."""
+    """Detect frames, or take those that are given, and cut their patches; see :func:`extract`.
+
+    With ``both``, turned frames are kept beside upright ones if the detector finds them together.
+    """
     check_settings(keypoints)
     start = perf_counter()
     fx, fy = prepared.factors
-    if frames is None:
+    turned = None
+    if frames is None and both and (together := detectors.both_ways(detector)) is not None:
+        (shrunk, scores), turned = together(prepared.grey, keypoints)
+        original = rescale(shrunk, (1 / fx, 1 / fy))
+    elif frames is None:
         # Detectors of users need not know the word upright.
         options = {"upright": True} if upright else {}
         shrunk, scores = detector(prepared.grey, keypoints, **options)
@@ -344,7 +357,7 @@ def find(
     detected = perf_counter()
     patches = cut_patches(prepared.grey, shrunk)
     seconds = {"detect": detected - start, "cut": perf_counter() - detected}
-    return Found(prepared, original, scores, patches, prepared.seconds | seconds, upright)
+    return Found(prepared, original, scores, patches, prepared.seconds | seconds, upright, turned)
 
 
 def describe(found: Found, descriptor: Descriptor) -> Features:
@@ -403,15 +416,22 @@ def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) 
 
 def _turnable(
     features: Features,
-    prepared: Prepared,
+    found: Found,
     detector: Detector,
     descriptor: Descriptor,
     keypoints: int,
 ) -> Features:
     """Upright features that can be described again, once, with dominant orientations."""
+    prepared = found.prepared
+
+    def known(*_: Any, **__: Any) -> tuple[Frames, NDArray[np.float32]]:
+        assert found.turned is not None
+        return found.turned
+
+    detect: Detector = detector if found.turned is None else known
 
     def again() -> Features:
-        turned = describe(find(prepared, detector, keypoints), descriptor)
+        turned = describe(find(prepared, detect, keypoints), descriptor)
         new = {k: v for k, v in turned.seconds.items() if k not in prepared.seconds}
         spent = {k: features.seconds[k] + v for k, v in new.items()}
         return replace(turned, seconds=features.seconds | spent)

@@ -97,3 +97,11 @@ def test_a_budget_keeps_the_first_of_all(camera: np.ndarray, budget: int) -> Non
     few, few_scores = dog.detect(camera, budget)
     np.testing.assert_array_equal(few, frames[:budget])
     np.testing.assert_array_equal(few_scores, scores[:budget])
+
+
+@pytest.mark.parametrize("keypoints", [1, 300, 100_000])
+def test_both_ways_at_once_are_both_ways(camera: np.ndarray, keypoints: int) -> None:
+    for image in (camera, np.zeros_like(camera)):
+        for upright, found in zip((True, False), dog.detect_both(image, keypoints), strict=True):
+            for one, other in zip(found, dog.detect(image, keypoints, upright), strict=True):
+                np.testing.assert_array_equal(one, other)

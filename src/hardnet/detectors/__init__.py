@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,9 @@ class Detector(Protocol):
         """
         ...
 
+
+Detected = tuple[Frames, NDArray[np.float32]]
+BothWays = Callable[[NDArray[np.uint8], int], tuple[Detected, Detected]]
 
 _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
@@ -64,6 +68,11 @@ def load(name: str) -> Detector:
     except KeyError:
         known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
         raise InputError(f"no detector '{name}': choose one of {known}") from None
+
+
+def both_ways(detector: Detector) -> BothWays | None:
+    """Finds the upright and the turned frames of an image together, if the detector can."""
+    return dog.detect_both if detector is dog.detect else None
 
 
 def weights(name: str) -> list[str]:
