@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -81,7 +82,7 @@ class Index:
         self._descriptor = descriptor
         check_begun(self.folder)
         self._shard = LocalShard(open_snapshot(self.folder))
-        self._lock = Lock()
+        self._lock, self._warming = Lock(), Lock()
         self._loaded: tuple[Detector, Descriptor] | None = None
         self._warm: Vocabulary | None = None
 
@@ -179,8 +180,10 @@ class Index:
         mode = mode_named(mode)  # a wrong one is refused before the query is described
         shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
         vocabulary = shard.snapshot.vocabulary
-        seconds = {"load": self._warm_up(vocabulary)}
-        views, extraction = self.described(image, box)
+        with ThreadPoolExecutor(1) as pool:  # OpenCV describes while numba loads kernels
+            warming = pool.submit(self._warm_up, vocabulary)
+            views, extraction = self.described(image, box)
+        seconds = {"load": warming.result()}
         seconds |= {s: seconds.get(s, 0.0) + time for s, time in extraction.items()}
         start = perf_counter()
         query = self.query(views, box, vocabulary)
@@ -296,7 +299,7 @@ class Index:
     def _warm_up(self, vocabulary: Vocabulary) -> float:
         """Make ready what the first query needs, and no later one; returns the seconds."""
         start = perf_counter()
-        with self._lock:
+        with self._warming:
             if self._warm is not vocabulary:
                 row = np.ones((1, vocabulary.words.shape[1]), np.float32)
                 vocabulary.signatures(row, vocabulary.assign(row))
