@@ -20,8 +20,9 @@ import httpx
 
 from hardnet.images import read_image, shrink, write_image
 from hardnet.retrieval.index import Index
-from hardnet.web.app import Settings, State, make_app
+from hardnet.web.app import make_app
 from hardnet.web.run import listen, server
+from hardnet.web.state import Settings, State
 
 NAMES = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png",

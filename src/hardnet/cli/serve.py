@@ -68,9 +68,9 @@ def _serve(
         if find_spec(package) is None:
             raise MissingExtraError(package.replace("_", "-"), "web")
     # Imported here so that `hardnet --help` does not wait for them.
-    from hardnet.web.app import Settings
     from hardnet.web.guard import LOOPBACK
     from hardnet.web.run import serve
+    from hardnet.web.state import Settings
 
     local = host in LOOPBACK
     if token is not None and len(token) < _LEAST_TOKEN:

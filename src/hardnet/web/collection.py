@@ -123,7 +123,7 @@ class Collection:
     ) -> None:
         self.index = Index(folder, descriptor=descriptor)
         self._roots = [Path(os.path.realpath(root)) for root in roots]
-        self._lock = threading.Lock()
+        self._lock, self._change = threading.Lock(), threading.Lock()
         self._listing = Listing(self.index.snapshot, folder)
         self.found_groups: dict[str, Any] | None = None
         # What was removed before this server started can come back, too.
@@ -281,7 +281,7 @@ class Collection:
 
     def remove(self, photo: Photo) -> dict[str, Any]:
         """Remove a photo from the index; its file stays."""
-        with self._lock:
+        with self._change:
             removed = self.index.remove(photo.path)
             self._undo.append([photo.path])
         return self._changed(removed)
@@ -292,7 +292,7 @@ class Collection:
         Raises:
             HTTPException: there is none.
         """
-        with self._lock:
+        with self._change:
             if not self._undo:
                 raise HTTPException(409, "there is no removal to undo")
             restored = self.index.restore(self._undo[-1])
@@ -302,7 +302,7 @@ class Collection:
     def compact(self, job: Job) -> dict[str, Any]:
         """Free the room of removed photos: from here on they cannot come back."""
         self.index.compact(job.tell)
-        with self._lock:
+        with self._change:
             self._undo.clear()
         return self.info()
 

@@ -48,27 +48,21 @@ class Lane:
     """Requests of one kind of work: those that are worked on, and those that wait.
 
     Attributes:
-        methods: of the requests.
-        paths: how their paths begin ...
-        endings: ... and end.
+        method: of the requests.
+        paths: how their paths begin.
         limit: how many there may be at a time.
         busy: how many there are now.
     """
 
-    methods: Collection[str]
+    method: str
     paths: tuple[str, ...]
     limit: int
-    endings: tuple[str, ...] = ("",)
     busy: int = field(default=0, init=False)
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is of this kind."""
         path: str = scope["path"]
-        return (
-            scope["method"] in self.methods
-            and path.startswith(self.paths)
-            and path.endswith(self.endings)
-        )
+        return scope["method"] == self.method and path.startswith(self.paths)
 
 
 class Guard:
@@ -155,7 +149,8 @@ class Guard:
         given = asked.pop("token", [""])[0]
         if scope["method"] == "GET" and self._is_token(given):
             query = urlencode(asked, doseq=True)
-            answer = RedirectResponse(scope["path"] + (f"?{query}" if query else ""), 303)
+            path = "/" + scope["path"].lstrip("/")  # "//name" would be another server
+            answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
             answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", path="/")
             return answer
         if self._is_token(_bearer(headers)) or self._is_token(_cookie(headers)):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import uvicorn
 
 from hardnet.errors import HardnetError
-from hardnet.web.app import Settings, make_app
+from hardnet.web.app import make_app
+from hardnet.web.state import Settings
 
 
 def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) -> None:

@@ -106,7 +106,7 @@ export class Photo {
   }
 
   static async ofIndex(facts) {
-    const photo = new Photo({ id: facts.id, name: facts.name || facts.path.split("/").pop(), size: facts.size });
+    const photo = new Photo({ id: facts.id, name: facts.name || facts.path.split("/").slice(-2).join("/"), size: facts.size });
     photo.url = `/photos/${facts.id}/preview`;
     photo.image = await picture(photo.url);
     return photo;

@@ -5,6 +5,8 @@ import { PairView } from "/static/pair.js";
 
 const DEFAULTS = { detector: "dog", descriptor: "hardnet", keypoints: 2048, orientation: "auto" };
 
+const KINDS = { fundamental: "fundamental matrix" };
+
 export async function openMatch(panel, info) {
   DEFAULTS.ratio = info.ratio;
   const photos = [null, null];
@@ -42,9 +44,9 @@ export async function openMatch(panel, info) {
   });
 
   async function take(file, side) {
+    say(status, "");
     try {
       photos[side] = await Photo.of(file, info);
-      say(status, "");
     } catch (error) {
       photos[side] = null;
       say(status, error.message, "bad");
@@ -83,7 +85,7 @@ export async function openMatch(panel, info) {
   function show(a, b, found, used) {
     const agreed = found.inliers.filter(Boolean).length;
     const kind = found.geometry.kind;
-    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${kind}` : `nothing is verified: ${found.matches.length} tentative matches, but no geometry agrees`, kind ? "good" : "bad");
+    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}` : `nothing is verified: ${found.matches.length} tentative matches, but no geometry agrees`, kind ? "good" : "bad");
     output.hidden = false;
     view.show(a, b, {
       sizes: found.images.map((image) => image.size),

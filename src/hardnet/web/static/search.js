@@ -47,7 +47,7 @@ export async function openSearch(panel, info) {
 
   async function fillFolders() {
     const found = await ask("/folders");
-    folders.replaceChildren(...found.map((one) => h("option", { value: one.id }, `${one.path} (${one.images})`)));
+    folders.replaceChildren(...found.map((one) => h("option", { value: one.id, title: one.path }, `${one.path.split("/").slice(-2).join("/")}: ${one.images} photos`)));
     folders.hidden = add.hidden = !found.length;
   }
 
@@ -118,7 +118,7 @@ export async function openSearch(panel, info) {
       const view = new PairView();
       const close = h("button", { onclick: () => detail.replaceChildren() }, "Close");
       detail.replaceChildren(
-        h("h2", {}, hit.path),
+        h("h2", { title: hit.path }, other.name),
         h("p", {}, `Of ${found.query.features} features of the query and ${found.features} of the photo, ${found.shared} pairs share a visual word and look alike; ${found.inliers} of them agree on one map from the query to the photo, ${found.verified ? "more than chance gives" : "which chance may give as well"}.`),
         view.element, close);
       view.show(photo, other, {
