@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from hardnet.bench.report import refresh
+from hardnet.cli.app import app
 from hardnet.errors import HardnetError
 
 ROOT = Path(__file__).parents[3]
@@ -78,11 +78,11 @@ def test_a_missing_results_file_is_named(tmp_path: Path) -> None:
         refresh(TEXT, tmp_path)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "speed.json").write_text(json.dumps(SPEED))
     (tmp_path / "doc.md").write_text(TEXT)
-    command = [sys.executable, "-m", "hardnet.cli.app", "bench", "refresh", "doc.md"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    assert CliRunner().invoke(app, ["bench", "refresh", "doc.md"]).exit_code == 0
     assert (tmp_path / "doc.md").read_text() == refresh(TEXT, tmp_path)
 
 
