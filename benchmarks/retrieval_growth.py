@@ -64,7 +64,7 @@ def main(
 ) -> None:
     """Build time, bytes, memory and query time at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]
-    paths = choose(photos or [_default_photos()], count)
+    paths = choose(photos or [default_photos()], count)
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         _check_space(folder, largest * features * BYTES_PER_FEATURE)
@@ -121,7 +121,7 @@ def grow(
             writer.commit()
             one, images = perf_counter() - start, size
         create = None
-        measured = _in_fresh_process(measure, folder, warm, queries, names)
+        measured = in_fresh_process(measure, folder, warm, queries, names)
         stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         stored -= sum(path.stat().st_size for path in folder.glob("*vocabulary*"))
         row = {"images": size, "build_seconds": build, "add_one_seconds": one, "bytes": stored}
@@ -209,7 +209,7 @@ def choose(folders: list[Path], count: int) -> list[Path]:
     return [paths[place] for place in places]
 
 
-def _default_photos() -> Path:
+def default_photos() -> Path:
     folder = Path(os.environ.get("HARDNET_DATA", "")) / "ukbench"
     if "HARDNET_DATA" in os.environ and folder.is_dir():
         return folder
@@ -225,7 +225,7 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Memory that an earlier measurement left behind would count as this one's."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()

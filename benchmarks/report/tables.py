@@ -281,6 +281,35 @@ def orientation(results: Results) -> list[Table]:
     return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
 
 
+def groups_growth(results: Results) -> list[Table]:
+    """What comparing a photo with all others takes, beside describing it."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    described = results["describe_ms"]
+    columns = [
+        column("photos", rows, "photos", "{:,}"),
+        column("compare a photo (ms)", rows, "compare_ms", "{:.1f}"),
+        Column("describe it (ms)", [described] * len(rows), "{:.0f}"),
+        Column(
+            "compare all (CPU h)",
+            [row["photos"] * row["compare_ms"] / 3.6e6 for row in rows],
+            "{:.2f}",
+        ),
+        Column(
+            "describe all (CPU h)", [row["photos"] * described / 3.6e6 for row in rows], "{:.2f}"
+        ),
+        column("copies found", rows, "copies_found", "{:.2f}"),
+        column("peak memory (MB)", rows, "peak_memory_mb", "{:.0f}"),
+    ]
+    note = (
+        f"CPU time. Photos drawn with {settings['features']} features on average and "
+        f"{settings['words']:,} words; {settings['copies']} is a copy. Each is compared with its "
+        f"{settings['shortlist']} most similar ones. Memory with the pages of the index that were "
+        "read, which the system takes back when it needs them. Mirror images are described again: "
+        "that takes as long as describing."
+    )
+    return [Table("Comparing all photos of a collection", columns, note)]
+
+
 def retrieval_growth(results: Results) -> list[Table]:
     """What an index of each size takes, and how long its queries do."""
     settings, rows = results["provenance"]["settings"], results["rows"]
@@ -435,6 +464,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         match_pair,
         orientation,
         retrieval_growth,
+        groups_growth,
         retrieval_speed,
         train_step,
     )

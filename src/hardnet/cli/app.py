@@ -17,6 +17,7 @@ from hardnet.cli import (
     experiment,
     export,
     extract,
+    groups,
     index,
     match,
     search,
@@ -79,7 +80,9 @@ def hardnet(
     """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
 
 
-commands = (match, extract, index, search, serve, colmap, train, data, export, bench, experiment)
+commands = (
+    match, extract, index, search, groups, serve, colmap, train, data, export, bench, experiment,
+)  # fmt: skip
 for command in commands:
     command.register(app)
 literal_help(app, set())

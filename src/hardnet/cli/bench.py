@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import bench_development, bench_images, bench_patches, bench_retrieval
+from hardnet.cli import (
+    bench_development,
+    bench_groups,
+    bench_images,
+    bench_patches,
+    bench_retrieval,
+)
 from hardnet.errors import HardnetError
 
 ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` wrote.")]
@@ -16,7 +22,7 @@ ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` w
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     bench = typer.Typer(help="Compare descriptors on real patches and images.")
-    for group in (bench_patches, bench_images, bench_development, bench_retrieval):
+    for group in (bench_patches, bench_images, bench_development, bench_retrieval, bench_groups):
         group.register(bench)
     bench.command("report")(report)
     bench.command("table")(table)

@@ -62,17 +62,19 @@ class Photos:
 
 
 class Compared:
-    """The log, in memory and, if it may be written, on the disk.
+    """The log, on the disk if it may be written there, else in memory.
 
     Args:
-        folder: of the index; None keeps the log in memory only.
+        folder: of the index; None keeps the log in memory.
         about: what must be the same for old lines to count: JSON values.
         photos: of the index.
     """
 
     def __init__(self, folder: Path | None, about: Mapping[str, Any], photos: Photos) -> None:
         self._photos = photos
-        self._lines: dict[tuple[str, bool], list[Found]] = {}
+        self._done: set[tuple[str, bool]] = set()
+        self._memory: list[tuple[str, Found]] = []
+        self._path: Path | None = None
         self._file: IO[str] | None = None
         self._lock: FolderLock | None = None
         self._head = json.dumps({"format": _FORMAT, **about}, sort_keys=True)
@@ -98,21 +100,31 @@ class Compared:
 
     def has(self, name: str, mirrored: bool) -> bool:
         """Whether a photo has been compared, or its mirror image has."""
-        return (name, mirrored) in self._lines
+        return (name, mirrored) in self._done
 
     def add(self, name: str, mirrored: bool, found: list[Found]) -> None:
         """Keep what a photo, or its mirror image, has found."""
-        self._lines[name, mirrored] = found
-        if self._file is not None:
-            # A line break in front: the line before may have been cut short by a kill.
-            self._file.write(f"\n{json.dumps(self._to_json(name, mirrored, found))}\n")
-            self._file.flush()
+        self._done.add((name, mirrored))
+        if self._file is None:
+            self._memory += [(name, one) for one in found]
+            return
+        # A line break in front: the line before may have been cut short by a kill.
+        self._file.write(f"\n{json.dumps(self._to_json(name, mirrored, found))}\n")
+        self._file.flush()
 
     def pairs(self) -> Iterator[tuple[str, Found]]:
         """All that was found: the photo that asked, and one that answered."""
-        for (name, _), found in self._lines.items():
-            for one in found:
-                yield name, one
+        yield from self._memory
+        for _, value in self._values():
+            name = value["photo"]
+            for one in value["found"]:
+                try:
+                    holds = self._photos.state(one["photo"]) == tuple(one["state"])
+                    found = self._from_json(name, one) if holds else None
+                except (ValueError, KeyError, TypeError):  # not as we wrote it
+                    continue
+                if found is not None:
+                    yield name, found
 
     def _open(self, folder: Path) -> None:
         place = folder / FOLDER
@@ -130,45 +142,46 @@ class Compared:
         try:
             owned = OwnedFolder.begin(place, ["lock"])
             owned.sweep()
-            path = owned.claim(_LOG)
-            stale = self._read(path) if path.exists() else True
-            if stale:
-                self._write_again(path, owned)
-            self._file = path.open("a", encoding="utf-8")
+            self._path = owned.claim(_LOG)
+            self._begin(owned)
+            self._file = self._path.open("a", encoding="utf-8")
         except BaseException:
             self.close()
             raise
 
-    def _read(self, path: Path) -> bool:
-        """Take up the lines that still hold; whether most do not."""
-        lines, kept = 0, 0
-        with path.open(encoding="utf-8", errors="replace") as file:
+    def _begin(self, owned: OwnedFolder) -> None:
+        """Take up the lines that hold, and write the log again if most do not."""
+        assert self._path is not None
+        lines = 0
+        for _, value in self._values():
+            self._done.add((value["photo"], bool(value["mirrored"])))
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                lines = sum(line != b"\n" for line in file)
+        if lines > 2 * len(self._done):
+            with replacing(self._path, owned) as part, part.open("w", encoding="utf-8") as file:
+                file.write(f"{self._head}\n")
+                file.writelines(line for line, _ in self._values())
+        elif not lines:
+            self._path.write_text(f"{self._head}\n", encoding="utf-8")
+
+    def _values(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The lines that hold, as they are and as JSON values; one at a time is in memory."""
+        if self._path is None or not self._path.exists():
+            return
+        if self._file is not None:
+            self._file.flush()
+        with self._path.open(encoding="utf-8", errors="replace") as file:
             if file.readline().rstrip("\n") != self._head:
-                return True
+                return
             for line in file:
-                if line == "\n":
+                try:
+                    value = json.loads(line)
+                    holds = self._photos.state(value["photo"]) == tuple(value["state"])
+                    if holds and isinstance(value["found"], list) and "mirrored" in value:
+                        yield line, value
+                except (ValueError, KeyError, TypeError):
                     continue
-                lines += 1
-                kept += self._take(line)
-        return lines > 2 * kept
-
-    def _take(self, line: str) -> bool:
-        try:
-            value = json.loads(line)
-            name, mirrored = value["photo"], bool(value["mirrored"])
-            if self._photos.state(name) != tuple(value["state"]):
-                return False
-            found = [self._from_json(name, one) for one in value["found"]]
-        except (ValueError, KeyError, TypeError):
-            return False
-        self._lines[name, mirrored] = [one for one in found if one is not None]
-        return True
-
-    def _write_again(self, path: Path, owned: OwnedFolder) -> None:
-        with replacing(path, owned) as part, part.open("w", encoding="utf-8") as file:
-            file.write(f"{self._head}\n")
-            for (name, mirrored), found in self._lines.items():
-                file.write(f"{json.dumps(self._to_json(name, mirrored, found))}\n")
 
     def _to_json(self, name: str, mirrored: bool, found: list[Found]) -> dict[str, Any]:
         return {
@@ -182,26 +195,30 @@ class Compared:
                     "transform": np.asarray(one.evidence.transform).ravel().tolist(),
                     "inliers": one.evidence.inliers,
                     "precise": one.evidence.precise,
+                    "tentatives": one.evidence.tentatives,
                     "explained": round(one.evidence.explained, 4),
                     "spread": round(one.evidence.spread, 4),
+                    "bordered": one.evidence.bordered,
+                    "agreed": one.evidence.agreed,
                     "points": np.round(one.evidence.points, 1).astype(float).ravel().tolist(),
                 }
                 for one in found
             ],
         }
 
-    def _from_json(self, name: str, value: dict[str, Any]) -> Found | None:
+    def _from_json(self, name: str, value: dict[str, Any]) -> Found:
         other = value["photo"]
-        if self._photos.state(other) != tuple(value["state"]):
-            return None
         evidence = Evidence(
             np.array(value["transform"], np.float64).reshape(2, 3),
             (self._photos.size(name), self._photos.size(other)),
             int(value["inliers"]),
             int(value["precise"]),
+            int(value["tentatives"]),
             float(value["explained"]),
             float(value["spread"]),
             np.array(value["points"], np.float32).reshape(-1, 4),
+            bool(value["bordered"]),
+            bool(value["agreed"]),
         )
         return Found(other, evidence)
 
@@ -211,7 +228,7 @@ def opened(
     folder: Path | None, about: Mapping[str, Any], photos: Photos, thresholds: Thresholds
 ) -> Iterator[Compared]:
     """The log of an index; in memory only where the folder may not be written."""
-    about = {**about, "precise": asdict(thresholds)["precise"]}
+    about = {**about, "thresholds": asdict(thresholds)}
     if folder is not None and not os.access(folder, os.W_OK):
         folder = None
     with Compared(folder, about, photos) as compared:

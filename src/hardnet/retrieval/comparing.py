@@ -7,19 +7,32 @@ photo is read again, and described as a mirror shows it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.features import prepare
 from hardnet.frames import rescale
+from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
-from hardnet.retrieval.kinds import Evidence, Thresholds, inverse, measure, moved
+from hardnet.retrieval.kinds import (
+    Evidence,
+    Thresholds,
+    agreement,
+    corners,
+    inverse,
+    is_border,
+    kind_of,
+    may_be_copy,
+    measure,
+    moved,
+)
 from hardnet.retrieval.photos import path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
@@ -32,6 +45,9 @@ if TYPE_CHECKING:
 
 SHORTLIST = 50
 """Photos that each photo is compared with: the most similar ones."""
+
+BORDER_FEATURES, BORDER_SIZE = 0.1, 512
+"""A border has no more than this share of a photo's features; it is looked at in this size."""
 
 AHEAD = 4
 """Photos that are read while others are compared; they are all that is in memory."""
@@ -123,12 +139,27 @@ class Comparing:
         images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
         candidates = images[(images != image) & (scores > 0)][:SHORTLIST]
         verified = self.shard.verify(query, candidates, self.verification)
-        sure = [one for one in verified if self.verification.is_sure(one)]
-        others = self.shard.features_of(np.array([one.image for one in sure], np.int64))
-        return {
-            one.image: self._evidence(features, query, other, one, before)
-            for one, other in zip(sure, others, strict=True)
-        }
+        found: dict[int, Evidence] = {}
+        likely = [one for one in verified if one.inliers >= self.thresholds.fewest]
+        others = self.shard.features_of(np.array([one.image for one in likely], np.int64))
+        for one, other in zip(likely, others, strict=True):
+            evidence = self._evidence(features, query, other, one, before)
+            if may_be_copy(evidence, self.thresholds) and self._agree(image, one.image):
+                found[one.image] = replace(evidence, agreed=True)
+            elif self.verification.is_sure(one):
+                found[one.image] = self._with_border(features, other, evidence)
+        return found
+
+    def _agree(self, image: int, other: int) -> bool:
+        """Whether two photos of one frame look the same."""
+        try:
+            a, b = self._read(image, to_grey), self._read(other, to_grey)
+        except HardnetError:
+            return False
+        return agreement(a, b) >= self.thresholds.agree
+
+    def _read(self, image: int, tones: Callable[[Pixels], Pixels]) -> Pixels:
+        return tones(read_image(path_of(self.shard.snapshot.name(image), self.index.folder)))
 
     def _evidence(
         self,
@@ -141,7 +172,7 @@ class Comparing:
         position, _ = self.shard.snapshot.locate(verified.image)
         geometry = self.shard.snapshot.segments[position].geometry[verified.pairs[:, 1]]
         xy_b = unpack(np.asarray(geometry), other.size)[:, :, 2]
-        xy_a = query.frames[verified.pairs[:, 0], :, 2]
+        xy_a = query.frames[verified.pairs[:, 0], :, 2].astype(np.float64)
         transform = verified.transform
         assert transform is not None
         if before is not None:
@@ -155,7 +186,31 @@ class Comparing:
             (features.size, xy_a, features.frames[:, :, 2]),
             (other.size, xy_b, other.frames[:, :, 2]),
             self.thresholds.precise,
+            verified.tentatives,
         )
+
+    def _with_border(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> Evidence:
+        bordered = kind_of(found, self.thresholds) == "crop" and self._is_bordered(a, b, found)
+        return replace(found, bordered=bordered)
+
+    def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
+        """Whether the larger of two photos is the other with a border; it is read if it may be."""
+        outer, inner, transform = b, a, found.transform
+        if found.overlap[0] < found.overlap[1]:
+            outer, inner, transform = a, b, inverse(found.transform)
+        edges = moved(corners(inner.size), transform)
+        beyond = cv2.convexHull(edges.astype(np.float32))
+        within = [
+            cv2.pointPolygonTest(beyond, xy.tolist(), False) > 0 for xy in outer.frames[:, :, 2]
+        ]
+        if np.mean(within) < 1 - BORDER_FEATURES:
+            return False
+        try:
+            pixels = self._read(outer.image, to_colour)
+        except HardnetError:
+            return False
+        small, factors = shrink(pixels, BORDER_SIZE)
+        return is_border(small, (edges + 0.5) * factors - 0.5)
 
 
 MirrorQuery = Query | HardnetError

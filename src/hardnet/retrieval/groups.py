@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -127,6 +127,14 @@ class Groups:
             "groups": [group.to_json() for group in self.groups],
         }
 
+    def only(self, kinds: Collection[str]) -> Groups:
+        """What is of some kinds."""
+        return replace(
+            self,
+            pairs=[pair for pair in self.pairs if pair.kind in kinds],
+            groups=[group for group in self.groups if group.kind in kinds],
+        )
+
     def removable(self) -> list[str]:
         """The copies that are not the best of their group. They stay: this is a proposal."""
         copies = [group for group in self.groups if group.kind == "copy"]
@@ -232,14 +240,11 @@ def joined(
 
 
 def _reversed(evidence: Evidence) -> Evidence:
-    return Evidence(
-        inverse(evidence.transform),
-        (evidence.sizes[1], evidence.sizes[0]),
-        evidence.inliers,
-        evidence.precise,
-        evidence.explained,
-        evidence.spread,
-        evidence.points[:, [2, 3, 0, 1]],
+    return replace(
+        evidence,
+        transform=inverse(evidence.transform),
+        sizes=(evidence.sizes[1], evidence.sizes[0]),
+        points=evidence.points[:, [2, 3, 0, 1]],
     )
 
 
@@ -251,9 +256,13 @@ class Quality:
         self._folder = comparing.index.folder
         self._sharpness: dict[str, float] = {}
 
-    def best(self, names: Iterable[str]) -> str:
-        """The best photo; photos are read only if the number of pixels does not decide."""
+    def best(self, names: Iterable[str], framed: Collection[str] = ()) -> str:
+        """The best photo; photos are read only if the number of pixels does not decide.
+
+        Those that are ``framed`` have pixels that nobody wants.
+        """
         names = list(names)
+        names = [name for name in names if name not in framed] or names
         pixels = {name: int(np.prod(self._photos.size(name))) for name in names}
         largest = [name for name in names if pixels[name] == max(pixels.values())]
         if len(largest) == 1:
@@ -282,6 +291,7 @@ def sharpness(photo: str) -> float:
 def form_groups(edges: list[Edge], quality: Quality) -> list[Group]:
     """Photos that edges join, level by level; the largest groups first."""
     groups: list[Group] = []
+    framed = {_larger(edge) for edge in edges if edge.evidence.bordered}
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -308,10 +318,15 @@ def form_groups(edges: list[Edge], quality: Quality) -> list[Group]:
                     kind = "scene"
                 else:
                     names = order
-            groups.append(Group(kind, names, quality.best(names)))
+            groups.append(Group(kind, names, quality.best(names, framed)))
     return sorted(
         groups, key=lambda group: (-len(group.photos), KINDS.index(group.kind), *group.photos[:1])
     )
+
+
+def _larger(edge: Edge) -> str:
+    """The photo that shows more."""
+    return edge.a if edge.evidence.overlap[0] < edge.evidence.overlap[1] else edge.b
 
 
 def _kind_of_group(edges: list[Edge]) -> Kind:

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.images import Pixels
 from hardnet.retrieval.verification import PUBLISHED_SIZE
 
 Kind = Literal["copy", "crop", "rotated", "mirrored", "burst", "panorama", "scene"]
@@ -35,7 +36,12 @@ class Thresholds:
 
     Attributes:
         precise: an inlier this close to the map, in pixels of a photo of 1024, is a precise one.
-        least: precise inliers that any pair needs.
+        least: precise inliers that any pair needs ...
+        chance: ... and at least this share of all pairs of features that look alike: letters and
+            tiles are like each other wherever they lie. It need not be so if ...
+        plain: ... this share of the features that both photos could share are precise inliers.
+        fewest: this few do for a copy that keeps the frame, if its pixels agree.
+        agree: share of the textured blocks of such a copy that must look the same.
         precise_share: an edit has at least this share of precise ones among its inliers ...
         explained: ... and this share of the features that both photos could share.
         spread: the inliers of an edit cover at least this share of the overlap.
@@ -51,6 +57,10 @@ class Thresholds:
 
     precise: float = 3.0
     least: int = 10
+    chance: float = 0.1
+    plain: float = 0.25
+    fewest: int = 5
+    agree: float = 0.6
     precise_share: float = 0.5
     explained: float = 0.05
     spread: float = 0.1
@@ -73,18 +83,24 @@ class Evidence:
         sizes: width and height of both.
         inliers: pairs of features that agree with the map.
         precise: how many of them do so precisely.
+        tentatives: pairs of features that look alike, wherever they lie.
         explained: share of the features that could be in both photos that are precise inliers.
         spread: share of the overlap that the precise ones cover.
         points: (n, 4) float32, x and y in a, x and y in b, of some of the precise ones.
+        bordered: what the one shows beyond the other is a border of one colour.
+        agreed: the inliers are few, but pixel by pixel the two are the same picture.
     """
 
     transform: NDArray[np.float64]
     sizes: tuple[Size, Size]
     inliers: int
     precise: int
+    tentatives: int
     explained: float
     spread: float
     points: NDArray[np.float32]
+    bordered: bool = False
+    agreed: bool = False
 
     @property
     def mirrored(self) -> bool:
@@ -134,6 +150,7 @@ def measure(
     a: tuple[Size, NDArray[Any], NDArray[Any]],
     b: tuple[Size, NDArray[Any], NDArray[Any]],
     precise: float,
+    tentatives: int = 0,
     most_points: int = 24,
 ) -> Evidence:
     """Fit the map to the inliers that it fits best, and say how well it does.
@@ -143,6 +160,7 @@ def measure(
         a: size of the photo, (n, 2) centres of its inliers, (N, 2) centres of all its features.
         b: the same.
         precise: see :class:`Thresholds`.
+        tentatives: see :class:`Evidence`.
         most_points: how many inliers are kept to show.
     """
     (size_a, xy_a, all_a), (size_b, xy_b, all_b) = a, b
@@ -167,6 +185,7 @@ def measure(
         (size_a, size_b),
         len(xy_a),
         int(near.sum()),
+        tentatives,
         float(near.sum() / max(able, 1)),
         float(min(covered / max(shared, 1.0), 1.0)),
         np.column_stack([xy_a[chosen], xy_b[chosen]]).astype(np.float32).reshape(-1, 4),
@@ -207,6 +226,56 @@ def _inside(points: NDArray[Any], size: Size) -> int:
     return int(np.sum((x > -0.5) & (y > -0.5) & (x < size[0] - 0.5) & (y < size[1] - 0.5)))
 
 
+BLOCKS, FLAT, ALIKE = 12, 3.0, 0.6
+"""Blocks per side that are compared; a block without more contrast tells nothing; the correlation
+of two blocks that show the same."""
+
+
+def agreement(a: Pixels, b: Pixels) -> float:
+    """The share of the blocks of two grey pictures of one frame that look the same.
+
+    Args:
+        a: (h, w).
+        b: of any size; it is brought to that of a.
+    """
+    side = 8 * BLOCKS
+    one, other = (
+        cv2.resize(p, (side, side), interpolation=cv2.INTER_AREA)
+        .reshape(BLOCKS, 8, BLOCKS, 8)
+        .swapaxes(1, 2)
+        .reshape(-1, 64)
+        .astype(np.float64)
+        for p in (a, b)
+    )
+    one, other = one - one.mean(1, keepdims=True), other - other.mean(1, keepdims=True)
+    spread = one.std(1), other.std(1)
+    textured = (spread[0] > FLAT) | (spread[1] > FLAT)
+    alike = (one * other).mean(1) > ALIKE * np.maximum(spread[0] * spread[1], 1e-9)
+    return float(alike[textured].mean()) if textured.any() else 0.0
+
+
+BORDER_TONES, BORDER_SHARE = 12, 0.95
+"""A border's colours: so many of its pixels are so close to their median."""
+
+
+def is_border(pixels: Pixels, inner: NDArray[np.float64]) -> bool:
+    """Whether what lies outside a part of a photo is of one colour.
+
+    Args:
+        pixels: (H, W, 3).
+        inner: (4, 2) corners of the part.
+    """
+    mask = np.full(pixels.shape[:2], 255, np.uint8)
+    cv2.fillConvexPoly(mask, np.round(inner).astype(np.int32), 0)
+    rim = max(round(0.01 * max(pixels.shape)), 1)  # where compression smears the edge
+    outside = cv2.erode(mask, np.ones((2 * rim + 1, 2 * rim + 1), np.uint8))
+    beyond = pixels[outside > 0].astype(np.float64)
+    if not len(beyond):
+        return False
+    near = np.abs(beyond - np.median(beyond, axis=0)).max(axis=1) <= BORDER_TONES
+    return bool(near.mean() >= BORDER_SHARE)
+
+
 def _hull_area(points: NDArray[np.float64]) -> float:
     if len(points) < 3:
         return 0.0
@@ -228,14 +297,15 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
     Two neighbours of a sweep are "panorama"; whether the sweep is one is seen on the group only.
     """
     t, e = thresholds, evidence
-    if e.precise < t.least:
+    if not is_more_than_chance(e, t):
         return None
     if is_edit(e, t):
         if e.mirrored:
             return "mirrored"
         if abs(turn_of(e.transform)) > t.turn:
             return "rotated"
-        return "crop" if min(e.overlap) < (1 - 2 * t.edge) ** 2 else "copy"
+        same = e.bordered or min(e.overlap) > (1 - 2 * t.edge) ** 2
+        return "copy" if same else "crop"
     if e.mirrored:  # a facade is like itself in the mirror
         return None
     scale = math.sqrt(np.linalg.det(e.transform[:, :2])) * max(e.sizes[0]) / max(e.sizes[1])
@@ -249,20 +319,45 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
     return "scene"
 
 
+def is_more_than_chance(evidence: Evidence, thresholds: Thresholds) -> bool:
+    """Whether two photos show the same, whatever that is."""
+    t, e = thresholds, evidence
+    distinct = e.precise >= t.chance * e.tentatives or e.explained >= t.plain
+    return e.agreed or (e.precise >= t.least and distinct)
+
+
 def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
     """Whether one exact map explains all that two photos share, and the one lies in the other."""
     t, e = thresholds, evidence
+    if e.agreed:
+        return True
     if e.precise < t.precise_share * e.inliers or e.explained < t.explained or e.spread < t.spread:
         return False
     axes = np.linalg.svd(e.transform[:, :2], compute_uv=False)
     if axes[0] > t.stretch * axes[1]:
         return False
-    turned = abs(turn_of(e.transform)) % 90
-    if min(turned, 90 - turned) > t.turn:  # its corners were cut off, or filled
+    if any(is_in_other(e, t.edge)):
         return True
-    return lies_inside(e.transform, *e.sizes, t.edge) or lies_inside(
-        inverse(e.transform), *reversed(e.sizes), t.edge
-    )
+    turned = abs(turn_of(e.transform)) % 90
+    # Turned in a frame of its own size, a photo loses its corners and keeps its centre.
+    return min(turned, 90 - turned) > t.turn and _shift(e) <= t.edge
+
+
+def may_be_copy(evidence: Evidence, thresholds: Thresholds) -> bool:
+    """Whether few inliers, or in few places, say that two photos have one frame: pixels decide."""
+    t, e = thresholds, evidence
+    if e.mirrored or e.precise < t.fewest or abs(turn_of(e.transform)) > t.turn:
+        return False
+    if is_edit(e, t) and is_more_than_chance(e, t):
+        return False
+    return all(is_in_other(e, t.edge))
+
+
+def is_in_other(evidence: Evidence, edge: float) -> tuple[bool, bool]:
+    """Whether a lies in b, and whether b lies in a."""
+    a, b = evidence.sizes
+    there, back = evidence.transform, inverse(evidence.transform)
+    return lies_inside(there, a, b, edge), lies_inside(back, b, a, edge)
 
 
 def lies_inside(transform: NDArray[np.float64], a: Size, b: Size, edge: float) -> bool:

@@ -1,0 +1,152 @@
+"""`hardnet groups` on collections from a thousand to a hundred thousand photos: time and memory.
+
+Photos are drawn like real ones, see ``synthetic/collection.py``, and every tenth has a copy. To
+describe a photo takes the same time at any size; it is measured on real photos in the same run.
+
+Example: python benchmarks/groups.py --photos photos --largest 100000
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shlex
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from report.tables import write
+from retrieval_growth import choose, default_photos, in_fresh_process
+from synthetic.collection import Collection, measure_shape
+
+from hardnet import provenance
+from hardnet.retrieval.compared import Photos
+from hardnet.retrieval.comparing import SHORTLIST, Comparing
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.kinds import Thresholds
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.store.writer import Writer
+
+SIZES = (1000, 10_000, 100_000)
+WORDS = 1 << 16
+BATCH = 5000
+EVERY = 10
+"""Every tenth photo is a copy of the one before it."""
+COPIES = 50
+"""Copies that are looked for."""
+ASKED = 400
+"""Photos that are compared, spread over the collection; the rest would take as long each."""
+
+
+def main(
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 60,
+    largest: Annotated[int, typer.Option(help="Photos of the largest collection.")] = 100_000,
+    features: Annotated[int, typer.Option(help="Of a photo, on average.")] = 400,
+    words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
+    descriptor: Annotated[str, typer.Option(help="Of the photos that are described.")] = "hardnet",
+    work: Annotated[
+        Path | None, typer.Option(help="Where the index is made, and deleted [a temporary one].")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups_growth.json"),
+) -> None:
+    """CPU time per photo and memory at each size; writes a JSON file."""
+    sizes = [size for size in SIZES if size < largest] + [largest]
+    paths = choose(photos or [default_photos()], count)
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
+        real, described = describe(folder / "real", paths, descriptor)
+        shape = measure_shape(real.snapshot)
+        collection = Collection(shape, words, features)
+        rows = grow(folder / "index", collection, sizes)
+    chosen = {
+        "photos": len(paths),
+        "descriptor": descriptor,
+        "shape": shape.facts(),
+        "words": words,
+        "features": features,
+        "asked": ASKED,
+        "shortlist": SHORTLIST,
+        "copies": f"every {EVERY}th photo",
+    }
+    arguments = [provenance.without_folders(word) for word in sys.argv[1:]]
+    results = {
+        "kind": "groups_growth",
+        "describe_ms": described,
+        "rows": rows,
+        "provenance": provenance.collect(
+            f"python {shlex.join(['benchmarks/groups.py', *arguments])}", chosen, paths
+        ),
+    }
+    write(results, output)
+
+
+def describe(folder: Path, paths: list[Path], descriptor: str) -> tuple[Index, float]:
+    """An index of real photos, and the CPU time of reading and describing one, in ms."""
+    index = Index.build(folder, paths, descriptor=descriptor, words=1024)
+    some = paths[: max(len(paths) // 4, 1)]
+    index.extract(some[0])
+    start = process_time()
+    for path in some:
+        index.extract(path)
+    return index, 1e3 * (process_time() - start) / len(some)
+
+
+def grow(folder: Path, collection: Collection, sizes: list[int]) -> list[dict[str, Any]]:
+    """One row per size; the index of one size is that of the size before, with photos added."""
+    rows, images = [], 0
+    create: Any = {"settings": {"max_size": None}, "vocabulary": collection.vocabulary()}
+    for size in sizes:
+        with Writer(folder, create) as writer:
+            while images < size:
+                batch = collection.images(images, min(images + BATCH, size))
+                writer.add(with_copies(batch))
+                images += len(batch)
+            writer.commit()
+        create = None
+        rows.append({"photos": size} | in_fresh_process(measure, folder))
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def with_copies(images: list[IndexedImage]) -> list[IndexedImage]:
+    """Every tenth image shows what the one before it shows."""
+    out = list(images)
+    for at in range(1, len(images), EVERY):
+        out[at] = replace(images[at - 1], name=images[at].name)
+    return out
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Compare some photos, in a process that has done nothing else."""
+    index = Index(folder)
+    comparing = Comparing.of(index, Thresholds())
+    photos = Photos(index.snapshot)
+    names = sorted(photos.numbers)
+    numbers = [
+        photos.numbers[names[at]] for at in np.linspace(0, len(names) - 1, ASKED).astype(int)
+    ]
+    comparing.plain(numbers[0])
+    start = process_time()
+    for number in numbers:
+        comparing.plain(number)
+    each = (process_time() - start) / len(numbers)
+    copied = range(1, len(names), EVERY)
+    copied = copied[:: max(len(copied) // COPIES, 1)]
+    found = [
+        photos.numbers[names[at - 1]] in comparing.plain(photos.numbers[names[at]]) for at in copied
+    ]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"compare_ms": 1e3 * each, "copies_found": float(np.mean(found)), "peak_memory_mb": peak}
+
+
+if __name__ == "__main__":
+    typer.run(main)

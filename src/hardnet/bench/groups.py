@@ -1,0 +1,363 @@
+"""How well copies, crops and scenes are found among photographs, beside perceptual hashes.
+
+Copies of photographs are made with every edit of :mod:`~hardnet.bench.copies`; photos of other
+things, views of the same scene, pages of text and repeated patterns must not be taken for copies.
+All methods see the same files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet.bench.copies import EDITS, QUALITY, Edit, pattern, text_page
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
+from hardnet.retrieval.groups import Groups, find_groups
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.kinds import EDITS as EDIT_KINDS
+from hardnet.retrieval.kinds import corners, inverse, moved
+
+Progress = Callable[[str, int, int], None]
+
+RULES = {
+    "found": "share of copies that form a pair with their photograph, of whatever kind of edit",
+    "kind": "share of copies whose pair has the right kind",
+    "map": "median over pairs of the largest error of a corner, in % of the copy's longer side",
+    "hash": "a pair of photos whose hashes of 64 bits differ in at most the named number of bits",
+    "false copies": "groups of copies with photos of two exposures",
+    "false groups": "groups of any kind with photos of two scenes",
+    "same object": "share of pairs of photos of one object that are in one group",
+}
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """What is compared, and how.
+
+    Attributes:
+        sources: photographs that copies are made of, spread evenly over those that are given.
+        size: longer side of all photos, in pixels.
+        keypoints: per photo.
+        descriptor: of the index.
+        words: of the index, trained on the photos.
+        most: photos of each folder of scenes and of objects, from the first on.
+        pages: of text, and as many repeated patterns.
+        distance: bits by which two hashes of one picture differ at most.
+        seed: of the edits.
+    """
+
+    sources: int = 40
+    size: int = 640
+    keypoints: int = 500
+    descriptor: str = "hardnet"
+    words: int = 2048
+    most: int = 400
+    pages: int = 20
+    distance: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """One file of the collection.
+
+    Attributes:
+        path: of the file.
+        exposure: the photograph that it is made of.
+        scene: what it shows.
+        size: width and height.
+        edit: what was done to the photograph; None for itself.
+        transform: (2, 3) from the photograph.
+        object_of: the data set whose groups are known, if it belongs to one.
+    """
+
+    path: Path
+    exposure: str
+    scene: str
+    size: tuple[int, int]
+    edit: Edit | None = None
+    transform: NDArray[np.float64] | None = None
+    object_of: str | None = None
+
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """What one method says about the collection.
+
+    Attributes:
+        pairs: sorted paths -> kind, map from the first to the second; None if it gives none.
+        copies: groups of copies.
+        groups: groups of any kind.
+        seconds: CPU time.
+    """
+
+    pairs: Mapping[Pair, tuple[str, NDArray[np.float64] | None]]
+    copies: Sequence[Sequence[str]]
+    groups: Sequence[Sequence[str]]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def compare(
+    photos: Sequence[Path],
+    scenes: Sequence[Path],
+    objects: Sequence[Path],
+    settings: GroupSettings,
+    work: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Make the collection, let every method group it, and count.
+
+    Args:
+        photos: folders of photographs; those whose names differ by a number may show one scene.
+        scenes: folders; the photographs of one folder show one scene.
+        objects: folders in the layout of UKBench, four photographs of each object in a row.
+        settings: see there.
+        work: where the collection and its index are made; with these of an earlier run, what is
+            there is not made again.
+        progress: called with what is done, how many are done, how many there are.
+
+    Returns:
+        ``edits``, a row per edit; ``methods``, a row per method; ``photos``, how many of each kind.
+    """
+    made = list(make_collection(photos, scenes, objects, settings, work / "photos", progress))
+    methods = {"hardnet": our_method(made, settings, work, progress)}
+    for name in ("phash", "dhash"):
+        methods[name] = hash_method(made, name, settings.distance, progress)
+    return {
+        "photos": {
+            "all": len(made),
+            "sources": len({one.exposure for one in made if one.edit is not None}),
+            "copies": sum(one.edit is not None for one in made),
+            "objects": len({one.scene for one in made if one.object_of}),
+        },
+        "edits": [edit_row(edit, made, methods) for edit in EDITS],
+        "methods": [method_row(name, method, made) for name, method in methods.items()],
+        "mistakes": _mistakes(methods["hardnet"], made, work / "photos"),
+    }
+
+
+def make_collection(
+    photos: Sequence[Path],
+    scenes: Sequence[Path],
+    objects: Sequence[Path],
+    settings: GroupSettings,
+    folder: Path,
+    progress: Progress,
+) -> Iterator[Made]:
+    """Write all files; see :func:`compare`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = [photo for one in photos for photo in list_images(one)]
+    if not given:
+        raise HardnetError("there is no photograph to make copies of: name a folder")
+    step = max(len(given) / settings.sources, 1.0)
+    chosen = {given[int(at)] for at in np.arange(0, len(given), step)[: settings.sources]}
+    for number, photo in enumerate(given):
+        progress("making copies", number, len(given))
+        exposure, scene = f"photo-{number:04d}", re.sub(r"[\d_-]+$", "", photo.stem)
+        pixels = _shrunk(photo, settings.size)
+        yield _write(folder / f"{exposure}.jpg", pixels, Made(folder, exposure, scene, (0, 0)))
+        if photo in chosen:
+            for at, edit in enumerate(EDITS):
+                rng = np.random.default_rng([settings.seed, number, at])
+                copy, transform = edit.make(pixels, rng)
+                about = Made(folder, exposure, scene, (0, 0), edit, transform)
+                yield _write(folder / f"{exposure}-{at:02d}.jpg", copy, about)
+    for place in scenes:
+        for photo in list_images(place)[: settings.most]:
+            name = f"scene-{place.name}-{photo.stem}"
+            about = Made(folder, name, f"scene-{place.name}", (0, 0))
+            yield _write(folder / f"{name}.jpg", _shrunk(photo, settings.size), about)
+    for place in objects:
+        for number, photo in enumerate(list_images(place)[: settings.most]):
+            name, scene = f"object-{number:05d}", f"object-{number // 4:05d}"
+            about = Made(folder, name, scene, (0, 0), object_of=place.name)
+            yield _write(folder / f"{name}.jpg", _shrunk(photo, settings.size), about)
+    for number in range(settings.pages):
+        rng = np.random.default_rng([settings.seed, number])
+        for kind, draw in (("page", text_page), ("pattern", pattern)):
+            name = f"{kind}-{number:03d}"
+            about = Made(folder, name, name, (0, 0))
+            yield _write(folder / f"{name}.jpg", to_colour(draw(rng)), about)
+
+
+def _shrunk(photo: Path, size: int) -> Pixels:
+    return shrink(to_colour(read_image(photo)), size)[0]
+
+
+def _write(path: Path, pixels: Pixels, about: Made) -> Made:
+    quality = QUALITY if about.edit is None else about.edit.quality
+    good, data = cv2.imencode(".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    assert good
+    content = data.tobytes()
+    if not path.exists() or path.read_bytes() != content:  # an index knows it by its time
+        path.write_bytes(content)
+    size = pixels.shape[1], pixels.shape[0]
+    known = about.edit, about.transform, about.object_of
+    return Made(path, about.exposure, about.scene, size, *known)
+
+
+def our_method(
+    made: Sequence[Made], settings: GroupSettings, work: Path, progress: Progress
+) -> Method:
+    """An index of the collection, and its groups."""
+    start = process_time()
+    index = Index.build(
+        work / "index",
+        work / "photos",
+        descriptor=settings.descriptor,
+        keypoints=settings.keypoints,
+        max_size=settings.size,
+        words=settings.words,
+        progress=progress,
+    )
+    built = process_time()
+    groups = find_groups(index, progress=progress)
+    seconds = {"index": built - start, "groups": process_time() - built}
+    return of_groups(groups, seconds)
+
+
+def of_groups(groups: Groups, seconds: dict[str, float]) -> Method:
+    """What `hardnet groups` says."""
+    pairs = {(pair.a, pair.b): (str(pair.kind), pair.transform) for pair in groups.pairs}
+    copies = [group.photos for group in groups.groups if group.kind in EDIT_KINDS]
+    return Method(pairs, copies, [group.photos for group in groups.groups], seconds)
+
+
+def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progress) -> Method:
+    """All pairs of photos whose perceptual hashes are close.
+
+    Raises:
+        MissingExtraError: imagehash is not installed.
+    """
+    try:
+        import imagehash
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("imagehash", "peers") from error
+    start = process_time()
+    bits = []
+    for done, one in enumerate(made):
+        progress(name, done, len(made))
+        with Image.open(one.path) as image:
+            bits.append(getattr(imagehash, name)(image).hash.ravel())
+    hashes = np.array(bits).astype(np.int64)
+    pairs: dict[Pair, tuple[str, NDArray[np.float64] | None]] = {}
+    for first, row in enumerate(hashes):
+        close = np.flatnonzero((hashes[first + 1 :] != row).sum(1) <= distance) + first + 1
+        for second in close.tolist():
+            a, b = sorted((str(made[first].path), str(made[second].path)))
+            pairs[a, b] = "copy", None
+    groups = components(pairs)
+    return Method(pairs, groups, groups, {"index": process_time() - start})
+
+
+def components(pairs: Iterable[Pair]) -> list[list[str]]:
+    """What is connected by pairs."""
+    near: dict[str, set[str]] = {}
+    for a, b in pairs:
+        near.setdefault(a, set()).add(b)
+        near.setdefault(b, set()).add(a)
+    seen: set[str] = set()
+    out = []
+    for start in near:
+        if start in seen:
+            continue
+        group, waiting = [], [start]
+        seen.add(start)
+        while waiting:
+            here = waiting.pop()
+            group.append(here)
+            waiting += near[here] - seen
+            seen |= near[here]
+        out.append(sorted(group))
+    return out
+
+
+def edit_row(edit: Edit, made: Sequence[Made], methods: Mapping[str, Method]) -> dict[str, Any]:
+    """How many copies of one edit each method finds; see ``RULES``."""
+    originals = {one.exposure: one for one in made if one.edit is None}
+    copies = [one for one in made if one.edit is edit]
+    row: dict[str, Any] = {"edit": edit.name, "kind": edit.kind, "copies": len(copies)}
+    for name, method in methods.items():
+        found, right, errors = 0, 0, []
+        for copy in copies:
+            original = originals[copy.exposure]
+            a, b = sorted((str(original.path), str(copy.path)))
+            kind, transform = method.pairs.get((a, b), (None, None))
+            found += kind in EDIT_KINDS
+            right += kind == edit.kind
+            if transform is not None and kind in EDIT_KINDS:
+                forward = transform if a == str(original.path) else inverse(transform)
+                errors.append(corner_error(forward, copy, original.size))
+        row[name] = found / max(len(copies), 1)
+        if name == "hardnet":
+            row["kind_right"] = right / max(len(copies), 1)
+            row["map_error"] = 100 * float(np.median(errors)) if errors else None
+    return row
+
+
+def corner_error(transform: NDArray[np.float64], copy: Made, size: tuple[int, int]) -> float:
+    """How far a map puts a corner of the part that both photos show, over the longer side."""
+    assert copy.transform is not None
+    back = moved(corners(copy.size), inverse(copy.transform))
+    within = np.clip(back, corners(size)[0], corners(size)[2])
+    apart = moved(within, transform) - moved(within, copy.transform)
+    return float(np.linalg.norm(apart, axis=1).max() / max(copy.size))
+
+
+def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any]:
+    """What a method joins, rightly and wrongly; see ``RULES``."""
+    known = {str(one.path): one for one in made}
+    wrong_copies = sum(_kinds_of(group, known, "exposure") > 1 for group in method.copies)
+    wrong = sum(_kinds_of(group, known, "scene") > 1 for group in method.groups)
+    together = {p: number for number, group in enumerate(method.groups) for p in group}
+    several: dict[str, set[int]] = {}
+    for number, group in enumerate(method.groups):
+        for photo in group:
+            several.setdefault(photo, set()).add(number)
+    objects: dict[str, list[str]] = {}
+    for one in made:
+        if one.object_of:
+            objects.setdefault(one.scene, []).append(str(one.path))
+    pairs = [(a, b) for four in objects.values() for a in four for b in four if a < b]
+    same = sum(bool(several.get(a, set()) & several.get(b, set())) for a, b in pairs)
+    return {
+        "method": name,
+        "pairs": len(method.pairs),
+        "groups": len(method.groups),
+        "photos_in_groups": len(together),
+        "false_copies": wrong_copies,
+        "false_copies_per_1000": 1000 * wrong_copies / len(made),
+        "false_groups": wrong,
+        "false_groups_per_1000": 1000 * wrong / len(made),
+        "same_object": same / len(pairs) if pairs else None,
+        "seconds": {stage: round(time, 1) for stage, time in method.seconds.items()},
+    }
+
+
+def _kinds_of(group: Sequence[str], known: Mapping[str, Made], what: str) -> int:
+    return len({getattr(known[photo], what) for photo in group})
+
+
+def _mistakes(method: Method, made: Sequence[Made], folder: Path) -> list[list[str]]:
+    """Pairs of our method that are wrong, with their kind: to look at."""
+    known = {str(one.path): one for one in made}
+    out = []
+    for (a, b), (kind, _) in method.pairs.items():
+        one, other = known[a], known[b]
+        copies = kind in EDIT_KINDS and one.exposure != other.exposure
+        if copies or one.scene != other.scene:
+            out.append([Path(a).stem, Path(b).stem, kind])
+    return out

@@ -1,0 +1,199 @@
+"""`hardnet groups`: which photos are copies of each other, or show the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from hardnet.cli.options import AsJson, KnownDescriptor, reads_images
+from hardnet.cli.output import Stage, console, counted, say
+from hardnet.errors import HardnetError
+
+if TYPE_CHECKING:
+    from hardnet.retrieval.groups import Group, Groups
+    from hardnet.retrieval.index import Index
+
+_HELP = """Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.
+
+PHOTOS is an index, or a folder of photos, of which a temporary index is made. Every photo is looked
+for among all others, and what agrees is verified by geometry. Kinds, the closest first:
+
+copy: the same picture resized, recompressed, recoloured, with a border or text. crop: one lies
+inside the other. rotated, mirrored: the same, turned or seen in a mirror. burst: one camera, small
+motion. panorama: a sweep wider than a photo. scene: the same place or object.
+
+It can be stopped at any moment; the same command continues. After `hardnet index add` only new
+photos are compared. Nothing is ever deleted: --list prints the copies that are not the best one of
+their group (pixels, sharpness, size of the file), for you to look at.
+
+Exit code 0: done, whatever was found. 1: photos could not be read.
+
+Examples:  hardnet groups photos.index -o report.html
+
+           hardnet groups photos/ --json
+
+           hardnet groups photos.index --list | less
+"""
+
+SHOWN = 12
+"""Photos of a group that the terminal lists."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("groups", help=_HELP)(reads_images(_groups))
+
+
+def _groups(
+    photos: Annotated[
+        Path, typer.Argument(metavar="PHOTOS", help="Folder of an index, or of photos.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write a page to look at, one .html file."),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Only these kinds, separated by commas: copy,crop,rotated,..."),
+    ] = None,
+    mirrored: Annotated[
+        bool, typer.Option(help="Also mirror images; photos are described again for it.")
+    ] = True,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compare all photos again, and keep nothing.")
+    ] = False,
+    descriptor: KnownDescriptor = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print the copies that could go, one path per line.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the pairs as comma-separated values.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    # Imported here so that `hardnet --help` does not wait for numba.
+    from hardnet.retrieval.build import is_index
+    from hardnet.retrieval.groups import find_groups
+    from hardnet.retrieval.groups_page import write_page
+
+    if as_json + as_csv + listed > 1:
+        raise HardnetError("--json, --csv and --list print different things: choose one")
+    kinds = _kinds(kind)
+    if output is not None:
+        _check_page(output)
+    resumes = is_index(photos) and not fresh
+    try:
+        with Stage(resumes=resumes) as stage, _opened(photos, descriptor, stage) as (index, bad):
+            found = find_groups(index, mirrored=mirrored, keep=not fresh, progress=stage)
+            found = found.only(kinds)
+            if output is not None:
+                write_page(output, found, progress=stage)
+    except KeyboardInterrupt:
+        if not resumes:
+            say("stopped: nothing is kept; with an index the same command continues", error=True)
+        raise
+    if as_json:
+        print(json.dumps(found.to_json()))
+    elif as_csv:
+        _print_csv(found)
+    elif listed:
+        for path in found.removable():
+            print(path)
+    else:
+        _show(found)
+        if output is not None:
+            say(f"page: {output}")
+    for why in (*bad, *found.unread.values()):
+        say(f"skipped: {why}", error=True)
+    if bad or found.unread:
+        raise typer.Exit(1)
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
+    from hardnet.retrieval.kinds import KINDS
+
+    chosen = KINDS if text is None else tuple(word.strip() for word in text.split(","))
+    for word in chosen:
+        if word not in KINDS:
+            raise HardnetError(f"no kind '{word}': choose {', '.join(KINDS)}")
+    return chosen
+
+
+def _check_page(output: Path) -> None:
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise HardnetError(f"{output}: the report is a page, name it {output.stem}.html")
+    if not output.parent.is_dir():
+        raise HardnetError(f"{output} cannot be written: there is no folder {output.parent}")
+
+
+@contextmanager
+def _opened(
+    photos: Path, descriptor: str | None, stage: Stage
+) -> Iterator[tuple[Index, list[str]]]:
+    """An index, or a temporary one of a folder; and why some of its photos are not in it."""
+    from hardnet.retrieval.build import build, check_begun, is_index
+    from hardnet.retrieval.index import Index
+    from hardnet.retrieval.photos import IndexSettings, named_photos
+
+    check_begun(photos)
+    if is_index(photos):
+        yield Index(photos, descriptor=descriptor), []
+        return
+    if not photos.is_dir():
+        raise HardnetError(f"{photos} is neither an index nor a folder of photos: check the path")
+    with tempfile.TemporaryDirectory(prefix="hardnet-groups-") as work:
+        folder = Path(work) / "index"
+        settings = IndexSettings(descriptor=descriptor or "hardnet")
+        report = build(folder, named_photos([photos], folder), settings, progress=stage)
+        yield Index(folder, descriptor=settings.descriptor), list(report.skipped.values())
+
+
+def _print_csv(found: Groups) -> None:
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    maps = [f"m{row}{column}" for row in (1, 2) for column in (1, 2, 3)]
+    table.writerow(["a", "b", "kind", "inliers", "overlap_a", "overlap_b", *maps])
+    for pair in found.pairs:
+        value = pair.to_json()
+        numbers = [number for row in value["transform"] for number in row]
+        table.writerow([pair.a, pair.b, pair.kind, pair.inliers, *value["overlap"], *numbers])
+
+
+def _show(found: Groups) -> None:
+    from hardnet.retrieval.kinds import KINDS
+
+    # No table of rich: it would fold a long path, which nobody could copy.
+    out = console()
+    for group in found.groups:
+        _show_group(group)
+    counts = {kind: sum(pair.kind == kind for pair in found.pairs) for kind in KINDS}
+    parts = ", ".join(f"{kind} {count}" for kind, count in counts.items() if count) or "none"
+    line = (
+        f"{counted(found.photos, 'photo')}, {counted(len(found.groups), 'group')}; pairs: {parts}"
+    )
+    out.print(line, soft_wrap=True, style="dim")
+    if removable := found.removable():
+        text = f"{counted(len(removable), 'copy')[:-1]}ies" if len(removable) > 1 else "1 copy"
+        say(f"{text} could go: --list prints them")
+
+
+def _show_group(group: Group) -> None:
+    from hardnet.retrieval.photos import shown
+
+    out = console()
+    out.print(f"[bold]{group.kind}[/], {len(group.photos)} photos", soft_wrap=True)
+    for path in group.photos[:SHOWN]:
+        best = group.kind == "copy" and path == group.best
+        mark, style = ("best", "bold") if best else ("", "")
+        line = f"  {mark:<4}  {escape(shown(path))}"
+        out.print(f"[{style}]{line}[/]" if style else line, soft_wrap=True)
+    if len(group.photos) > SHOWN:
+        out.print(f"        and {len(group.photos) - SHOWN} more", soft_wrap=True, style="dim")
