@@ -90,6 +90,17 @@ def test_the_scene_has_the_rest(found: Groups) -> None:
         assert names <= sources or names == {"motorcycle_left.png", "motorcycle_right.png"}
 
 
+def test_groups_grow_from_level_to_level(found: Groups) -> None:
+    sets = [frozenset(group.photos) for group in found.groups]
+    assert len(set(sets)) == len(sets)
+    [copies] = [group for group in found.groups if group.kind == "copy"]
+    assert {Path(photo).name for photo in copies.photos} == {SOURCE, "small.png", "framed.png"}
+    assert Path(copies.best).name == SOURCE  # the framed one has more pixels, but a border
+    [edits] = [set(g.photos) for g in found.groups if g.kind in ("crop", "rotated", "mirrored")]
+    assert set(copies.photos) < edits
+    assert len(edits) == 7
+
+
 def test_only_what_is_new_is_compared(place: Path, found: Groups) -> None:
     again = find_groups(Index(place / "index"))
     assert again.compared == 0

@@ -300,7 +300,8 @@ def form_groups(edges: list[Edge], quality: Quality) -> list[Group]:
         return name
 
     for level in LEVELS:
-        here = [edge for edge in edges if edge.kind in level]
+        # Two crops of one photo may share a part: the photo has joined them already.
+        here = [e for e in edges if e.kind in level and root(e.a) != root(e.b)]
         for edge in here:
             parent[root(edge.a)] = root(edge.b)
         members: dict[str, list[str]] = {}

@@ -199,7 +199,8 @@ function about(photo) {
   return photo.bytes ? `${size}, ${(photo.bytes / 1e3).toFixed(0)} kB` : size;
 }
 function figure(group, number, parent) {
-  const photo = data.photos[number], best = group.best === number;
+  const photo = data.photos[number];
+  const best = group.kind === "copy" && group.best === number;
   const box = make("figure", "", parent);
   if (best) box.className = "best";
   if (photo.src) {
@@ -218,7 +219,7 @@ function figure(group, number, parent) {
   const caption = make("figcaption", name(photo), box);
   caption.title = photo.path;
   make("br", "", caption);
-  caption.append(about(photo) + (best && group.kind === "copy" ? ", best" : ""));
+  caption.append(about(photo) + (best ? ", best" : ""));
 }
 function show(pair) {
   const [a, b] = [data.photos[pair.a], data.photos[pair.b]];
