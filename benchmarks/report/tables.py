@@ -464,7 +464,6 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         match_pair,
         orientation,
         retrieval_growth,
-        groups_growth,
         retrieval_speed,
         train_step,
     )
