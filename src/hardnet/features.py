@@ -54,7 +54,19 @@ KEYPOINTS = 2048
 MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
 
-_NO_FEATURES = (ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+NO_FEATURES = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a file raises that is none of features."""
+
+MAX_FILE_BYTES = 4 << 30
+"""Of the arrays of one image in a file: a few bytes can claim any number of them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,6 +163,7 @@ class Features:
         path = Path(path)
         try:
             with np.load(path, allow_pickle=False) as file:
+                refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
                 content = {name: file[name] for name in file.files}
             vectors = np.ascontiguousarray(content["descriptors"].T)
             frames, scores = check_frames(content["frames"]), content["scores"]
@@ -161,15 +174,23 @@ class Features:
                 raise ValueError(f"no orientation '{way}'")
             if not len(frames) == len(vectors) == len(scores) or vectors.ndim != 2:
                 raise ValueError(f"{len(frames)} frames, {len(vectors)} descriptors")
+            if scores.ndim != 1 or any(a.dtype.kind not in "fiu" for a in (vectors, scores)):
+                raise ValueError("scores or descriptors are no numbers")
+            if not (np.isfinite(vectors).all() and 0 < scale < float("inf")):
+                raise ValueError("descriptors or scale are not finite")
+            size = int(width), int(height)
+            if min(size) < 1:
+                raise ValueError(f"an image of {width}x{height} pixels")
         except FileNotFoundError as error:
             raise HardnetError(f"{path} does not exist: check the path") from error
-        except (OSError, EOFError, *_NO_FEATURES) as error:
+        except (OSError, EOFError, MemoryError, NotImplementedError, *NO_FEATURES) as error:
+            reason = (str(error) or type(error).__name__).partition("\n")[0]
             raise HardnetError(
-                f"{path} is damaged or holds no features of one image: {error}"
+                f"{path} is damaged or holds no features of one image: {reason}"
             ) from error
         image = os.path.normpath(path.parent.resolve() / str(content.get("path", "")))
         found = image if os.path.isfile(image) else None
-        features = cls(frames, scores, vectors, (int(width), int(height)), name, scale, found)
+        features = cls(frames, scores, vectors, size, name, scale, found)
         return replace(
             features,
             orientation="upright" if way == "upright" else "dominant",
@@ -183,6 +204,12 @@ class Features:
         if self.path is None:
             raise HardnetError("these features keep neither their image nor its path")
         return read_image(self.path)
+
+
+def refuse_large(path: str | os.PathLike[str], size: int) -> None:
+    """Raise if the arrays of one image in a file would take more memory than any image needs."""
+    if size > MAX_FILE_BYTES:
+        raise HardnetError(f"{path} claims {size / 10**9:.0f} GB of features of one image")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from hardnet.cli.bench_output import (
     parse_specs,
 )
 from hardnet.cli.options import reads_images
-from hardnet.cli.output import Stage
+from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 
@@ -108,7 +108,8 @@ def hpatches(
         str, typer.Option(help="Test sequences: full, view, illum, or one of the split file.")
     ] = "full",
     splits: Annotated[
-        Path | None, typer.Option(help="The split file [SET/splits.json, TASKS/splits.json].")
+        Path | None,
+        typer.Option(help="The split file [splits.json of the set, of TASKS or of TASKS/splits]."),
     ] = None,
     tasks: Annotated[
         Path | None,
@@ -127,6 +128,12 @@ def hpatches(
             help="Also write all descriptors as CSV, the benchmark's exchange format.",
         ),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export-lists", help="Also write the task lists, in the format of the official ones."
+        ),
+    ] = None,
     store: StoreFolder = None,
     json_: Json = False,
 ) -> None:
@@ -139,7 +146,7 @@ def hpatches(
     The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
     """
     from hardnet.bench.hpatches import run
-    from hardnet.bench.hpatches.lists import prepare
+    from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
     from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
     from hardnet.bench.store import Store
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
@@ -168,6 +175,8 @@ def hpatches(
             data_digest(folder).sha256,
             chosen,
         )
+        if export is not None:
+            write_lists(lists, export)
         options = run.TaskSettings(chosen)
         found = []
         for spec, source in zip(specs, sources, strict=True):
@@ -178,6 +187,13 @@ def hpatches(
             compute = partial(run.evaluate, label, source.lookup, lists, options, show)
             made_by = f"{label}: {source.digest}"
             found.append(stored_scores(store, made_by, lists, options, compute))
+    asked = {"pairs": "verification", "retrieval": "retrieval"}
+    if any(lists.origin[key] == OWN_DRAW and task in chosen for key, task in asked.items()):
+        say(
+            f"Pairs or retrieval lists are {OWN_DRAW}, by the published rule: for the published "
+            "ones give --tasks hpatches-benchmark/tasks.",
+            error=True,
+        )
     body = run.combine(found)
     body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
     settings = {"descriptors": labels(specs), "split": split, "tasks": chosen, "pairs": pairs}
@@ -185,7 +201,8 @@ def hpatches(
 
 
 def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
-    """The split file that was given, or the one beside the task lists."""
-    if splits is None and tasks is not None and (tasks / "splits.json").is_file():
-        return tasks / "splits.json"
+    """The split file that was given, or the one with the task lists."""
+    if splits is None and tasks is not None:
+        places = (tasks / "splits.json", tasks / "splits" / "splits.json")
+        return next((place for place in places if place.is_file()), None)
     return splits

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import InputError
+from hardnet.errors import HardnetError, InputError
 
 Descriptors = NDArray[np.float32]
 """(N, D) float32, one unit vector per patch."""
@@ -144,6 +144,17 @@ def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = np.where(length > _ZERO, vectors / length, np.float32(dim**-0.5))
     return unit.astype(np.float32, copy=False)
+
+
+def finite_rows(vectors: NDArray[Any], name: str) -> Descriptors:
+    """:func:`unit_rows` of what a network gives, which is an error where it is no number."""
+    if not np.isfinite(vectors).all():
+        bad = int((~np.isfinite(vectors).all(axis=1)).sum())
+        raise HardnetError(
+            f"the network {name} gives NaN or infinity for {bad} of {len(vectors)} patches: its "
+            "weights are damaged, or its training left the finite numbers"
+        )
+    return unit_rows(vectors.astype(np.float32, copy=False))
 
 
 class PixelsDescriptor:

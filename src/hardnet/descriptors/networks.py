@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.descriptors.base import Descriptors, check_patches, resize_patches, unit_rows
+from hardnet.descriptors.base import Descriptors, check_patches, finite_rows, resize_patches
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import file_digest, file_state
 from hardnet.threads import usable_cores
@@ -59,9 +59,16 @@ class OnnxDescriptor:
 
         def describe(start: int) -> None:
             batch = checked[start : start + _ONNX_BATCH, None].astype(np.float32, copy=False)
-            out[start : start + _ONNX_BATCH] = unit_rows(
-                self._session.run(None, {self._input: batch})[0]
-            )
+            try:
+                described = self._session.run(None, {self._input: batch})[0]
+            except Exception as error:  # onnxruntime's errors share no public base class
+                reason = str(error).partition("\n")[0]
+                raise HardnetError(f"the network {self.name} cannot run: {reason}") from error
+            if described.shape != (len(batch), self.dim):
+                raise HardnetError(
+                    f"the network {self.name} gives {described.shape} for {len(batch)} patches"
+                )
+            out[start : start + _ONNX_BATCH] = finite_rows(described, self.name)
 
         starts = range(0, len(checked), _ONNX_BATCH)
         threads = min(self.threads, len(starts))
@@ -135,7 +142,7 @@ class TorchDescriptor:
             for start in range(0, len(checked), _TORCH_BATCH):
                 batch = checked[start : start + _TORCH_BATCH, None].astype(np.float32)
                 described = self._net(self._torch.from_numpy(batch)).numpy()
-                out[start : start + _TORCH_BATCH] = unit_rows(described)
+                out[start : start + _TORCH_BATCH] = finite_rows(described, self.name)
         return out
 
 

@@ -334,7 +334,14 @@ class FeatureOutput:
                     f"{self.path} was not written by hardnet extract: choose another --output, or "
                     "replace it with --overwrite"
                 )
-            self._compare(json.loads(was), self.path)
+            try:
+                made_with = dict(json.loads(was))
+            except (ValueError, TypeError):
+                raise HardnetError(
+                    f"{self.path} is damaged: its settings are no JSON; choose another --output, "
+                    "or replace it with --overwrite"
+                ) from None
+            self._compare(made_with, self.path)
             self._old = feature_files.hdf5_facts(self.path)
         with replacing(self._owned.claim(STATE)) as part:
             part.write_text(json.dumps(begun, indent=1) + "\n")

@@ -30,7 +30,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import NO_FEATURES, Features, refuse_large
 from hardnet.frames import check_frames, from_similarity
 from hardnet.storage import OwnedFolder, as_path, replacing
 from hardnet.stored_names import check_inside
@@ -197,12 +196,13 @@ def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
     """Read an entry, or only what is called ``names``."""
     try:
         with np.load(path, allow_pickle=False) as file:
+            refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
             found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}
+        facts: dict[str, Fact] = {name: found.pop(name).item() for name in FACTS if name in found}
     except FileNotFoundError as error:
         raise HardnetError(f"{path} does not exist: check the path") from error
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise HardnetError(f"{path} is not a file of features: {error}") from error
-    facts: dict[str, Fact] = {name: found.pop(name).item() for name in FACTS if name in found}
+    except (OSError, MemoryError, EOFError, NotImplementedError, *NO_FEATURES) as error:
+        raise HardnetError(f"{path} is not a file of features: {_first_line(error)}") from error
     return Entry(found, facts)
 
 
@@ -248,35 +248,53 @@ def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Featu
         where: what to call the entry in errors.
         descriptor: name of the descriptor if the entry does not say it.
     """
+    try:
+        return _features(entry, folder, where, descriptor)
+    except NO_FEATURES as error:
+        raise HardnetError(f"{where} is damaged: {_first_line(error)}") from error
+
+
+def _features(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
     arrays = entry.arrays
     for name in ("keypoints", "descriptors", "image_size"):
         if name not in arrays:
             raise HardnetError(f"{where} has no {name}: it does not hold local features")
+    for name, array in arrays.items():
+        if name in ARRAYS and array.dtype.kind not in "fiu":
+            raise ValueError(f"its {name} are no numbers, but {array.dtype}")
+    if arrays["descriptors"].ndim != 2:
+        raise ValueError(f"its descriptors have the shape {arrays['descriptors'].shape}")
     xy = arrays["keypoints"].astype(np.float32).reshape(-1, 2)
     vectors = np.ascontiguousarray(arrays["descriptors"].T)
     if vectors.dtype != np.uint8:
         vectors = vectors.astype(np.float32, copy=False)
     scores = arrays.get("scores", np.zeros(len(xy))).astype(np.float32, copy=False)
-    try:
-        frames = (
-            check_frames(arrays["frames"]) if "frames" in arrays else from_similarity(xy, SIGMA)
-        )
-    except ValueError as error:
-        raise HardnetError(f"{where} is damaged: {error}") from error
+    frames = check_frames(arrays["frames"]) if "frames" in arrays else from_similarity(xy, SIGMA)
+    if scores.ndim != 1 or not np.isfinite(xy).all():
+        raise ValueError("its keypoints have no place or no score")
+    if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
+        raise ValueError("its descriptors contain NaN or infinity")
     if not len(xy) == len(frames) == len(vectors) == len(scores):
         counts = f"{len(xy)} keypoints, {len(frames)} frames, {len(vectors)} descriptors"
         raise HardnetError(f"{where} is damaged: {counts}, {len(scores)} scores")
     width, height = (int(side) for side in arrays["image_size"])
+    scale = float(entry.facts.get("scale", 1.0))
+    if min(width, height) < 1 or not 0 < scale < float("inf"):
+        raise ValueError(f"an image of {width}x{height} pixels at scale {scale}")
     return Features(
         frames=frames,
         scores=scores,
         descriptors=vectors,
         image_size=(width, height),
         descriptor=str(entry.facts.get("descriptor", descriptor)),
-        scale=float(entry.facts.get("scale", 1.0)),
+        scale=scale,
         path=_found(entry.facts.get("path"), folder),
         weights=str(entry.facts.get("weights", "")),
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]
 
 
 def state_of(image: Path) -> dict[str, int]:
@@ -396,8 +414,14 @@ def _facts(group: h5py.Group) -> dict[str, Fact]:
 
 
 def _read(group: h5py.Group) -> Entry:
-    arrays = {n: np.asarray(item) for n, item in group.items() if isinstance(item, h5py.Dataset)}
-    return Entry(arrays, _facts(group))
+    stored = {n: item for n, item in group.items() if isinstance(item, h5py.Dataset)}
+    refuse_large(group.file.filename, sum(item.nbytes for item in stored.values()))
+    try:
+        return Entry({n: np.asarray(item) for n, item in stored.items()}, _facts(group))
+    except (OSError, RuntimeError, MemoryError, *NO_FEATURES) as error:
+        raise HardnetError(
+            f"{group.file.filename}: {group.name[1:]} is damaged: {_first_line(error)}"
+        ) from error
 
 
 def _fill(

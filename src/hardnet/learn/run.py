@@ -166,9 +166,9 @@ def failed_write(path: Path, error: Exception) -> HardnetError:
     """The error to raise when ``path`` could not be replaced."""
     kept = "; the previous one is intact" if path.exists() else ""
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    return HardnetError(
-        f"{path} could not be written ({reason}){kept}: make room and continue with --resume"
-    )
+    begun = (path.parent / CHECKPOINT).exists()
+    advice = "continue with --resume" if begun else "begin again: nothing was kept yet"
+    return HardnetError(f"{path} could not be written ({reason}){kept}: make room and {advice}")
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:

@@ -145,16 +145,41 @@ def read_splits(path: str | Path) -> dict[str, Split]:
         ) from None
 
 
+_ILLUMINATION = """
+    crownnight table objects nescafe nijmegen whitebuilding porta santuario dc castle steps
+    contruction melon yellowtent miniature troulos veggies zion gonnenberg autannes boutique
+    fruits pool fog fenis village ajuntament partyfood kurhaus school chestnuts smurf indiana
+    pinard lionnight kions ski greenhouse ktirio tools toy bridger lionday brooklyn crownday
+    londonbridge greentea leuven nuts resort bologna duda dome pencils books parking salon
+"""
+_VIEWPOINT = """
+    circus charing colors astronautis maskedman talent london underground coffeehouse calder
+    grace yard dogman laptop eastsouth boat strand busstop artisans machines soldiers home
+    wapping wounded weapons adam there vitro cartooncity abstract dirtywall beyus apprentices
+    sunseason wall war bricks fest churchill blueprint tempera samples man bees pomegranate
+    bip feast azzola woman yuri posters bird graffiti bark wormhole tabletop courses birdwoman
+    gardens
+"""
+PUBLISHED_ORDER = (
+    *(f"i_{name}" for name in _ILLUMINATION.split()),
+    *(f"v_{name}" for name in _VIEWPOINT.split()),
+)
+"""The sequences of the release as its split "full" has them: the published lists were drawn so."""
+
+
 def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
     """All splits of a set: of ``splits_file``, else of its ``splits.json``; and derived ones.
 
-    "full", "view" and "illum" follow from the names of the sequences where no file has them.
+    "full", "view" and "illum" follow from the names of the sequences where no file has them: in the
+    published order those of the release, then others by name.
     """
     if splits_file is None and (hpatches.folder / SPLITS_FILE).is_file():
         splits_file = hpatches.folder / SPLITS_FILE
     splits = read_splits(splits_file) if splits_file else {}
+    place = {name: k for k, name in enumerate(PUBLISHED_ORDER)}
+    ordered = sorted(hpatches.sequences, key=lambda s: (place.get(s, len(place)), s))
     for name, prefix in (("full", ""), ("view", "v_"), ("illum", "i_")):
-        test = tuple(s for s in hpatches.sequences if s.startswith(prefix))
+        test = tuple(s for s in ordered if s.startswith(prefix))
         if test:
             splits.setdefault(name, Split(name, test, ()))
     return splits

@@ -423,7 +423,7 @@ class CellAssigner:
             here = out[start : start + many]
             scan_cells(part, self._words, self._half, self._starts, *grouped, here)
             for n in np.flatnonzero(here[:, -1] < 0):  # all near cells are all but empty
-                far = self._half - self._words @ part[n]
+                far = self._half - np.einsum("kd,d->k", self._words, part[n])
                 here[n] = np.argsort(far, kind="stable")[:count]
 
         map_threads(assign, range(0, len(rows), many))

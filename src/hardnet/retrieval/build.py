@@ -33,7 +33,7 @@ from hardnet.retrieval.photos import (
 )
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
-from hardnet.retrieval.store.writer import NewIndex, Writer
+from hardnet.retrieval.store.writer import NewIndex, Writer, committed
 from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import FolderLock, OwnedFolder, publish, refuse_foreign, replacing
@@ -387,9 +387,10 @@ def _writing(result: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        state = f"{committed(result)}; " if result.is_dir() else ""
         raise HardnetError(
-            f"{result} cannot be written: {error.strerror or error}; check the disk and your "
-            "rights to the folder, then repeat the command: it continues with what is done"
+            f"{result} cannot be written: {error.strerror or error}; {state}check the disk and "
+            "your rights to the folder, then repeat the command: it continues with what is done"
         ) from error
 
 
@@ -397,7 +398,10 @@ def begin(work: OwnedFolder, settings: Mapping[str, Any], result: Path) -> None:
     """Note the settings of the work, or compare them with those it was begun with."""
     path = work.claim(_SETTINGS)
     if path.exists():
-        was = json.loads(path.read_text())
+        try:
+            was = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError):
+            raise HardnetError(f"{path} is damaged: delete {work.path} to begin again") from None
         try:
             compare(was, settings, result)
         except HardnetError as error:

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -208,6 +208,9 @@ def stored_settings(
         HardnetError: the manifest names neither registered names nor weights of the index.
     """
     source = folder / MANIFEST
+    wanted = {field.name for field in fields(IndexSettings)}
+    if missing := sorted(wanted - kept.keys()):
+        raise HardnetError(f"{source} is damaged: its settings have no {', '.join(missing)}")
     name = kept["descriptor"]
     digest = str(kept.get("weights") or "").rpartition(" ")[2]
     again = "name it yourself with --descriptor (descriptor= in Python)"

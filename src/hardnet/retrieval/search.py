@@ -132,6 +132,8 @@ class LocalShard:
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
         """See :class:`Shard`. Images that match nothing score 0 and are in the ranking."""
+        for position in self.positions:
+            self.snapshot.segments[position].require_whole()
         lookup = prepare_terms(terms, self.statistics.idf, scoring)
         bow = scoring.method == "bow"
         norms = self.statistics.bow_norms if bow else self.statistics.he_norms

@@ -32,10 +32,11 @@ from hardnet.retrieval.assignment import (
     make_cells,
     recall,
 )
-from hardnet.retrieval.kernels import BITS
+from hardnet.retrieval.kernels import BITS, compiled
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
+from hardnet.threads import map_threads
 
 SAMPLE_PER_WORD = 24
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
@@ -391,6 +392,7 @@ FEW = 8
 the median of few is noise, and the word is their mean (or, for an empty word, the best guess)."""
 
 _ROWS = 65_536  # projected at once
+_PIECE = 256  # of these, by one thread
 
 
 def random_projection(dim: int, seed: int) -> Rows:
@@ -401,9 +403,47 @@ def random_projection(dim: int, seed: int) -> Rows:
     rng = np.random.default_rng(seed)
     blocks = []
     for _ in range(-(-BITS // dim)):
-        q, r = np.linalg.qr(rng.normal(size=(dim, dim)))
-        blocks.append((q * np.sign(np.diag(r))).T)
+        blocks.append(_orthogonal(rng.normal(size=(dim, dim)).T))
     return np.concatenate(blocks)[:BITS].astype(np.float32)
+
+
+def _orthogonal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Gram and Schmidt: each row without what it shares with those before it, of unit length.
+
+    Twice, for rounding. Without BLAS, whose last digits depend on the number of its threads.
+    """
+    out = np.empty_like(rows)
+    for n, row in enumerate(rows):
+        for _ in range(2):
+            shares = (out[:n] * row).sum(axis=1)
+            row = row - (out[:n] * shares[:, None]).sum(axis=0)
+        out[n] = row / np.sqrt((row * row).sum())
+    return out
+
+
+def _projected(rows: Rows, projection: Rows) -> Rows:
+    """(N, 128) rows (N, D) on each axis of the projection (128, D), the same on any machine."""
+    out = np.empty((len(rows), len(projection)), np.float32)
+    axes = np.ascontiguousarray(projection.T, np.float32)
+
+    def some(start: int) -> None:
+        part = slice(start, start + _PIECE)
+        project(np.ascontiguousarray(rows[part], np.float32), axes, out[part])
+
+    map_threads(some, range(0, len(rows), _PIECE))
+    return out
+
+
+@compiled
+def project(rows: Any, axes: Any, out: Any) -> None:
+    """Write rows (N, D) times axes (D, B) to ``out``, each row by itself and in one order."""
+    dim, bits = axes.shape
+    for n in range(len(rows)):
+        out[n] = np.float32(0)
+        for d in range(dim):
+            value = rows[n, d]
+            for b in range(bits):
+                out[n, b] += value * axes[d, b]
 
 
 def median_thresholds(
@@ -420,13 +460,13 @@ def median_thresholds(
         labels: (N,) the word of each training descriptor.
         read: gives the prepared training descriptors of such numbers.
     """
-    thresholds = words @ projection.T
+    thresholds = _projected(words, projection)
     order = np.argsort(labels, kind="stable")
     ends = np.searchsorted(labels[order], np.arange(len(words) + 1))
     first = 0
     while first < len(words):  # as many words as have descriptors that fit in memory, at least one
         last = max(int(np.searchsorted(ends, ends[first] + _ROWS, "right")) - 1, first + 1)
-        projected = read(order[ends[first] : ends[last]]) @ projection.T
+        projected = _projected(read(order[ends[first] : ends[last]]), projection)
         for word in range(first, last):
             part = projected[ends[word] - ends[first] : ends[word + 1] - ends[first]]
             if len(part) >= FEW:

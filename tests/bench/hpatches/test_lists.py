@@ -1,5 +1,7 @@
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from hardnet.bench.hpatches import lists as module
 from hardnet.bench.hpatches import verification
 from hardnet.bench.hpatches.lists import (
     PAIR_FILES,
+    QUERIES,
+    QUERY_DRAWS,
     RETRIEVAL_FILES,
     Strips,
     contrasts,
@@ -18,8 +22,11 @@ from hardnet.bench.hpatches.lists import (
     prepare,
     read_retrieval,
     tag,
+    write_lists,
 )
+from hardnet.bench.hpatches.matching import two_nearest_exactly
 from hardnet.errors import HardnetError
+from hardnet.patchsets.hpatches import PUBLISHED_ORDER, find_splits
 
 NAMES = ("v_a", "i_b", "v_c")
 COUNTS = {"v_a": 20, "i_b": 11, "v_c": 30, "i_not_in_the_split": 5}
@@ -40,7 +47,10 @@ def test_lists_are_drawn_without_files():
     facts = tasks.facts()
     assert (facts["pairs"], facts["queries"]) == (50, 20)
     assert facts["distractors"] == len(tasks.retrieval.distractors)
-    assert facts["origin"] == {"pairs": "drawn with seed 42", "retrieval": "drawn with seed 42"}
+    assert facts["origin"] == {
+        "pairs": "our own draw with seed 42",
+        "retrieval": "our own draw with seed 42",
+    }
 
 
 def test_files_of_the_user_come_first(tmp_path):
@@ -49,9 +59,9 @@ def test_files_of_the_user_come_first(tmp_path):
     tasks = prepare("mine", NAMES, COUNTS, tmp_path, pairs=50)
     assert tasks.retrieval.queries.tolist() == [[2, 29]]
     assert tasks.retrieval.distractors.tolist() == [[0, 0], [1, 10]]
-    assert tasks.origin == {"pairs": "drawn with seed 42", "retrieval": "task files"}
+    assert tasks.origin == {"pairs": "our own draw with seed 42", "retrieval": "task files"}
     other = prepare("other", NAMES, COUNTS, tmp_path, pairs=50)
-    assert other.origin["retrieval"] == "drawn with seed 42"
+    assert other.origin["retrieval"] == "our own draw with seed 42"
 
 
 def test_flat_patches_are_not_asked_for():
@@ -444,3 +454,55 @@ def test_official_retrieval_lists(data, split):
         assert first == ["v_birdwoman", "v_strand", "i_salon", "i_zion"]
     with pytest.raises(HardnetError, match="is this the list of another set"):
         list_files.read_retrieval(files, names, [1000] * len(names))
+
+
+def test_exported_lists_are_read_again(tmp_path):
+    drawn = prepare("mine", NAMES, COUNTS, pairs=50)
+    written = write_lists(drawn, tmp_path / "tasks")
+    assert {path.name for path in written} == {
+        f"{stem}_split-mine.csv" for stem in (*PAIR_FILES, *RETRIEVAL_FILES)
+    }
+    head = (tmp_path / "tasks" / "verif_pos_split-mine.csv").read_text().splitlines()
+    s1, t1, idx1, s2, t2, idx2 = drawn.pairs.positive[0].tolist()
+    assert head[:2] == ["s1,t1,idx1,s2,t2,idx2", f"{NAMES[s1]},{t1},{idx1},{NAMES[s2]},{t2},{idx2}"]
+    again = prepare("mine", NAMES, COUNTS, tmp_path / "tasks", pairs=50)
+    assert set(again.origin.values()) == {"task files"}
+    for ours, theirs in ((drawn.pairs, again.pairs), (drawn.retrieval, again.retrieval)):
+        for name, rows in vars(ours).items():
+            np.testing.assert_array_equal(rows, getattr(theirs, name))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer")],
+)
+def test_stand_ins_of_lists_are_called_that(tmp_path, content, words):
+    (tmp_path / "retr_queries_split-mine.csv").write_bytes(content)
+    (tmp_path / "retr_distractors_split-mine.csv").write_text("s,idx\nv_a,0\n")
+    with pytest.raises(HardnetError, match=words):
+        prepare("mine", NAMES, COUNTS, tmp_path, pairs=50)
+
+
+def test_the_release_is_drawn_in_the_published_order():
+    """The first queries of the published list of the split "full"."""
+    assert len(PUBLISHED_ORDER) == len(set(PUBLISHED_ORDER)) == 116
+    first = np.random.RandomState(42).randint(0, 116, QUERY_DRAWS * QUERIES)[:2]
+    assert [PUBLISHED_ORDER[k] for k in first] == ["v_bip", "i_duda"]
+    sequences = dict.fromkeys(["i_table", "i_zzz", "v_bip", "v_adam", "i_crownnight", "i_aaa"])
+    splits = find_splits(SimpleNamespace(folder=Path("nowhere"), sequences=sequences))
+    assert splits["full"].test == (
+        "i_crownnight", "i_table", "v_adam", "v_bip", "i_aaa", "i_zzz",
+    )  # fmt: skip
+    assert splits["view"].test == ("v_adam", "v_bip")
+
+
+def test_pairs_that_single_precision_cannot_tell():
+    """Two neighbours whose distances are the same number in float32."""
+    base = np.full((1, 128), 128**-0.5, np.float32)
+    near, far = base.copy(), base.copy()
+    near[0, 0] += 0.3
+    far[0, 0] += 0.3
+    far[0, 1] += 1e-5
+    index, distance = two_nearest_exactly(base, np.concatenate([far, near]))
+    assert index.tolist() == [[1, 0]]
+    assert 0 < distance[0, 1] - distance[0, 0] < 1e-8

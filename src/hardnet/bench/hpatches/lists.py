@@ -23,12 +23,16 @@ from numpy.typing import NDArray
 from hardnet.cache import Cache, files_state
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
+from hardnet.patchsets.patchset import refuse_stand_in
+from hardnet.storage import replacing
 
 SEED = 42
 PAIRS = 1_000_000
 """Rows of each of the three official lists of pairs."""
 IMAGES = 5
 """Images a pair is drawn from: the reference and four targets; the fifth target is never used."""
+OWN_DRAW = f"our own draw with seed {SEED}"
+"""What is said of lists that were not read from published files."""
 QUERIES, DISTRACTORS = 10_000, 20_000
 """Rows of the official retrieval lists."""
 QUERY_DRAWS, DISTRACTOR_DRAWS = 4, 10
@@ -162,8 +166,8 @@ def prepare(
 
         retrieval = draw() if data is None else _kept(RetrievalLists, about | {"data": data}, draw)
     origin = {
-        "pairs": "task files" if pair_paths else f"drawn with seed {SEED}",
-        "retrieval": "task files" if retrieval_paths else f"drawn with seed {SEED}",
+        "pairs": "task files" if pair_paths else OWN_DRAW,
+        "retrieval": "task files" if retrieval_paths else OWN_DRAW,
     }
     return Tasks(split, tuple(names), tuple(sizes), pair_lists, retrieval, origin)
 
@@ -349,6 +353,8 @@ def _read(
     """(N, columns) numbers, checked."""
     number = {name: k for k, name in enumerate(names)}
     portions: list[Rows] = []
+    with path.open("rb") as head:
+        refuse_stand_in(path, head.read(1024))
     with path.open(newline="") as stream:
         reader = csv.reader(stream)
         if tuple(next(reader, ())) != tuple(columns):
@@ -405,6 +411,31 @@ def _check(path: Path, line: int, rows: Rows, names: Sequence[str], counts: Sequ
             image = rows[:, first + 1]
             for k in np.flatnonzero((image < 0) | (image > TARGETS))[:1]:
                 raise HardnetError(f"{path}, line {line + k}: image {image[k]} is not 0 to 5")
+
+
+def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
+    """Write the lists in the format of the official files; those of tasks not chosen are left out.
+
+    Returns:
+        The files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lists = dict(zip(PAIR_FILES, vars(tasks.pairs).values(), strict=True))
+    lists |= dict(zip(RETRIEVAL_FILES, vars(tasks.retrieval).values(), strict=True))
+    written = []
+    for stem, rows in lists.items():
+        if not len(rows):
+            continue
+        columns = PAIR_COLUMNS if stem in PAIR_FILES else PATCH_COLUMNS
+        written.append(folder / f"{stem}_split-{tasks.split}.csv")
+        with replacing(written[-1]) as part, part.open("w", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(columns)
+            sequences = [name[0] == "s" for name in columns]
+            for row in rows.tolist():
+                named = zip(row, sequences, strict=True)
+                writer.writerow([tasks.names[n] if is_name else n for n, is_name in named])
+    return written
 
 
 class Strips:

@@ -23,6 +23,7 @@ from hardnet.bench.metrics import (
 from hardnet.matching.neighbours import two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
 
+_CLOSE = 1e-5  # of |a|^2 + |b|^2: squared distances in single precision are surer than this
 SCORES = ("ap_trapezoid", "ap_hits", "success", "ap_ratio")
 
 
@@ -74,7 +75,7 @@ def match_scores(
         The scores in the order of ``SCORES``. The last is the average precision at hits with the
         matches ranked by the ratio of the distances to the nearest and the second nearest.
     """
-    index, distance = two_nearest(reference, target)
+    index, distance = two_nearest_exactly(reference, target)
     count = len(reference)
     right = index[:, 0] == np.arange(count)
     ratio = np.ones(count)  # 0 / 0: two patches as near as can be say nothing
@@ -85,6 +86,29 @@ def match_scores(
         float(right.mean()),
         average_precision_at_hits(ratio, right, count),
     )
+
+
+def two_nearest_exactly(
+    reference: NDArray[Any], target: NDArray[Any]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """:func:`~hardnet.matching.neighbours.two_nearest` in double precision.
+
+    Single precision finds the candidates; where it cannot tell which of them is nearer, all
+    distances of that row are computed again.
+    """
+    index, single = two_nearest(reference, target)
+    if reference.dtype == np.uint8:
+        return index, single.astype(np.float64)
+    a, b = reference.astype(np.float64), target.astype(np.float64)
+    squared = np.stack([((a - b[index[:, k]]) ** 2).sum(1) for k in (0, 1)], 1)
+    if len(b) == 1:
+        return index, np.stack([np.sqrt(squared[:, 0]), np.full(len(a), np.inf)], 1)
+    lengths = (a * a).sum(1) + (b * b).sum(1).max()
+    for row in np.flatnonzero(squared[:, 1] - squared[:, 0] <= _CLOSE * lengths):
+        every = ((b - a[row]) ** 2).sum(1)
+        index[row] = np.argsort(every, kind="stable")[:2]
+        squared[row] = every[index[row]]
+    return index, np.sqrt(squared)
 
 
 def _means(rows: list[dict[str, Any]], resamples: int, seed: int) -> Iterable[dict[str, Any]]:

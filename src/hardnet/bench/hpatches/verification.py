@@ -30,6 +30,7 @@ from hardnet.bench.metrics import (
     interval,
     multiplicities,
 )
+from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 
@@ -97,22 +98,32 @@ def evaluate(
     return rows_out, list(_means(scores))
 
 
-def distances(strips: Strips, rows: Rows) -> NDArray[np.float32]:
-    """Distances of pairs, (P, 6) -> (P,), a portion of descriptors at a time."""
-    out = np.empty(len(rows), np.float32)
+def distances(strips: Strips, rows: Rows) -> NDArray[np.float64]:
+    """Distances of pairs, (P, 6) -> (P,), a portion of descriptors at a time.
+
+    In double precision: among millions of pairs many are closer than single precision can tell.
+    """
+    out = np.empty(len(rows))
     # Pairs of the same two blocks of sequences together: few strips serve many pairs.
     block = rows[:, [0, 3]] // _BLOCK
     order = np.lexsort((block[:, 1], block[:, 0]))
     for start in range(0, len(rows), _PORTION):
         part = order[start : start + _PORTION]
-        out[part] = pair_distances(strips.gather(rows[part, :3]), strips.gather(rows[part, 3:]))
+        first, second = strips.gather(rows[part, :3]), strips.gather(rows[part, 3:])
+        if first.dtype == np.uint8 or first.shape != second.shape:
+            out[part] = pair_distances(first, second)
+            continue
+        difference = first.astype(np.float64) - second
+        out[part] = np.sqrt(np.einsum("nd,nd->n", difference, difference))
+    if not np.isfinite(out).all():
+        raise HardnetError("descriptors contain NaN or infinity")
     return out
 
 
 def pooled_scores(
-    true: NDArray[np.float32],
+    true: NDArray[np.float64],
     true_rows: Rows,
-    false: NDArray[np.float32],
+    false: NDArray[np.float64],
     false_rows: Rows,
     weights: NDArray[np.floating],
 ) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from hardnet.bench.report.table import (
     Column,
     Results,
     Table,
+    against_baseline,
     column,
     distinct,
     ratio,
@@ -127,7 +128,7 @@ def _summary(results: Results, show: Show) -> Table:
     return _table(
         results,
         show.title,
-        [score("report"), Column(f"/ {BASELINE}", ratios, "{:.2f}x"), score("choose")],
+        [score("report"), *against_baseline("", ratios), score("choose")],
         f"Report: {report}; choose: {choose}. 95% intervals over photos.",
     )
 

@@ -20,7 +20,16 @@ from hardnet.bench.report.style import (
     name_rows,
     round_ticks,
 )
-from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, distinct, ratio
+from hardnet.bench.report.table import (
+    BASELINE,
+    Column,
+    Results,
+    Table,
+    against_baseline,
+    by_name,
+    distinct,
+    ratio,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,7 +150,7 @@ def _summary(results: Results) -> Table:
     ]
     return Table(
         "HPatches" + (": " if parts else "") + ", ".join(parts),
-        [*columns, Column(f"matching / {BASELINE}", ratios, "{:.2f}x")],
+        [*columns, *against_baseline("matching", ratios)],
         f"Mean average precision as in the paper: {_SOURCE[PAPER_CONVENTION['matching']]}, in "
         f"retrieval {_SOURCE[PAPER_CONVENTION['retrieval']]}. Verification is imbalanced (1 true "
         "pair to 5 false ones), the mean of both kinds of negatives; all are means over easy, hard "

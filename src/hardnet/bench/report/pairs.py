@@ -7,7 +7,16 @@ from pathlib import Path
 
 from hardnet.bench.pairs import summarise
 from hardnet.bench.report.style import Figures, canvas, grouped_bars
-from hardnet.bench.report.table import BASELINE, Column, Results, Table, by_name, column, ratio
+from hardnet.bench.report.table import (
+    BASELINE,
+    Column,
+    Results,
+    Table,
+    against_baseline,
+    by_name,
+    column,
+    ratio,
+)
 
 _COUNTS = {
     "tentative": "matches",
@@ -26,11 +35,7 @@ def tables(results: Results) -> list[Table]:
         Column("descriptor", list(totals)),
         Column("verified pairs", [f"{each['verified']} / {each['pairs']}" for each in counts]),
         *(column(name, counts, key, "{}") for key, name in _COUNTS.items()),
-        Column(
-            f"correct / {BASELINE}",
-            [ratio(each["correct"], baseline) for each in counts],
-            "{:.2f}x",
-        ),
+        *against_baseline("correct", [ratio(each["correct"], baseline) for each in counts]),
     ]
     return [
         Table("Matches on real pairs", columns),

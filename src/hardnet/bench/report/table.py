@@ -214,6 +214,13 @@ def ratio(value: float | None, baseline: float | None) -> float | None:
     return None if value is None or not baseline else value / baseline
 
 
+def against_baseline(what: str, ratios: Sequence[float | None]) -> list[Column]:
+    """The column of ratios to the baseline; none if it did not take part."""
+    if all(each is None for each in ratios):
+        return []
+    return [Column(f"{what} / {BASELINE}".strip(), ratios, "{:.2f}x")]
+
+
 def by_name(
     title: str, corner: str, values: Mapping[str, Mapping[str, float]], style: str = "{:.3f}"
 ) -> Table:

@@ -15,6 +15,7 @@ from hardnet.bench.report.table import (
     Column,
     Results,
     Table,
+    against_baseline,
     by_name,
     distinct,
     interval,
@@ -96,7 +97,7 @@ def _summary(results: Results) -> Table:
             Column("descriptor", names),
             precision,
             area,
-            Column(f"mAP / {BASELINE}", ratios, "{:.2f}x"),
+            *against_baseline("mAP", ratios),
         ],
         _NOTE,
     )

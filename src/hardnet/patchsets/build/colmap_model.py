@@ -6,6 +6,8 @@ Pixels of a model are ours throughout: the centre of the top-left pixel is (0, 0
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -140,6 +142,7 @@ def read_model(scene: Scene) -> Model:
     pycolmap = require_pycolmap()
     if not is_model(scene.model):
         find_models(scene.model)
+    _refuse_damaged(scene.model)
     try:
         source = pycolmap.Reconstruction(str(scene.model))
     except (ValueError, RuntimeError, IndexError) as error:
@@ -160,6 +163,14 @@ def read_model(scene: Scene) -> Model:
             _tracks_of_view(view, number, table[:, 0], np.searchsorted(ids, table[:, 1]), xyz)
         )
     return Model(scene, tuple(views), xyz, _join(tracks))
+
+
+def _refuse_damaged(model: Path) -> None:
+    """Raise if pycolmap would end this process, as it does with a damaged file: another tries."""
+    program = "import sys, pycolmap; pycolmap.Reconstruction(sys.argv[1])"
+    tried = subprocess.run([sys.executable, "-P", "-c", program, str(model)], capture_output=True)
+    if tried.returncode < 0:
+        raise HardnetError(f"{model} is damaged: pycolmap cannot read this model")
 
 
 def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -26,7 +27,7 @@ MAX_WORDS = 1 << 24
 
 _MAX_FEATURES = (1 << 32) - 1
 
-Number = TypeVar("Number", np.int32, np.int64)
+Number = TypeVar("Number", np.uint16, np.int32, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +247,7 @@ class Segment:
 
     def __init__(self, path: Path, expected: int | None = None) -> None:
         self.path = path
+        self._opened = os.stat(path)
         columns = map_columns(path, expected)
         try:
             self.offsets: NDArray[np.uint32] = columns["offsets"]
@@ -282,6 +284,21 @@ class Segment:
 
     def __len__(self) -> int:
         return self.images
+
+    def require_whole(self) -> None:
+        """Raise if somebody cut the file short: what is missing of a mapping ends the process.
+
+        A file that was deleted stays mapped, and one that took its name is another one.
+        """
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return
+        if now.st_ino == self._opened.st_ino and now.st_size < self._opened.st_size:
+            raise HardnetError(
+                f"{self.path} was cut short while it was open: {now.st_size} bytes instead of "
+                f"{self._opened.st_size}; {REPAIR}"
+            )
 
     @property
     def words(self) -> int:
@@ -345,7 +362,7 @@ class Segment:
         found = [
             (row, image)
             for row in np.flatnonzero(last > first).tolist()
-            for image in self._name_order[first[row] : last[row]].tolist()
+            for image in self._below(self._name_order[first[row] : last[row]], self.images).tolist()
             if self._name_bytes(image) == names.encoded[row]
         ]
         rows, images = np.array(found, np.int64).reshape(-1, 2).T
@@ -358,6 +375,7 @@ class Segment:
     def contents(self, alive: NDArray[np.bool_] | None, first: int = 0) -> Contents:
         """The living images (None: all), numbered from ``first`` on, to write them again."""
         keep = np.ones(self.images, bool) if alive is None else alive
+        self._below(self.image_ids, self.images)
         chosen, postings = np.flatnonzero(keep), np.flatnonzero(keep[self.image_ids])
         numbers = np.cumsum(keep) - 1 + first
         counts = self.offsets[1:] - self.offsets[:-1]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR, Column, map_columns
 from hardnet.retrieval.store.segment import HashedNames, Segment, SegmentFacts
-from hardnet.retrieval.store.statistics import Statistics, bases_of, read_alive, read_statistics
+from hardnet.retrieval.store.statistics import bases_of, read_alive, read_statistics
 from hardnet.storage import FileFacts, as_path, replace_file
 
 if TYPE_CHECKING:
@@ -142,7 +142,10 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if checksum != _checksum(body):
         raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
-    manifest = _parse(body)
+    try:
+        manifest = _parse(body)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
     names = [entry.name for entry in manifest.segments]
     if not all(_PLAIN.fullmatch(str(n)) for n in (*names, manifest.vocabulary.fingerprint)):
         raise HardnetError(f"{path} names files outside the index: do not use this index")
@@ -156,7 +159,7 @@ def _checksum(body: dict[str, Any]) -> int:
 
 def _parse(body: dict[str, Any]) -> Manifest:
     vocabulary = body["vocabulary"]
-    return Manifest(
+    manifest = Manifest(
         **{
             **body,
             "vocabulary": VocabularyEntry(
@@ -166,6 +169,15 @@ def _parse(body: dict[str, Any]) -> Manifest:
             "state": FileFacts(**body["state"]),
         }
     )
+    files = [manifest.vocabulary.file, manifest.state, *(e.facts.file for e in manifest.segments)]
+    counts = [manifest.generation, manifest.words, manifest.images, manifest.features]
+    counts += [manifest.removed, *(number for file in files for number in (file.bytes, file.crc32))]
+    counts += [number for e in manifest.segments for number in (e.facts.images, e.facts.features)]
+    if not all(type(number) is int and number >= 0 for number in counts):
+        raise ValueError("a number in it is none")
+    if not isinstance(manifest.settings, dict):
+        raise ValueError("it has no settings")
+    return manifest
 
 
 def _segment(entry: dict[str, Any]) -> SegmentEntry:
@@ -188,6 +200,7 @@ class Snapshot:
         segments: in the order of their image numbers.
         bases: the number of the first image of each segment.
         alive: per segment (I,) bool, which images are in the index; None for all.
+        statistics: counts and norms, as the writer computed them.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -198,10 +211,17 @@ class Snapshot:
         )
         sizes = [len(segment) for segment in self.segments]
         self.bases = tuple(bases_of(sizes))
+        if any(segment.words != manifest.words for segment in self.segments):
+            raise HardnetError(f"{folder / MANIFEST} has other words than its files; {REPAIR}")
         self._state: dict[str, Column] = map_columns(
             folder / manifest.state_path, manifest.state.bytes
         )
-        self.alive = read_alive(self._state, sizes)
+        try:
+            self.alive = read_alive(self._state, sizes)
+            self.statistics = read_statistics(self._state, sizes, self.images)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            path = folder / manifest.state_path
+            raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
 
     @property
     def generation(self) -> int:
@@ -234,12 +254,6 @@ class Snapshot:
         from hardnet.retrieval.vocabulary import load
 
         return load(self.folder / self.manifest.vocabulary.path)
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """Counts and norms, as the writer computed them."""
-        sizes = [len(segment) for segment in self.segments]
-        return read_statistics(self._state, sizes, self.images)
 
     def locate(self, image: int) -> tuple[int, int]:
         """Position of its segment, and its number there."""

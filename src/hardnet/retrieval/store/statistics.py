@@ -145,6 +145,8 @@ def read_statistics(columns: dict[str, Column], sizes: Sequence[int], images: in
     """The statistics of a generation with ``images`` alive; the norms stay mapped."""
     cuts = bases_of(sizes)[1:]
     counts: NDArray[np.uint32] = columns["document_counts"]
+    if not len(columns["bow_norms"]) == len(columns["he_norms"]) == sum(sizes):
+        raise ValueError("it has norms of other images")
     bow, he = (
         tuple(np.split(columns[name], cuts)) if len(sizes) else ()
         for name in ("bow_norms", "he_norms")

@@ -490,10 +490,20 @@ def writing(folder: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
             raise HardnetError(
-                f"the disk of the index {folder} is full ({reason}); what was committed is "
-                "unharmed: make room and repeat the command"
+                f"the disk of the index {folder} is full ({reason}); {committed(folder)}: make "
+                "room and repeat the command"
             ) from error
         raise HardnetError(
-            f"the index {folder} cannot be written: {reason}; what was committed is unharmed: "
-            "check the disk and your rights to the folder"
+            f"the index {folder} cannot be written: {reason}; {committed(folder)}: check the disk "
+            "and your rights to the folder"
         ) from error
+
+
+def committed(folder: Path) -> str:
+    """What an index has, whatever becomes of the work at it."""
+    try:
+        manifest = read_manifest(folder)
+    except HardnetError:
+        return "nothing was committed yet"
+    photos = "1 photo is" if manifest.images == 1 else f"{manifest.images} photos are"
+    return f"{photos} committed (generation {manifest.generation}) and unharmed"
