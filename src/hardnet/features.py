@@ -34,6 +34,7 @@ from hardnet.frames import (
     read_oxford,
     rescale,
 )
+from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.storage import replacing
@@ -162,6 +163,7 @@ class Features:
         """Features as :meth:`save` wrote them; the path of the image is None if it is gone."""
         path = Path(path)
         try:
+            require_regular_file(path)
             with np.load(path, allow_pickle=False) as file:
                 refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
                 content = {name: file[name] for name in file.files}

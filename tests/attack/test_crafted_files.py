@@ -307,3 +307,10 @@ print(train(rows, 300, descriptor="test", iterations=2).digest)
         for cores in ("1", "all")
     }
     assert len(digests) == 1
+
+
+def test_pipes_are_no_features(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.npz")
+    for read in (feature_files.read_npz, hardnet.Features.load):
+        with pytest.raises(HardnetError, match="pipe, device or socket"):
+            read(tmp_path / "a.npz")

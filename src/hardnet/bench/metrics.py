@@ -334,7 +334,7 @@ class PooledRanking:
     ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
     """
 
-    def __init__(self, true: NDArray[np.float32], false: NDArray[np.float32]) -> None:
+    def __init__(self, true: NDArray[np.floating[Any]], false: NDArray[np.floating[Any]]) -> None:
         """Distances (P,) of true and (N,) of false pairs."""
         self.true_order, self.false_order = np.argsort(true), np.argsort(false)
         true, false = true[self.true_order], false[self.false_order]

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.features import NO_FEATURES, Features, refuse_large
 from hardnet.frames import check_frames, from_similarity
+from hardnet.image_files import require_regular_file
 from hardnet.storage import OwnedFolder, as_path, replacing
 from hardnet.stored_names import check_inside
 
@@ -195,6 +196,7 @@ def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> N
 def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
     """Read an entry, or only what is called ``names``."""
     try:
+        require_regular_file(path)
         with np.load(path, allow_pickle=False) as file:
             refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
             found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}
