@@ -61,17 +61,19 @@ def main(
     shipped = [name for name in OURS if name in descriptors.shipped_names()]
     for name in descriptor or shipped:
         settings = ExtractionSettings(detector, name, keypoints)
-        row = {"descriptor": name} | _measure(paths, settings, workers, repetitions)
+        row = {"descriptor": Path(name).stem} | _measure(paths, settings, workers, repetitions)
         row["memory_mb"] = {
             how: _peak_memory(how, paths, settings, workers) for how in ("sequential", "overlapped")
         }
         rows.append(row)
-        row["speed_of_hardnet"] = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
+        faster = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
+        if rows[0]["descriptor"] == "hardnet":
+            row["speed_of_hardnet"] = faster
         print(json.dumps(row))
         rates = {how: len(paths) / row["seconds"][how] for how in ("overlapped", "hdf5", "index")}
         words = ", ".join(f"{how} {rate:.2f}" for how, rate in rates.items())
         print(
-            f"{Path(name).stem}: photos/s: {words}; {row['speed_of_hardnet']:.2f}x "
+            f"{Path(name).stem}: photos/s: {words}; {faster:.2f}x "
             f"{rows[0]['descriptor']}, index build {row['index_to_extraction']:.2f} of extraction"
         )
     chosen = {

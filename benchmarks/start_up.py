@@ -26,8 +26,10 @@ import numpy as np
 import typer
 
 from hardnet import provenance
+from hardnet.descriptors import shipped_names
 from hardnet.images import list_images, read_image, to_grey
 
+OURS = ("hardnet-small", "hardnet")
 LIMITS = {"help": 0.3, "match": 1.5, "search again": 1.0}
 """Seconds that these should stay below."""
 FIRST_SEARCH = 2.0
@@ -57,11 +59,14 @@ def main(
         tuple[Path, Path] | None,
         typer.Option(help="Photos to match [graf 1 and 2 of HARDNET_DATA, else a stereo pair]."),
     ] = None,
-    descriptor: Annotated[str, typer.Option(help="A name or a weights file.")] = "hardnet-small",
+    descriptor: Annotated[
+        str | None, typer.Option(help="A name or a weights file [hardnet-small, or hardnet].")
+    ] = None,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
 ) -> None:
     """Seconds and processor seconds of each command; writes a JSON file."""
+    descriptor = descriptor or next(n for n in OURS if n in shipped_names())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         a, b = (_enlarged(path, work / name) for path, name in zip(_pair(pair), "ab", strict=True))
