@@ -71,7 +71,8 @@ def wheel(tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_the_weights_the_licence_and_the_type_marker(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    for wanted in ("hardnet/weights/hardnet.onnx", "hardnet/py.typed"):
+    recipes = [f"hardnet/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.yaml")]
+    for wanted in ("hardnet/weights/hardnet.onnx", "hardnet/py.typed", *recipes):
         assert wanted in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "benchmarks/")) for n in names)

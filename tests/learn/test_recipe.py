@@ -11,7 +11,7 @@ pytest.importorskip("omegaconf")
 pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import Recipe, read_recipe, refuse_changes, write_recipe
+from hardnet.learn.recipe import Recipe, find_recipe, read_recipe, refuse_changes, write_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -178,3 +178,16 @@ def test_only_keys_that_do_not_change_the_result_may_change(tmp_path: Path) -> N
 def test_a_recipe_of_an_older_version_resumes(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("data: [x]\nlr: 1.0\nnet: hardnet\n")
     refuse_changes(tmp_path / "recipe.yaml", Recipe(data=["x"], lr=1.0))
+
+
+def test_recipes_of_the_package_are_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe(Path("post-nips")).read_text().startswith("#")
+    (tmp_path / "post-nips").write_text("loss: softmin\n")
+    assert find_recipe(Path("post-nips")) == Path("post-nips")  # a file of the user comes first
+    with pytest.raises(HardnetError, match="no such recipe; give a YAML file, or one of classical"):
+        find_recipe(Path("post-nipps"))
+    with pytest.raises(HardnetError, match="no such recipe"):
+        find_recipe(Path("recipes/nips"))

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="YAML file; the repository has recipes/*.yaml.")],
+    recipe: Annotated[Path, typer.Argument(help="YAML file, or the name of a recipe: post-nips.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder of the run, else runs/RECIPE."),
@@ -63,7 +63,7 @@ def train(
 
     One GPU or CPU:
 
-        hardnet train recipes/post-nips.yaml --set data=[sets/mine] --set pairs=2000000
+        hardnet train post-nips --set data=[sets/mine] --set pairs=2000000
 
     As many pairs as an hour allows:
 

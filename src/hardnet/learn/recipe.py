@@ -169,6 +169,21 @@ class Recipe:
 _DEFAULTS: dict[str, Any] = asdict(Recipe())
 
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+"""The recipes that come with the package."""
+
+
+def find_recipe(path: Path) -> Path:
+    """The file of a recipe: itself, or one that comes with the package, by its name."""
+    if path.is_file():
+        return path
+    own = RECIPES / f"{path.name}.yaml"
+    if path.name == str(path) and own.is_file():
+        return own
+    known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
+    raise HardnetError(f"{path}: no such recipe; give a YAML file, or one of {known}")
+
+
 def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) -> Recipe:
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
@@ -186,9 +201,7 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
-    path = as_path(path)
-    if not path.is_file():
-        raise HardnetError(f"{path}: no such recipe; see the recipes folder for examples")
+    path = find_recipe(as_path(path))
     given = _parse(path, lambda: OmegaConf.load(path))
     for override in overrides:
         if "=" not in override:
