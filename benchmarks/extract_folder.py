@@ -71,9 +71,9 @@ def main(
             row["speed_of_hardnet"] = faster
         print(json.dumps(row))
         rates = {how: len(paths) / row["seconds"][how] for how in ("overlapped", "hdf5", "index")}
-        words = ", ".join(f"{how} {rate:.2f}" for how, rate in rates.items())
+        speeds = ", ".join(f"{how} {rate:.2f}" for how, rate in rates.items())
         print(
-            f"{Path(name).stem}: photos/s: {words}; {faster:.2f}x "
+            f"{Path(name).stem}: photos/s: {speeds}; {faster:.2f}x "
             f"{rows[0]['descriptor']}, index build {row['index_to_extraction']:.2f} of extraction"
         )
     chosen = {
