@@ -128,6 +128,19 @@ class Stage:
         return lambda what, done, total: self(f"{where}: {what}", done, total)
 
 
+def now_and_then(output: Console, every: float = EVERY) -> Callable[[str], None]:
+    """A function that prints a line, but not often, and none in a terminal, which has a bar."""
+    said = perf_counter()
+
+    def line(text: str) -> None:
+        nonlocal said
+        if not output.is_terminal and perf_counter() - said >= every:
+            said = perf_counter()
+            output.print(text, soft_wrap=True, markup=False)
+
+    return line
+
+
 def training_bar(output: Console, disable: bool = False) -> Progress:
     """A bar whose tasks have the field ``info``, a word on the present state."""
     return Progress(

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from hardnet.cli.options import reads_images
-from hardnet.cli.output import training_bar
+from hardnet.cli.output import now_and_then, training_bar
 from hardnet.errors import HardnetError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _train(
         task = bar.add_task(
             "training", total=settings.steps, completed=trainer.step, info="first step"
         )
-        last = ""
+        last, log = "", now_and_then(console)
 
         def report(progress: Any) -> None:
             nonlocal last
@@ -205,6 +205,7 @@ def _train(
                 bar.console.print(f"step {progress.step}: loss {progress.loss:.4f}{last}")
             info = f"loss {progress.loss:.3f} {progress.pairs_per_second:.0f} pairs/s{last}"
             bar.update(task, completed=progress.step, info=info)
+            log(f"step {progress.step} of {settings.steps}: {info}")
 
         try:
             weights = trainer.run(report)
