@@ -452,6 +452,43 @@ def train_step(results: Results) -> list[Table]:
     ]
 
 
+def _load(results: Results) -> str:
+    machine = results["provenance"]["machine"]
+    return f"Load of the machine: {machine['load_average']} on {machine['cores']} cores."
+
+
+def serve_soak(results: Results) -> list[Table]:
+    """Requests of each kind, then the memory of the server."""
+    kinds, settings = results["by_request"], results["provenance"]["settings"]
+    rows = list(kinds.values())
+    columns = [
+        Column("request", list(kinds)),
+        column("answers", rows, "requests", "{}"),
+        column("median, ms", rows, "median_ms", "{:.1f}"),
+        column("slowest, ms", rows, "slowest_ms", "{:.0f}"),
+    ]
+    title = f"`hardnet serve`, {settings['clients']} clients for {settings['minutes']:g} minutes"
+    told = ", ".join(f"{count} times {status}" for status, count in results["statuses"].items())
+    memory = results["memory"]
+    names = {
+        "first_megabytes": "at the start",
+        "early_megabytes": "settled",
+        "late_megabytes": "later",
+        "most_megabytes": "most",
+    }
+    return [
+        Table(title, columns, f"Answers: {told}. {_load(results)}"),
+        Table(
+            "Memory of the server",
+            [
+                Column("when", list(names.values())),
+                Column("MB", [memory[name] for name in names], "{:.0f}"),
+            ],
+            "Settled and later are the means of both halves of the last three quarters.",
+        ),
+    ]
+
+
 TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
     each.__name__: each
     for each in (
@@ -465,6 +502,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         orientation,
         retrieval_growth,
         retrieval_speed,
+        serve_soak,
         train_step,
     )
 }
