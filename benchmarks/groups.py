@@ -39,7 +39,7 @@ EVERY = 10
 """Every tenth photo is a copy of the one before it."""
 COPIES = 50
 """Copies that are looked for."""
-ASKED = 400
+ASKED = 100
 """Photos that are compared, spread over the collection; the rest would take as long each."""
 
 

@@ -500,6 +500,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         match_descriptors,
         match_pair,
         orientation,
+        groups_growth,
         retrieval_growth,
         retrieval_speed,
         serve_soak,
