@@ -1,4 +1,4 @@
-"""The campaign against files and processes: a short one always, a longer one with all tests."""
+"""The campaign against files and processes: a short one and a longer one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 
 
-@pytest.mark.parametrize(
-    "minutes", [pytest.param("0.1"), pytest.param("3", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("minutes", ["0.1", "3"])
 def test_nothing_falls(minutes: str) -> None:
     """A process of its own: it forks, which processes with threads should not."""
     done = subprocess.run(

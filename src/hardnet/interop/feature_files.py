@@ -333,7 +333,10 @@ def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
         reason = _BUSY if busy else "it is not an HDF5 file, or damaged"
         raise HardnetError(f"{path} cannot be read: {reason}") from error
     with file:
-        yield file
+        try:
+            yield file
+        except (RuntimeError, OSError, KeyError) as error:
+            raise HardnetError(f"{path} is damaged: {_first_line(error)}") from error
 
 
 @contextmanager
