@@ -1,7 +1,8 @@
 """Which defaults photographs ask for: detector, window, ratio, mutual matches or not.
 
 Only scenes that choose are looked at, never those that report (`hardnet.bench.development`). Each
-detector and window describes the photos once; then every way to match is judged by the pose of
+detector, orientation and window is tried with several ratios; the best of all once more with
+matches that are not mutual. They are judged by the pose of
 photo pairs, and by the homography between frames of a fixed camera and images of a planar scene:
 by what matches are for, not by their number.
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,30 +53,22 @@ def main(
     tasks = [task for folder in scenes for task in _tasks(folder)]
     network = load(descriptor)
     rows: list[dict[str, Any]] = []
-    for name in found_by.split(","):
-        for window in map(float, windows.split(",")):
-            for upright in (False, True):
-                made: dict[Path, Features] = {}
-                detect = _widened(detectors.load(name), window / WINDOW_SIGMAS)
-
-                def features(
-                    path: Path, detect: Any = detect, upright: bool = upright, made: Any = made
-                ) -> Features:
-                    if path not in made:
-                        seen = find(prepare(path), detect, keypoints, upright)
-                        made[path] = describe(seen, network)
-                    return made[path]  # type: ignore[no-any-return]
-
-                for mutual in (True, False):
-                    for ratio in RATIOS:
-                        score = _score(tasks, features, ratio, mutual)
-                        rows.append(
-                            {"detector": name, "window": window, "upright": upright}
-                            | {"mutual": mutual, "ratio": ratio}
-                            | score
-                        )
-                best = max(rows[-2 * len(RATIOS) :], key=lambda row: row["mean"])
-                print(best)
+    setups: dict[int, Callable[[Path], Features]] = {}
+    for name, window, upright in product(
+        found_by.split(","), map(float, windows.split(",")), (False, True)
+    ):
+        features = _features(_widened(detectors.load(name), window / WINDOW_SIGMAS), network)
+        describe_as = cache(partial(features, keypoints, upright))
+        about = {"detector": name, "window": window, "upright": upright, "mutual": True}
+        for ratio in RATIOS:
+            setups[len(rows)] = describe_as
+            rows.append(about | {"ratio": ratio} | _score(tasks, describe_as, ratio, True))
+        print(max(rows[-len(RATIOS) :], key=lambda row: row["mean"]), flush=True)
+    best = max(range(len(rows)), key=lambda number: rows[number]["mean"])
+    for ratio in RATIOS:
+        scores = _score(tasks, setups[best], ratio, False)
+        rows.append(rows[best] | {"mutual": False, "ratio": ratio} | scores)
+        print(rows[-1], flush=True)
     results = {
         "kind": "defaults",
         "rows": rows,
@@ -84,6 +79,13 @@ def main(
         ),
     }
     write(results, output)
+
+
+def _features(detector: Any, network: Any) -> Callable[[int, bool, Path], Features]:
+    def features(keypoints: int, upright: bool, path: Path) -> Features:
+        return describe(find(prepare(path), detector, keypoints, upright), network)
+
+    return features
 
 
 def _widened(detector: Any, factor: float) -> Any:
