@@ -105,7 +105,8 @@ def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as stored:
-            state = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+            # Copies: a tensor of the mapped file changes when somebody writes over the file.
+            state = {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118
             raw: dict[str, str] = stored.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable safetensors file: {error}") from error

@@ -23,7 +23,7 @@ def test_pairs_say_where_the_baseline_wins(pairs_results, values):
     assert values(verified, "net") == {"a": 1, "b": 0}
     only = [row for row in pairs_results["rows"] if row["descriptor"] == "net"]
     alone = tables(pairs_results | {"rows": only})[0]
-    assert values(alone, "correct / rootsift") == {"net": None}
+    assert "correct / rootsift" not in alone.headings
 
 
 def test_a_file_may_bring_its_own_tables(tmp_path):
