@@ -69,7 +69,7 @@ def note_done() -> None:
 
 
 def _mark() -> Path:
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    sources = sorted(Path(__file__).parent.rglob("*.py"))  # numba drops a kernel with its source
     machine = provenance.machine()
     about = {
         "sources": files_state(sources),
