@@ -22,13 +22,13 @@ import hardnet
 TURN_DEGREES = 30.0
 SHRINK = 0.7
 CORRECT_PIXELS = 3.0
-KEYPOINTS = 4096
 
 
 def main() -> None:
     """Match, judge, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--descriptor", default="hardnet", help="what to compare with rootsift")
+    parser.add_argument("--keypoints", type=int, default=4096, help="of each photo")
     parser.add_argument("--output", type=Path, default=Path("demo/motorcycle.png"))
     options = parser.parse_args()
 
@@ -39,8 +39,8 @@ def main() -> None:
     for name in names:
         describe = hardnet.load(name)
         result = hardnet.match(
-            hardnet.extract(left, descriptor=describe, keypoints=KEYPOINTS),
-            hardnet.extract(turned, descriptor=describe, keypoints=KEYPOINTS),
+            hardnet.extract(left, descriptor=describe, keypoints=options.keypoints),
+            hardnet.extract(turned, descriptor=describe, keypoints=options.keypoints),
             model="fundamental",
         )
         a, b = result.xy_a[result.inliers], result.xy_b[result.inliers]

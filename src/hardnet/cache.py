@@ -26,9 +26,9 @@ V = TypeVar("V")
 
 
 def user_cache() -> Path:
-    """The user's cache folder: ``HARDNET_CACHE``, else ``hardnet`` in ``XDG_CACHE_HOME``, ~/.cache.
+    """The user's cache folder, which need not exist.
 
-    It is named, not made.
+    It is ``HARDNET_CACHE``, else ``hardnet`` in ``XDG_CACHE_HOME`` or in ~/.cache.
     """
     if named := os.environ.get("HARDNET_CACHE"):
         return Path(named).expanduser()
@@ -56,24 +56,15 @@ class Cache:
     An entry is named by a digest of what it depends on: the version of this package, the settings,
     and the digests of data and weights. If one of them changes it is another entry, so that an old
     value is never taken for a new one. An entry is whole or absent, whoever writes it and however
-    often at the same time; a damaged one is computed again.
-
-    Args:
-        kind: of the entries: the name of their folder.
-        folder: that holds the folder; the user's cache by default.
+    often at the same time; a damaged one is computed again. The entries of a ``kind`` have a folder
+    of that name.
     """
 
     def __init__(self, kind: str, folder: Path | str | None = None) -> None:
         self.folder = (user_cache() if folder is None else as_path(folder)) / kind
 
     def path(self, about: Mapping[str, Any], suffix: str = "", label: str = "") -> Path:
-        """Where an entry is, or would be.
-
-        Args:
-            about: settings, and digests of data and weights, as JSON values.
-            suffix: of the file.
-            label: begins its name, for people.
-        """
+        """Where an entry is, or would be; a ``label`` begins its name, for people."""
         facts = json.dumps({"version": _version(), **about}, sort_keys=True)
         digest = hashlib.sha256(facts.encode()).hexdigest()[:24]
         return self.folder / f"{label}{'.' if label else ''}{digest}{suffix}"
@@ -91,16 +82,13 @@ class Cache:
         """An entry, computed if it is absent or damaged.
 
         Args:
-            about: see :meth:`path`.
+            about: settings, and digests of data and weights, as JSON values.
             make: computes the value.
             save: writes it to a file.
             load: reads such a file; an error says that it is damaged.
             suffix: of the file.
             label: begins its name.
             alone: a new entry takes the place of all others of its label.
-
-        Raises:
-            HardnetError: the cache cannot be written.
         """
         path = self.path(about, suffix, label)
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):

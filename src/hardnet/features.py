@@ -1,4 +1,4 @@
-"""From an image to features: detect frames, cut patches, describe them.
+"""From an image to features: detect frames, cut patches, describe them; and features in a file.
 
 :func:`extract` does all of it. Its three stages are functions of their own, so that a pipeline can
 run them on different threads: :func:`prepare` reads the image, :func:`find` detects frames and cuts
@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,13 +32,14 @@ from hardnet.frames import (
     check_frames,
     empty_frames,
     from_opencv,
+    from_similarity,
     read_oxford,
     rescale,
 )
 from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
-from hardnet.storage import replacing
+from hardnet.storage import OwnedFolder, as_path, replacing
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -55,14 +57,17 @@ KEYPOINTS = 2048
 MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
 
+SIGMA = 1.0
+"""Pixels: the scale of keypoints from files that know positions only, as those of hloc."""
+
+ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
+FACTS = ("descriptor", "weights", "scale", "orientation", "path", "bytes", "mtime_ns")
+NPZ = ".npz"
+Fact = str | int | float
+
 NO_FEATURES = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    zipfile.BadZipFile,
-    zlib.error,
+    *(ValueError, LookupError, TypeError, AttributeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
 )
 """What reading a file raises that is none of features."""
 
@@ -114,12 +119,9 @@ class Features:
     def __repr__(self) -> str:
         width, height = self.image_size
         dim = self.descriptors.shape[1]
-        bits = self.descriptors.dtype == np.uint8
-        size = f"{8 * dim} bits" if bits else f"{dim}-D"
-        return (
-            f"Features: {len(self)} keypoints of {self.image_name} ({width} x {height}), "
-            f"{self.descriptor} {size}"
-        )
+        size = f"{8 * dim} bits" if self.descriptors.dtype == np.uint8 else f"{dim}-D"
+        image = f"{self.image_name} ({width} x {height})"
+        return f"Features: {len(self)} keypoints of {image}, {self.descriptor} {size}"
 
     @property
     def image_name(self) -> str:
@@ -134,70 +136,20 @@ class Features:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file (.npz) that is either whole or not there, for :meth:`load`.
 
-        The arrays lie as in hloc's files, so ``hardnet.interop`` reads it too. The image itself is
-        not kept, only where it was, seen from the folder of the file.
+        The image itself is not kept, only where it was, seen from the folder of the file.
         """
         path = Path(path)
-        content: dict[str, Any] = {
-            "keypoints": self.xy,
-            "descriptors": np.ascontiguousarray(self.descriptors.T),
-            "scores": self.scores,
-            "image_size": np.array(self.image_size, np.int64),
-            "frames": self.frames,
-            "descriptor": np.array(self.descriptor),
-            "scale": np.array(self.scale),
-            "orientation": np.array(self.orientation),
-            "weights": np.array(self.weights),
-        }
-        if self.path is not None:
-            where = os.path.relpath(os.path.abspath(self.path), os.path.realpath(path.parent))
-            content["path"] = np.array(Path(where).as_posix())
         try:
-            with replacing(path) as part, part.open("wb") as stream:
-                np.savez(stream, **content)
+            write_entry(path, to_entry(self, path.parent))
         except OSError as error:
             raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Features:
-        """Features as :meth:`save` wrote them; the path of the image is None if it is gone."""
-        path = Path(path)
-        try:
-            require_regular_file(path)
-            with np.load(path, allow_pickle=False) as file:
-                refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
-                content = {name: file[name] for name in file.files}
-            vectors = np.ascontiguousarray(content["descriptors"].T)
-            frames, scores = check_frames(content["frames"]), content["scores"]
-            width, height = content["image_size"].tolist()
-            name, scale = str(content["descriptor"]), float(content["scale"])
-            way = str(content.get("orientation", "dominant"))
-            if way not in ("upright", "dominant"):
-                raise ValueError(f"no orientation '{way}'")
-            if not len(frames) == len(vectors) == len(scores) or vectors.ndim != 2:
-                raise ValueError(f"{len(frames)} frames, {len(vectors)} descriptors")
-            if scores.ndim != 1 or any(a.dtype.kind not in "fiu" for a in (vectors, scores)):
-                raise ValueError("scores or descriptors are no numbers")
-            if not (np.isfinite(vectors).all() and 0 < scale < float("inf")):
-                raise ValueError("descriptors or scale are not finite")
-            size = int(width), int(height)
-            if min(size) < 1:
-                raise ValueError(f"an image of {width}x{height} pixels")
-        except FileNotFoundError as error:
-            raise HardnetError(f"{path} does not exist: check the path") from error
-        except (OSError, EOFError, MemoryError, NotImplementedError, *NO_FEATURES) as error:
-            reason = (str(error) or type(error).__name__).partition("\n")[0]
-            raise HardnetError(
-                f"{path} is damaged or holds no features of one image: {reason}"
-            ) from error
-        image = os.path.normpath(path.parent.resolve() / str(content.get("path", "")))
-        found = image if os.path.isfile(image) else None
-        features = cls(frames, scores, vectors, size, name, scale, found)
-        return replace(
-            features,
-            orientation="upright" if way == "upright" else "dominant",
-            weights=str(content.get("weights", "")),
-        )
+        """Features of a file; the path of the image is None if it is gone."""
+        path = as_path(path)
+        name = path.name.removesuffix(NPZ)
+        return from_entry(read_entry(path), path.parent, str(path), descriptor=name)
 
     def read_pixels(self) -> Pixels:
         """The image the features come from, (H, W) grey or (H, W, 3) RGB."""
@@ -208,24 +160,136 @@ class Features:
         return read_image(self.path)
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What a file holds of one image."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> None:
+    """Write an npz file; raises OSError if the disk does not take it.
+
+    ``owned`` is the folder that the file is in; see :func:`hardnet.storage.replacing`.
+    """
+    content: dict[str, Any] = {name: np.array(value) for name, value in entry.facts.items()}
+    with replacing(path, owned) as part, part.open("wb") as stream:
+        np.savez(stream, **content | dict(entry.arrays))
+
+
+def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
+    """Read an npz file, or only what is called ``names``."""
+    try:
+        require_regular_file(path)
+        with np.load(path, allow_pickle=False) as file:
+            refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
+            found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}
+        facts: dict[str, Fact] = {name: found.pop(name).item() for name in FACTS if name in found}
+    except FileNotFoundError as error:
+        raise HardnetError(f"{path} does not exist: check the path") from error
+    except (OSError, MemoryError, EOFError, NotImplementedError, *NO_FEATURES) as error:
+        raise HardnetError(
+            f"{path} is damaged or holds no features of one image: {first_line(error)}"
+        ) from error
+    return Entry(found, facts)
+
+
 def refuse_large(path: str | os.PathLike[str], size: int) -> None:
     """Raise if the arrays of one image in a file would take more memory than any image needs."""
     if size > MAX_FILE_BYTES:
         raise HardnetError(f"{path} claims {size / 10**9:.0f} GB of features of one image")
 
 
+def to_entry(
+    features: Features, folder: Path, half: bool = False, state: Mapping[str, int] | None = None
+) -> Entry:
+    """The entry of ``features`` in a file of ``folder``.
+
+    The path of the image is kept relative to the folder, so that a project can be moved as a whole.
+    ``half`` keeps descriptors as float16, three digits; ``state`` (size and time of the image file)
+    tells later that it was changed.
+    """
+    descriptors = np.ascontiguousarray(features.descriptors.T)
+    if half and descriptors.dtype != np.uint8:
+        descriptors = descriptors.astype(np.float16)
+    arrays: dict[str, NDArray[Any]] = {
+        "keypoints": features.xy,
+        "descriptors": descriptors,
+        "scores": features.scores,
+        "image_size": np.array(features.image_size, np.int64),
+        "frames": features.frames,
+    }
+    facts: dict[str, Fact] = {"descriptor": features.descriptor, "scale": features.scale}
+    if features.weights:
+        facts["weights"] = features.weights
+    if features.orientation == "upright":
+        facts["orientation"] = "upright"
+    if features.path is not None:
+        image = os.path.abspath(features.path)
+        with suppress(ValueError):  # Windows: another drive
+            image = os.path.relpath(image, os.path.realpath(folder))
+        facts["path"] = Path(image).as_posix()
+    return Entry(arrays, facts | dict(state or {}))
+
+
+def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
+    """The features of an entry; the inverse of :func:`to_entry`.
+
+    Errors call the entry ``where``; ``descriptor`` is its descriptor if it does not say it.
+    """
+    arrays, facts = entry.arrays, entry.facts
+    for name in ("keypoints", "descriptors", "image_size"):
+        if name not in arrays:
+            raise HardnetError(f"{where} has no {name}: it does not hold local features")
+    try:
+        for name, array in arrays.items():
+            if name in ARRAYS and array.dtype.kind not in "fiu":
+                raise ValueError(f"its {name} are no numbers, but {array.dtype}")
+        if arrays["descriptors"].ndim != 2:
+            raise ValueError(f"its descriptors have the shape {arrays['descriptors'].shape}")
+        xy = arrays["keypoints"].astype(np.float32).reshape(-1, 2)
+        vectors = np.ascontiguousarray(arrays["descriptors"].T)
+        if vectors.dtype != np.uint8:
+            vectors = vectors.astype(np.float32, copy=False)
+        scores = arrays.get("scores", np.zeros(len(xy))).astype(np.float32, copy=False)
+        given = arrays.get("frames")
+        frames = from_similarity(xy, SIGMA) if given is None else check_frames(given)
+        if scores.ndim != 1 or not np.isfinite(xy).all():
+            raise ValueError("its keypoints have no place or no score")
+        if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
+            raise ValueError("its descriptors contain NaN or infinity")
+        if not len(xy) == len(frames) == len(vectors) == len(scores):
+            counts = f"{len(xy)} keypoints, {len(frames)} frames, {len(vectors)} descriptors"
+            raise ValueError(f"{counts}, {len(scores)} scores")
+        width, height = (int(side) for side in arrays["image_size"])
+        scale = float(facts.get("scale", 1.0))
+        if min(width, height) < 1 or not 0 < scale < float("inf"):
+            raise ValueError(f"an image of {width}x{height} pixels at scale {scale}")
+    except NO_FEATURES as error:
+        raise HardnetError(f"{where} is damaged: {first_line(error)}") from error
+    image = os.path.normpath(os.path.join(os.path.realpath(folder), str(facts.get("path", ""))))
+    return Features(
+        frames=frames,
+        scores=scores,
+        descriptors=vectors,
+        image_size=(width, height),
+        descriptor=str(facts.get("descriptor", descriptor)),
+        scale=scale,
+        path=image if os.path.isfile(image) else None,  # None if it is no longer there
+        orientation="upright" if facts.get("orientation") == "upright" else "dominant",
+        weights=str(facts.get("weights", "")),
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return (str(error) or type(error).__name__).partition("\n")[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An image, ready for detection.
-
-    Attributes:
-        grey: (h, w) uint8, shrunk.
-        factors: by what the width and the height were multiplied.
-        image_size: (width, height) of the original.
-        path: the file, or None if the image was an array.
-        pixels: the image if it was an array, None if it can be read from ``path``.
-        seconds: time per stage so far.
-    """
+    """An image, ready for detection: grey, width and height multiplied by the factors."""
 
     grey: Pixels
     factors: tuple[float, float]
@@ -239,15 +303,8 @@ class Prepared:
 class Found:
     """The keypoints of an image, ready to be described.
 
-    Attributes:
-        prepared: the image.
-        frames: (N, 2, 3) in pixels of the original.
-        scores: (N,) detector response.
-        patches: (N, 32, 32) uint8, one per frame.
-        seconds: time per stage so far.
-        upright: no frame was turned.
-        turned: (N, 2, 3) turned frames of the shrunk image, and their scores, if they were found
-            together with upright ones.
+    Frames are in pixels of the original, and there is one patch (32, 32) for each. ``turned`` are
+    turned frames of the shrunk image, and their scores, if they were found with upright ones.
     """
 
     prepared: Prepared
@@ -290,14 +347,8 @@ def extract(
     Returns:
         Features; none at all (N = 0) for an image without structure.
     """
-    check_settings(keypoints, max_size)
     way = check_orientation(orientation, upright)
-    detect, network, seconds = _load_both(detector, descriptor)
-    prepared = prepare(image, max_size)
-    found = find(prepared, detect, keypoints, way != "dominant", frames, both=way == "auto")
-    features = describe(found, network)
-    features = replace(features, seconds=seconds | features.seconds)
-    return _turnable(features, found, detect, network, keypoints) if way == "auto" else features
+    return _extract([image], detector, descriptor, keypoints, max_size, way, frames)[0]
 
 
 def extract_pair(
@@ -316,25 +367,43 @@ def extract_pair(
     Both are read and detected at the same time; describing keeps all cores busy by itself. Their
     ``seconds`` overlap: those of ``b`` leave out the loading, which is done once.
     """
-    check_settings(keypoints, max_size)
     way = check_orientation(orientation, upright)
-    detect, network, seconds = _load_both(detector, descriptor)
+    first, second = _extract([a, b], detector, descriptor, keypoints, max_size, way)
+    return first, second
+
+
+def _extract(
+    images: Sequence[Source],
+    detector: str | Detector,
+    descriptor: str | Descriptor,
+    keypoints: int,
+    max_size: int | None,
+    way: Orientation,
+    frames: GivenFrames | None = None,
+) -> list[Features]:
+    check_settings(keypoints, max_size)
+    start = perf_counter()
+    detect, network = load_both(detector, descriptor)
+    loading = perf_counter() - start
 
     def found(image: Source) -> Found:
         prepared = prepare(image, max_size)
-        return find(prepared, detect, keypoints, way != "dominant", both=way == "auto")
+        return find(prepared, detect, keypoints, way != "dominant", frames, both=way == "auto")
 
-    with ThreadPoolExecutor(2) as pool:  # OpenCV releases the GIL
-        both = list(pool.map(found, (a, b)))
-    first, second = (describe(one, network) for one in both)
-    first = replace(first, seconds=seconds | first.seconds)
-    second = replace(second, seconds={"load": 0.0} | second.seconds)
-    if way == "auto":
-        first, second = (
-            _turnable(features, one, detect, network, keypoints)
-            for features, one in zip((first, second), both, strict=True)
-        )
-    return first, second
+    if len(images) == 1:
+        every = [found(images[0])]
+    else:
+        with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
+            every = list(pool.map(found, images))
+    described = []
+    for one in every:
+        features = describe(one, network)
+        features = replace(features, seconds={"load": loading} | features.seconds)
+        if way == "auto":
+            features = _turnable(features, one, detect, network, keypoints)
+        described.append(features)
+        loading = 0.0  # once for all
+    return described
 
 
 def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
@@ -370,19 +439,18 @@ def find(
     start = perf_counter()
     fx, fy = prepared.factors
     turned = None
-    if frames is None and both and (together := detectors.both_ways(detector)) is not None:
-        (shrunk, scores), turned = together(prepared.grey, keypoints)
-        original = rescale(shrunk, (1 / fx, 1 / fy))
-    elif frames is None:
-        # Detectors of users need not know the word upright.
-        options = {"upright": True} if upright else {}
-        shrunk, scores = detector(prepared.grey, keypoints, **options)
-        original = rescale(shrunk, (1 / fx, 1 / fy))
-    else:
+    if frames is not None:
         if upright:
             raise InputError("frames are described as they are: leave upright out, or frames")
         original, scores = _given_frames(frames)
         shrunk = rescale(original, (fx, fy))
+    else:
+        if both and (together := detectors.both_ways(detector)) is not None:
+            (shrunk, scores), turned = together(prepared.grey, keypoints)
+        else:  # detectors of users need not know the word upright
+            options = {"upright": True} if upright else {}
+            shrunk, scores = detector(prepared.grey, keypoints, **options)
+        original = rescale(shrunk, (1 / fx, 1 / fy))
     detected = perf_counter()
     patches = cut_patches(prepared.grey, shrunk)
     seconds = {"detect": detected - start, "cut": perf_counter() - detected}
@@ -392,10 +460,8 @@ def find(
 def describe(found: Found, descriptor: Descriptor) -> Features:
     """Describe the patches that were found; see :func:`extract`."""
     start = perf_counter()
-    if len(found.patches):
-        vectors = descriptor(found.patches)
-    else:
-        vectors = np.zeros((0, descriptor.dim), np.float32)
+    empty = np.zeros((0, descriptor.dim), np.float32)
+    vectors = descriptor(found.patches) if len(found.patches) else empty
     prepared = found.prepared
     return Features(
         frames=found.frames,
@@ -425,14 +491,13 @@ def described_by(name: str, weights: str) -> str:
     return f"{name} (weights {weights[:12]})" if weights else name
 
 
-def check_orientation(orientation: str, upright: bool = False) -> Orientation:
+def check_orientation(orientation: Orientation, upright: bool) -> Orientation:
     """The orientation that both arguments together ask for."""
     if upright:
         return "upright"
-    for known in get_args(Orientation):
-        if orientation == known:
-            return known  # type: ignore[no-any-return]
-    raise InputError(f"no orientation '{orientation}': choose auto, upright or dominant")
+    if orientation not in get_args(Orientation):
+        raise InputError(f"no orientation '{orientation}': choose auto, upright or dominant")
+    return orientation
 
 
 def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
@@ -444,20 +509,12 @@ def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) 
 
 
 def _turnable(
-    features: Features,
-    found: Found,
-    detector: Detector,
-    descriptor: Descriptor,
-    keypoints: int,
+    features: Features, found: Found, detector: Detector, descriptor: Descriptor, keypoints: int
 ) -> Features:
-    """Upright features that can be described again, once, with dominant orientations."""
     prepared = found.prepared
 
-    def known(*_: Any, **__: Any) -> tuple[Frames, NDArray[np.float32]]:
-        assert found.turned is not None
-        return found.turned
-
-    detect: Detector = detector if found.turned is None else known
+    def detect(*_: Any, **__: Any) -> tuple[Frames, NDArray[np.float32]]:
+        return found.turned or detector(prepared.grey, keypoints)
 
     def again() -> Features:
         turned = describe(find(prepared, detect, keypoints), descriptor)
@@ -468,26 +525,23 @@ def _turnable(
     return replace(features, turned=cache(again))
 
 
-def _load_both(
+def load_both(
     detector: str | Detector, descriptor: str | Descriptor
-) -> tuple[Detector, Descriptor, dict[str, float]]:
-    """Detector and descriptor, by name or as they are, and the time that took."""
-    start = perf_counter()
+) -> tuple[Detector, Descriptor]:
+    """Detector and descriptor, by name or as they are."""
     detect = detectors.load(detector) if isinstance(detector, str) else detector
     if isinstance(descriptor, str):
         descriptor = descriptors.load(descriptors.fastest(descriptor))
-    return detect, descriptor, {"load": perf_counter() - start}
+    return detect, descriptor
 
 
 def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
     """All (N, 2, 3) frames in their order, and (N,) the response of keypoints, 0 for all else."""
     if isinstance(frames, str | os.PathLike):
         checked = read_oxford(frames)
-    elif not len(frames):
-        checked = empty_frames()
-    elif isinstance(frames[0], cv2.KeyPoint):
+    elif len(frames) and isinstance(frames[0], cv2.KeyPoint):
         response = np.array([keypoint.response for keypoint in frames], np.float32)
         return check_frames(from_opencv(frames)), response  # type: ignore[arg-type]
     else:
-        checked = check_frames(frames)  # type: ignore[arg-type]
+        checked = check_frames(frames) if len(frames) else empty_frames()  # type: ignore[arg-type]
     return checked, np.zeros(len(checked), np.float32)

@@ -55,17 +55,10 @@ def check_frames(frames: ArrayLike) -> Frames:
 def from_similarity(
     xy: ArrayLike, sigma: ArrayLike, angle: ArrayLike = 0.0, window: float = WINDOW_SIGMAS
 ) -> Frames:
-    """Frames from centre, scale and orientation.
+    """(N, 2, 3) frames from centres (N, 2), scales (radii, not diameters) and orientations.
 
-    Args:
-        xy: (N, 2) centres in pixels.
-        sigma: (N,) or scalar, the scale of the keypoint (a radius, not a diameter).
-        angle: (N,) or scalar, radians; the patch's x axis points to (cos, sin) in the image, so
-            a positive angle turns clockwise as seen on screen.
-        window: side of the measurement window in units of sigma.
-
-    Returns:
-        (N, 2, 3) frames.
+    The angle is in radians; the patch's x axis points to (cos, sin) in the image, so a positive one
+    turns clockwise as seen on screen. ``window`` is the side of what is measured in units of sigma.
     """
     xy = np.asarray(xy, np.float64).reshape(-1, 2)
     half = np.broadcast_to(np.asarray(sigma, np.float64) * (window / 2), len(xy))
@@ -122,13 +115,10 @@ def to_opencv(
 def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     """Frames of COLMAP keypoints, the rows of its database.
 
-    COLMAP puts the origin on the *corner* of the top-left pixel, so its centre is (0.5, 0.5). The
-    scale is SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The
-    2 x 2 matrix of the six-column form maps the unit circle to one of that sigma.
-
-    Args:
-        keypoints: (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22.
-        window: side of the measurement window in units of sigma.
+    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. COLMAP
+    puts the origin on the *corner* of the top-left pixel, so its centre is (0.5, 0.5). The scale is
+    SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The 2 x 2
+    matrix of the six-column form maps the unit circle to one of that sigma.
     """
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):
@@ -159,11 +149,9 @@ def points_to_colmap(points: NDArray[Any]) -> NDArray[Any]:
 def from_oxford(ellipses: ArrayLike) -> Frames:
     """Upright frames of Oxford ellipses, a (x-u)^2 + 2 b (x-u) (y-v) + c (y-v)^2 = 1.
 
-    The ellipse is what the detector measures, so it becomes the circle inscribed in the patch: the
-    window is the file's own, and no multiple of a sigma. The first pixel's centre is (0, 0).
-
-    Args:
-        ellipses: (N, 5) u, v, a, b, c; further columns (a descriptor) are ignored.
+    The rows are u, v, a, b, c; further columns (a descriptor) are ignored. The ellipse is what the
+    detector measures, so it becomes the circle inscribed in the patch: the window is the file's
+    own, and no multiple of a sigma. The first pixel's centre is (0, 0).
     """
     table = np.asarray(ellipses, np.float64)
     if table.ndim != 2 or table.shape[1] < 5:
@@ -204,15 +192,7 @@ def write_oxford(path: str | os.PathLike[str], frames: Frames) -> None:
 
 
 def transform(frames: Frames, homography: ArrayLike) -> Frames:
-    """Carry frames through a homography, by its local affine approximation at each centre.
-
-    Args:
-        frames: (N, 2, 3).
-        homography: (3, 3), source pixels -> target pixels.
-
-    Returns:
-        (N, 2, 3) frames in the target image.
-    """
+    """Carry frames through a (3, 3) homography, by its affine approximation at each centre."""
     h = np.asarray(homography, np.float64)
     a, t = frames[:, :, :2].astype(np.float64), frames[:, :, 2].astype(np.float64)
     projected = t @ h[:, :2].T + h[:, 2]
@@ -244,13 +224,9 @@ def disturb(
 ) -> Frames:
     """Frames with a wrong place, size, orientation and shape, as an imperfect detector gives.
 
-    Args:
-        frames: (N, 2, 3).
-        shift: (N, 2) displacement, in half-sizes of the frame.
-        octaves: (N,) change of size, log2.
-        angle: (N,) rotation, radians.
-        stretch: (N,) anisotropy, log2 of the ratio of the two axes; the area stays.
-        axis: (N,) direction of the stretch in the patch, radians.
+    ``shift`` (N, 2) is in half-sizes of the frame; the others are (N,): the change of size in
+    octaves, the rotation, the anisotropy as log2 of the ratio of the axes (the area stays), and its
+    direction in the patch; angles in radians.
     """
     size, ratio = 2**octaves, 2 ** (stretch / 2)
     diagonal = np.zeros((len(frames), 2, 2))

@@ -6,8 +6,8 @@ without an error and fills the rest with grey).
 
 The claims are read as OpenCV's decoders read them. Where a file could be understood in two ways the
 larger one counts, and a header that cannot be followed is no header: nobody decodes such a file.
-Formats whose header does not bind the decoder are called foreign; ``hardnet.decoding`` has a
-limited process for them.
+Formats whose header does not bind the decoder are called foreign; ``hardnet.images`` has a limited
+process for them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,31 +25,22 @@ from hardnet.errors import HardnetError
 
 ENVIRONMENT = "HARDNET_MAX_IMAGE_BYTES"
 """The environment variable that sets the limit; the option --max-image-bytes writes it."""
-
 DEFAULT_MAX_BYTES = 10**9
 """Of decoded pixels, and of a file: a colour photo of 333 megapixels."""
-
 MAX_SCANS = 100
 """Of a progressive JPEG file: encoders write about ten, and each costs a pass over the picture."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMG]?)B?", re.IGNORECASE)
 
-JPEG = b"\xff\xd8"
-JPEG_END = 0xD9
-PNG = b"\x89PNG"
-JPEG2000 = b"\xff\x4f\xff\x51"
-
+JPEG, PNG, JPEG2000 = b"\xff\xd8", b"\x89PNG", b"\xff\x4f\xff\x51"
 # A marker that has a segment or ends the file. Those below 0xC0 and the restart markers have none:
 # a decoder that meets them reads on at the next byte.
 _JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # these hold the size
-_JPEG_SCAN = 0xDA
-
+_JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_END = b"IEND\xaeB`\x82"
-_PNG_WITH_ALPHA = (b"\x04", b"\x06")  # colour types: grey and alpha, RGB and alpha
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}  # by colour type
-
 _GAP = rb"\s(?:\s|#[^\r\n]*[\r\n])*"  # one blank ends a number, only then comments may follow
 _PNM = re.compile(rb"P([1-6])" + _GAP + rb"(\d{1,9})" + _GAP + rb"(\d{1,9})" + _GAP)
 _PNM_DEPTH = re.compile(rb"\d{1,9}\s")
@@ -57,11 +49,7 @@ _HDR_SIZE = re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)")
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "2000000", "500MB" or "1.5 GB".
-
-    Raises:
-        ValueError: it is none of these.
-    """
+    """Bytes of "2000000", "500MB" or "1.5 GB"; a ValueError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or not (size := int(float(found[1]) * _UNITS[found[2].upper()])):
         raise ValueError(f"'{text}' is not a size: give a number of bytes, or 500MB, or 2GB")
@@ -80,12 +68,7 @@ def max_image_bytes() -> int:
 
 
 def require_regular_file(path: Path) -> int:
-    """Bytes of a file. Pipes block, devices never end: only regular files are opened.
-
-    Raises:
-        HardnetError: it is something else.
-        OSError: it does not exist or may not be looked at.
-    """
+    """Bytes of a file. Pipes block, devices never end: only regular files are opened."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         if not os.access(path, os.R_OK | os.X_OK):
@@ -96,17 +79,9 @@ def require_regular_file(path: Path) -> int:
     return status.st_size
 
 
-def read_image_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """The bytes of an image file that is safe to decode.
-
-    Args:
-        path: the file.
-        max_bytes: limit on the decoded pixels and on the file; None for :func:`max_image_bytes`.
-
-    Raises:
-        HardnetError: it cannot be read, is no whole image, or would take too much memory or time.
-    """
-    limit = max_image_bytes() if max_bytes is None else max_bytes
+def read_image_file(path: Path) -> bytes:
+    """The bytes of an image file that is whole, and takes neither too much memory nor time."""
+    limit = max_image_bytes()
     data = read_bytes(path, limit)
     check_image_bytes(path, data, limit)
     return data
@@ -115,8 +90,7 @@ def read_image_file(path: Path, max_bytes: int | None = None) -> bytes:
 def read_bytes(path: Path, limit: int) -> bytes:
     """The bytes of a regular file that has some, but no more than ``limit``."""
     try:
-        size = require_regular_file(path)
-        if size <= limit:
+        if (size := require_regular_file(path)) <= limit:
             with path.open("rb") as file:
                 data = file.read(limit + 1)  # files of the kernel have no size until they are read
             size = len(data)
@@ -125,21 +99,15 @@ def read_bytes(path: Path, limit: int) -> bytes:
     except OSError as error:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
     if size > limit:
-        raise HardnetError(f"{path} is a file of {_megabytes(size)}{_over(limit)}")
+        raise _over(f"{path} is a file of {_megabytes(size)}", limit)
     if not data:
         raise HardnetError(f"{path} is empty: copy or download it again")
     return data
 
 
-def check_frame(path: Path, width: int, height: int) -> None:
-    """Raise if a colour picture of this size, a frame of a video, is over the limit."""
-    check_size(path, width, height, 3, max_image_bytes())
-
-
 def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int) -> None:
     """Raise if a picture of this size would take more than ``limit`` bytes."""
-    if (size := width * height * pixel_bytes) > limit:
-        raise _too_large(path, width, height, size, limit)
+    _check_claims(path, _header(width, height, pixel_bytes), limit)
 
 
 def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
@@ -151,8 +119,7 @@ def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
         raise HardnetError(
             f"{path} is damaged or not an image that can be read safely: convert it to JPEG or PNG"
         )
-    if header.decoded_bytes > limit:
-        raise _too_large(path, header.width, header.height, header.decoded_bytes, limit)
+    _check_claims(path, header, limit)
     if (count := scans(data)) > MAX_SCANS:
         raise HardnetError(
             f"{path} is a progressive JPEG of {count} scans, more than {MAX_SCANS}, which would "
@@ -160,17 +127,15 @@ def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
         )
 
 
-def _too_large(path: Path, width: int, height: int, size: int, limit: int) -> HardnetError:
-    return HardnetError(
-        f"{path} claims {width}x{height} pixels, {_megabytes(size)} decoded{_over(limit)}"
-    )
+def _check_claims(path: Path, header: ImageHeader, limit: int) -> None:
+    if header.decoded_bytes > limit:
+        claim = f"{header.width}x{header.height} pixels, {_megabytes(header.decoded_bytes)} decoded"
+        raise _over(f"{path} claims {claim}", limit)
 
 
-def _over(limit: int) -> str:
-    return (
-        f": more than {_megabytes(limit)}, shrink it or raise the limit "
-        f"(--max-image-bytes, {ENVIRONMENT})"
-    )
+def _over(what: str, limit: int) -> HardnetError:
+    advice = f"shrink it or raise the limit (--max-image-bytes, {ENVIRONMENT})"
+    return HardnetError(f"{what}: more than {_megabytes(limit)}, {advice}")
 
 
 def _megabytes(size: int) -> str:
@@ -186,7 +151,6 @@ SUFFIXES = frozenset(
 _RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
 )
-_HEAD = 4096  # bytes that show what a file is
 _RAW_STARTS = (b"FUJIFILMCCD-RAW", b"IIRO", b"IIRS", b"MMOR", b"IIU\x00", b"FOVb", b"\x00MRM")
 _OTHER_STARTS = {
     b"8BPS": "Photoshop",
@@ -194,32 +158,25 @@ _OTHER_STARTS = {
     b"\xff\x0a": "JPEG XL",
     b"\x00\x00\x00\x0cJXL \r\n\x87\n": "JPEG XL",
 }
-_BMP_HEADERS = frozenset({12, 40, 52, 56, 64, 108, 124})  # bytes
 _DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
 
 
 def looks_like_image(path: Path) -> bool:
-    """Whether a file in a folder is an image by its name or by its content.
-
-    Of what cannot be opened only the name counts, and only regular files are opened.
-    """
+    """Whether a file in a folder is an image by its name or, if it can be opened, its content."""
     if not path.is_file():
         return False
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES or suffix in _RAW_SUFFIXES:
+    if (suffix := path.suffix.lower()) in SUFFIXES | _RAW_SUFFIXES:
         return True
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            head = file.read(4096)  # enough to show what it is
     except OSError:
         return False
-    return foreign_format(head, suffix) is not None or _is_known(head)
-
-
-def _is_known(head: bytes) -> bool:
-    """Whether bytes are the beginning of a known image; two letters alone could be a text."""
+    if foreign_format(head, suffix) is not None:
+        return True
+    # Two letters alone could be a text.
     if head.startswith(b"BM"):
-        return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
+        return int.from_bytes(head[14:18], "little") in (12, 40, 52, 56, 64, 108, 124)
     if head.startswith(JPEG):
         return head[2:3] == b"\xff"
     if head.startswith(b"RIFF"):
@@ -232,9 +189,8 @@ def _is_known(head: bytes) -> bool:
 def foreign_format(data: bytes, suffix: str = "") -> str | None:
     """The name of the format of an image whose header does not bind its decoder; None for others.
 
-    Args:
-        data: the file, or at least its first bytes.
-        suffix: of its name; some raw files are TIFF files otherwise.
+    ``data`` are at least the first bytes. The ``suffix`` of its name counts because some raw files
+    are TIFF files otherwise.
     """
     if data[4:8] == b"ftyp":
         end = int.from_bytes(data[:4], "big")
@@ -256,35 +212,27 @@ def foreign_format(data: bytes, suffix: str = "") -> str | None:
 def _shows_preview(data: bytes) -> bool:
     """Whether the first picture of a TIFF file is a small copy of one that OpenCV does not see."""
     order = "<" if data[:2] == b"II" else ">"
-    kinds = set()
-    tags = set()
-    try:
+    tags: dict[int, set[int]] = {}
+    with suppress(struct.error):
         (table,) = struct.unpack_from(order + "I", data, 4)
         (count,) = struct.unpack_from(order + "H", data, table)
         for start in range(table + 2, table + 2 + 12 * count, 12):
             tag, _, _, value = struct.unpack_from(order + "HHII", data, start)
-            tags.add(tag)
-            if tag == _TIFF_KIND:
-                kinds.add(value)
-    except struct.error:
-        pass
-    return _DNG_VERSION in tags or (_TIFF_CHILDREN in tags and kinds == {1})
+            tags.setdefault(tag, set()).add(value)
+    return _DNG_VERSION in tags or (_TIFF_CHILDREN in tags and tags.get(_TIFF_KIND) == {1})
 
 
 def claimed_size(data: bytes) -> tuple[int, int] | None:
     """The largest width and height that an AVIF or HEIC file claims, of any picture in it."""
-    found = [
-        struct.unpack_from(">II", data, match.end() + 4)
-        for match in re.finditer(b"ispe", data)
-        if match.end() + 12 <= len(data)
-    ]
+    ends = [match.end() for match in re.finditer(b"ispe", data)]
+    found = [struct.unpack_from(">II", data, end + 4) for end in ends if end + 12 <= len(data)]
     return max(found, key=lambda size: size[0] * size[1], default=None)
 
 
 def is_truncated(data: bytes) -> bool:
     """True if the file ends before its picture does, as far as its format shows that."""
     if data.startswith(JPEG):
-        return all(marker != JPEG_END for marker, _ in jpeg_segments(data))
+        return all(marker != _JPEG_END for marker, _ in jpeg_segments(data))
     if data.startswith(PNG):
         return _PNG_END not in data
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
@@ -295,18 +243,15 @@ def is_truncated(data: bytes) -> bool:
 def may_be_transparent(data: bytes) -> bool:
     """False if the picture certainly has no alpha channel."""
     if data.startswith(PNG):
-        return data[25:26] in _PNG_WITH_ALPHA or b"tRNS" in data
+        return data[25:26] in (b"\x04", b"\x06") or b"tRNS" in data  # grey or RGB, and alpha
     return not data.startswith(JPEG)
 
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What a header claims.
+    """What a header claims; width and height are as stored: EXIF rotation is not applied.
 
-    Attributes:
-        width: in pixels, as stored: EXIF rotation is not applied.
-        height: in pixels.
-        decoded_bytes: of the pixels in memory, or of the decoder's own copy where that is larger.
+    The bytes are those of the pixels in memory, or of the decoder's own copy where that is larger.
     """
 
     width: int
@@ -316,25 +261,20 @@ class ImageHeader:
 
 def read_header(data: bytes) -> ImageHeader | None:
     """The claims of an image file; None if its format is unknown or its header broken."""
-    for starts, read in _FORMATS.items():
-        if data.startswith(starts):
-            try:
-                return read(data)
-            except (struct.error, LookupError, ValueError, StopIteration):
-                return None
+    read = next((read for starts, read in _FORMATS.items() if data.startswith(starts)), None)
+    with suppress(struct.error, LookupError, ValueError, StopIteration):
+        return read(data) if read is not None else None
     return None
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Each marker of a JPEG file and where its segment starts, in order, up to the end marker.
-
-    The segments are walked, not searched: thumbnails and trailers have markers of their own.
-    """
+    """Each marker of a JPEG file and where its segment starts, in order, up to the end marker."""
+    # They are walked, not searched: thumbnails and trailers have markers of their own.
     position = 2
     while (found := _JPEG_MARKER.search(data, position)) is not None:
         marker = data[found.start() + 1]
         yield marker, found.end()
-        if marker == JPEG_END:
+        if marker == _JPEG_END:
             return
         position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
 
@@ -364,17 +304,10 @@ def _png(data: bytes) -> ImageHeader:
     return _header(width, height, channels * (2 if bits > 8 else 1))
 
 
-def _gif(data: bytes) -> ImageHeader:
-    width, height = struct.unpack_from("<HH", data, 6)
-    return _header(width, height, 4)
-
-
 def _bmp(data: bytes) -> ImageHeader:
     (header_size,) = struct.unpack_from("<I", data, 14)
-    if header_size == 12:
-        width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
-    else:
-        width, height, _, bits = struct.unpack_from("<iiHH", data, 18)
+    layout = "<HHHH" if header_size == 12 else "<iiHH"
+    width, height, _, bits = struct.unpack_from(layout, data, 18)
     # A picture stored top row first has a negative height.
     return _header(abs(width), abs(height), 4 if bits == 32 else 3)
 
@@ -383,16 +316,17 @@ def _webp(data: bytes) -> ImageHeader:
     kind, start = data[12:16], data[20:30]
     if data[8:12] != b"WEBP" or len(start) < 10:
         raise ValueError
-    if kind == b"VP8X":
-        width, height = (int.from_bytes(start[at : at + 3], "little") + 1 for at in (4, 7))
-        return _header(width, height, 4)
-    if kind == b"VP8L":
-        bits = int.from_bytes(start[1:5], "little")
-        return _header((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4)
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", start, 6)
         return _header(width & 0x3FFF, height & 0x3FFF, 3)
-    raise ValueError
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(start[at : at + 3], "little") for at in (4, 7))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(start[1:5], "little")
+        width, height = bits & 0x3FFF, bits >> 14 & 0x3FFF
+    else:
+        raise ValueError
+    return _header(width + 1, height + 1, 4)
 
 
 def _jpeg2000(data: bytes) -> ImageHeader:
@@ -407,52 +341,54 @@ def _jpeg2000(data: bytes) -> ImageHeader:
     return max(headers, key=lambda header: header.decoded_bytes)
 
 
-def _pnm(data: bytes) -> ImageHeader:
-    if (found := _PNM.match(data)) is None:
+def _matched(pattern: re.Pattern[bytes], data: bytes, at: int = 0) -> re.Match[bytes]:
+    if (found := pattern.match(data, at)) is None:
         raise ValueError
+    return found
+
+
+def _pnm(data: bytes) -> ImageHeader:
+    found = _matched(_PNM, data)
     kind, width, height = (int(group) for group in found.groups())
     deep = 1
     if kind not in (1, 4):  # these have one bit and do not say so
-        if (depth := _PNM_DEPTH.match(data, found.end())) is None:
-            raise ValueError
-        deep = 2 if int(depth[0]) > 255 else 1
+        deep = 2 if int(_matched(_PNM_DEPTH, data, found.end())[0]) > 255 else 1
     return _header(width, height, deep * (3 if kind in (3, 6) else 1))
 
 
 def _pam(data: bytes) -> ImageHeader:
-    width, height, depth, top = (
-        max(int(value) for value in re.findall(name + rb"\s+-?(\d+)", data))
-        for name in (b"WIDTH", b"HEIGHT", b"DEPTH", b"MAXVAL")
-    )
+    names = (b"WIDTH", b"HEIGHT", b"DEPTH", b"MAXVAL")
+    found = (re.findall(name + rb"\s+-?(\d+)", data) for name in names)
+    width, height, depth, top = (max(map(int, values)) for values in found)
     channels = 1 if depth == 1 else max(depth, 4)
     return _header(width, height, channels * (2 if top > 255 else 1))
 
 
 def _pfm(data: bytes) -> ImageHeader:
-    if (found := _PFM.match(data)) is None:
-        raise ValueError
+    found = _matched(_PFM, data)
     return _header(int(found[2]), int(found[3]), 4 if found[1] == b"f" else 12)
 
 
 def _hdr(data: bytes) -> ImageHeader:
     sizes = [(int(width), int(height)) for height, width in _HDR_SIZE.findall(data)]
-    width, height = max(sizes, key=lambda size: size[0] * size[1])
-    return _header(width, height, 12)
+    return _header(*max(sizes, key=lambda size: size[0] * size[1]), 12)
 
 
-def _sun_raster(data: bytes) -> ImageHeader:
-    width, height = struct.unpack_from(">ii", data, 4)
-    return _header(abs(width), abs(height), 3)
+def _fixed(layout: str, at: int, pixel_bytes: int) -> Callable[[bytes], ImageHeader]:
+    def read(data: bytes) -> ImageHeader:
+        width, height = struct.unpack_from(layout, data, at)
+        return _header(abs(width), abs(height), pixel_bytes)
+
+    return read
 
 
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_COLOURS, _TIFF_SAMPLES = 256, 257, 258, 262, 277
-_TIFF_STRIP_ROWS, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 278, 322, 323
-_TIFF_READ = frozenset({256, 257, 258, 262, 277, 278, 322, 323})
+_TIFF_READ = (256, 257, 258, 262, 277, 278, 322, 323)
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_COLOURS, _TIFF_SAMPLES, *_ = _TIFF_READ
+_TIFF_STRIP_ROWS, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = _TIFF_READ[5:]
 _TIFF_TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
-_TIFF_GREY = frozenset({0, 1})  # white or black is zero
-_TIFF_LOG_COLOURS = frozenset({32844, 32845})  # decoded to three floats
+_TIFF_GREY, _TIFF_LOG_COLOURS = {0, 1}, {32844, 32845}  # the latter are decoded to three floats
 _TIFF_MOST_VALUES = 1000  # of one of these tags: one per channel
-_WHOLE_PICTURE = (0, 0xFFFFFFFF)  # as the number of rows of a strip
+_WHOLE_PICTURE = {0, 0xFFFFFFFF}  # as the number of rows of a strip
 
 
 def _tiff(data: bytes) -> ImageHeader:
@@ -466,7 +402,7 @@ def _tiff(data: bytes) -> ImageHeader:
     depth = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
     pixel_bytes = 12 if colours & _TIFF_LOG_COLOURS else channels * depth
     # Strips and tiles may be larger than the picture, and the decoder holds a whole one as RGBA.
-    strips = tags.get(_TIFF_STRIP_ROWS, set()) - set(_WHOLE_PICTURE)
+    strips = tags.get(_TIFF_STRIP_ROWS, set()) - _WHOLE_PICTURE
     tiles = max(tags.get(_TIFF_TILE_WIDTH, {0})) * max(tags.get(_TIFF_TILE_HEIGHT, {0}))
     parts = [tiles] + [width * rows for rows in strips if rows > height]
     decoded = max(width * height * pixel_bytes, max(parts) * max(pixel_bytes, 4))
@@ -502,12 +438,12 @@ _FORMATS: dict[bytes | tuple[bytes, ...], Callable[[bytes], ImageHeader]] = {
     PNG: _png,
     (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+"): _tiff,
     b"RIFF": _webp,
-    (b"GIF87a", b"GIF89a"): _gif,
+    (b"GIF87a", b"GIF89a"): _fixed("<HH", 6, 4),
     b"BM": _bmp,
     tuple(b"P%d" % kind for kind in range(1, 7)): _pnm,
     b"P7": _pam,
     (b"PF", b"Pf"): _pfm,
     (JPEG2000, b"\x00\x00\x00\x0cjP  \r\n\x87\n"): _jpeg2000,
     (b"#?RGBE", b"#?RADIANCE"): _hdr,
-    b"\x59\xa6\x6a\x95": _sun_raster,
+    b"\x59\xa6\x6a\x95": _fixed(">ii", 4, 3),  # Sun raster
 }

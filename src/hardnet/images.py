@@ -1,19 +1,43 @@
-"""Read photographs: a path or an array -> uint8 pixels, upright, with errors one can act on."""
+"""Read photographs: a path or an array -> uint8 pixels, upright, with errors one can act on.
+
+Most formats say in their header how large their pixels are, so OpenCV decodes them here. The size
+in the header of an AVIF or HEIC file need not be that of the picture inside, and the header of a
+raw file says little: these are decoded by a process of their own whose memory and time are limited
+by the system. (This module is its program as well.)
+
+HEIC needs pillow-heif, camera raw files need rawpy: the extra ``formats``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.decoding import decode_bytes, decode_file
-from hardnet.errors import HardnetError
-from hardnet.image_files import looks_like_image
+from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.image_files import (
+    check_image_bytes,
+    check_size,
+    claimed_size,
+    foreign_format,
+    looks_like_image,
+    max_image_bytes,
+    may_be_transparent,
+    read_bytes,
+)
 from hardnet.storage import as_path
 
 
@@ -36,7 +60,13 @@ Pixels = NDArray[np.uint8]
 MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
+SECONDS = 60
+"""Of computing: the most that one file in a process of its own may take."""
+
 _BLOCK = 1 << 22  # values converted at once
+_SPARE = 256 << 20  # bytes that a decoder may use besides its pixels
+_COPIES = 2  # of the pixels: most decoders hold them in another colour space as well
+_DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, this obeys EXIF
 
 
 def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
@@ -59,7 +89,9 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     if (given := as_array(source)) is not None:
         name, array = "the array", given
     else:
-        name, array = str(source), decode_file(as_path(source), max_bytes)  # type: ignore[arg-type]
+        name, path = str(source), as_path(source)  # type: ignore[arg-type]
+        limit = max_image_bytes() if max_bytes is None else max_bytes
+        array = _decode(path, read_bytes(path, limit), limit)
     return _checked_pixels(array, name)
 
 
@@ -67,7 +99,7 @@ def decode_image(data: bytes, name: str, max_bytes: int) -> Pixels:
     """The same for the bytes of an image file that are in memory; ``name`` is for errors."""
     if not data:
         raise HardnetError(f"{name} is empty: copy or download it again")
-    return _checked_pixels(decode_bytes(Path(name), data, max_bytes), name)
+    return _checked_pixels(_decode(Path(name), data, max_bytes), name)
 
 
 def _checked_pixels(array: NDArray[Any], name: str) -> Pixels:
@@ -143,7 +175,7 @@ def shrink(pixels: Pixels, max_size: int | None) -> tuple[Pixels, tuple[float, f
 def check_picture_name(path: Path) -> None:
     """Raise if a picture could not be written to ``path``: before the work, not after it."""
     if not path.suffix or not cv2.haveImageWriter(f"picture{path.suffix}"):
-        raise HardnetError(f"{path}: cannot write '{path.suffix}' pictures, name it .png or .jpg")
+        raise _no_picture(path)
     if not path.parent.is_dir():
         raise HardnetError(f"{path} cannot be written: there is no folder {path.parent}")
 
@@ -157,11 +189,15 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     except cv2.error:
         good = False
     if not good:
-        raise HardnetError(f"{path}: cannot write '{path.suffix}' pictures, name it .png or .jpg")
+        raise _no_picture(path)
     try:
         path.write_bytes(data.tobytes())
     except OSError as error:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _no_picture(path: Path) -> HardnetError:
+    return HardnetError(f"{path}: cannot write '{path.suffix}' pictures, name it .png or .jpg")
 
 
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
@@ -175,10 +211,8 @@ def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise HardnetError(f"{name} contains NaN or infinity: replace them before matching")
     top = float(array.max())
-    if array.dtype.kind == "f" and 1 < top <= 255:
-        top = 255.0
-    elif array.dtype.kind == "f" and top <= 1:
-        top = 1.0
+    if array.dtype.kind == "f" and top <= 255:
+        top = 255.0 if top > 1 else 1.0
     factor = 255 / max(top, 1e-12)
     out = np.empty(array.shape, np.uint8)
     for block in _row_blocks(array):
@@ -212,17 +246,11 @@ def _opaque(pixels: Pixels, name: str) -> Pixels:
 
 
 def named_images(paths: Iterable[Path]) -> dict[str, Path]:
-    """The images that ``paths`` name, with the names they get.
+    """Name -> file of the images that ``paths``, files and folders of images, name.
 
-    Args:
-        paths: image files, and folders that are searched for images.
-
-    Returns:
-        Name -> file. An image in a folder is called by its path inside that folder, with "/"
-        between the parts; a file that is named by itself, by its last part.
-
-    Raises:
-        HardnetError: two different images would have one name. (The same image twice counts once.)
+    An image in a folder is called by its path inside that folder, with "/" between the parts; a
+    file that is named by itself, by its last part. It is an error if two different images would
+    have one name. (The same image twice counts once.)
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -237,16 +265,208 @@ def named_images(paths: Iterable[Path]) -> dict[str, Path]:
                     f"{other} and {image} would both be called {name}: name a folder that holds "
                     "both, or use two outputs"
                 )
-    _refuse_nesting(found)
+    # An image cannot be a folder of images as well, neither on disk nor in HDF5.
+    for name, image in found.items():
+        for parent in Path(name).parents:
+            if (outer := found.get(parent.as_posix())) is not None:
+                raise HardnetError(
+                    f"{image} would be called {name}, which lies inside the image {outer}: use two "
+                    "outputs"
+                )
     return found
 
 
-def _refuse_nesting(images: Mapping[str, Path]) -> None:
-    """An image cannot be a folder of images as well, neither on disk nor in HDF5."""
-    for name, image in images.items():
-        for parent in Path(name).parents:
-            if (other := images.get(parent.as_posix())) is not None:
-                raise HardnetError(
-                    f"{image} would be called {name}, which lies inside the image {other}: use two "
-                    "outputs"
-                )
+def _decode(path: Path, data: bytes, limit: int) -> NDArray[Any]:
+    """Pixels of a file: (H, W), (H, W, 3) RGB or (H, W, 4) RGBA, any depth, upright.
+
+    Its name is for errors, and for formats without marks.
+    """
+    kind = foreign_format(data, path.suffix)
+    if kind is not None:
+        return _decode_apart(path, data, kind, limit)
+    check_image_bytes(path, data, limit)
+    try:
+        array = _decode_by_opencv(data)
+    except cv2.error as error:
+        raise HardnetError(f"{path} cannot be decoded by OpenCV: {error.err}") from error
+    if array is None:
+        raise HardnetError(
+            f"{path} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"
+        )
+    return array
+
+
+class _Quiet:
+    """How many threads want OpenCV to be quiet, and how loud it was before the first of them."""
+
+    lock = Lock()
+    users = 0
+    level = 0
+
+
+@contextmanager
+def quiet_opencv() -> Iterator[None]:
+    """OpenCV's own words about a broken file would drown ours; any number of threads may ask."""
+    # Newer versions have moved these functions, and not every wheel has both places.
+    log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
+    with _Quiet.lock:
+        if not _Quiet.users:
+            _Quiet.level = log.getLogLevel()
+            log.setLogLevel(0)
+        _Quiet.users += 1
+    try:
+        yield
+    finally:
+        with _Quiet.lock:
+            _Quiet.users -= 1
+            if not _Quiet.users:
+                log.setLogLevel(_Quiet.level)
+
+
+def _decode_by_opencv(data: bytes) -> NDArray[Any] | None:
+    buffer = np.frombuffer(data, np.uint8)
+    with quiet_opencv():
+        array = cv2.imdecode(buffer, _DECODE)
+        if array is not None and may_be_transparent(data):
+            array = _with_alpha(array, cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED))
+    if array is None or array.ndim == 2:
+        return array
+    if array.dtype == np.uint8 and array.shape[2] == 3:  # most photos, and several times faster
+        return np.asarray(cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
+    return np.asarray(array[:, :, [2, 1, 0, 3][: array.shape[2]]])
+
+
+def _with_alpha(array: NDArray[Any], full: NDArray[Any] | None) -> NDArray[Any]:
+    """``array`` with the alpha channel of ``full``, if that has one.
+
+    Only IMREAD_UNCHANGED (``full``) shows transparency, and only it ignores EXIF: it is turned
+    until it is the same way up as ``array``.
+    """
+    if full is None or full.ndim != 3 or full.shape[2] != 4:
+        return array
+    colour = array if array.ndim == 3 else np.repeat(array[:, :, None], 3, 2)
+    for mirrored in (full, full[:, ::-1]):
+        for turns in range(4):
+            upright = np.rot90(mirrored, turns)
+            if np.array_equal(upright[:, :, :3], colour):
+                return upright
+    return array
+
+
+def _decode_apart(path: Path, data: bytes, kind: str, limit: int) -> NDArray[Any]:
+    """Pixels of a file in a format that is decoded by a limited process."""
+    what, advice = f"{path} is a picture in the format {kind}", "convert it to JPEG or PNG"
+    if kind not in _DECODERS:
+        raise HardnetError(f"{what}, which cannot be read: {advice}")
+    package, _ = _DECODERS[kind]
+    if find_spec(package.replace("-", "_")) is None:
+        raise HardnetError(f"{what}: {MissingExtraError(package, 'formats')}")
+    if os.name != "posix":
+        raise HardnetError(f"{what}, which cannot be read safely on this system: {advice}")
+    if (claim := claimed_size(data)) is not None:
+        check_size(path, *claim, 3, limit)
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
+    # One arena: each thread of a decoder would reserve address space that it never uses.
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MALLOC_ARENA_MAX": "1"}
+    child = subprocess.run(
+        [sys.executable, "-P", "-m", "hardnet.images", kind, str(limit)],
+        input=data,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | environment,
+        check=False,
+    )
+    if child.returncode == -signal.SIGXCPU:
+        raise HardnetError(f"{what} that takes more than {SECONDS} seconds to decode: {advice}")
+    head, _, pixels = child.stdout.partition(b"\n")
+    try:
+        reply = json.loads(head)
+        if "size" in reply:
+            width, height, pixel_bytes = reply["size"]
+            check_size(path, width, height, pixel_bytes, limit)
+        return np.frombuffer(pixels, reply["dtype"]).reshape(reply["shape"])
+    except (ValueError, KeyError, TypeError):
+        raise HardnetError(
+            f"{path} is a damaged picture in the format {kind}, or one that takes more memory than "
+            f"allowed to decode: {advice}"
+        ) from None
+
+
+class _TooLargeError(Exception):
+    """Width, height and bytes of a pixel of what is not decoded."""
+
+
+def _check_claim(width: int, height: int, pixel_bytes: int, limit: int) -> None:
+    if width * height * pixel_bytes > limit:
+        raise _TooLargeError(width, height, pixel_bytes)
+
+
+def _avif(data: bytes, limit: int) -> NDArray[Any]:
+    array = _decode_by_opencv(data)
+    if array is None:
+        raise ValueError
+    _check_claim(array.shape[1], array.shape[0], array[0, 0].nbytes, limit)
+    return array
+
+
+def _heic(data: bytes, limit: int) -> NDArray[Any]:
+    import pillow_heif
+
+    opened = pillow_heif.open_heif(BytesIO(data), convert_hdr_to_8bit=True)
+    width, height = opened.size
+    _check_claim(width, height, 4 if opened.has_alpha else 3, limit)
+    return np.asarray(opened)
+
+
+def _raw(data: bytes, limit: int) -> NDArray[Any]:
+    import rawpy
+
+    with rawpy.imread(BytesIO(data)) as raw:
+        # LibRaw holds four 16-bit values of each pixel.
+        _check_claim(raw.sizes.raw_width, raw.sizes.raw_height, 8, 2 * limit)
+        return np.asarray(raw.postprocess(use_camera_wb=True))
+
+
+_DECODERS: dict[str, tuple[str, Callable[[bytes, int], NDArray[Any]]]] = {
+    "AVIF": ("cv2", _avif),
+    "HEIC": ("pillow-heif", _heic),
+    "camera raw": ("rawpy", _raw),
+}
+
+
+def _answer(kind: str, limit: int) -> None:
+    """The process: a file from standard input; JSON in one line and the pixels as answer."""
+    package, decode = _DECODERS[kind]
+    __import__(package.replace("-", "_"))
+    cv2.setNumThreads(1)
+    _limit_resources(_SPARE + _COPIES * limit)
+    data = sys.stdin.buffer.read()
+    try:
+        pixels = np.ascontiguousarray(decode(data, limit))
+    except _TooLargeError as error:
+        print(json.dumps({"size": error.args}))
+        return
+    print(json.dumps({"shape": pixels.shape, "dtype": str(pixels.dtype)}), flush=True)
+    sys.stdout.buffer.write(pixels.data)
+
+
+def _limit_resources(more_bytes: int) -> None:
+    """No more than this much address space in addition to what is used, and SECONDS of time."""
+    import resource
+
+    used = 1 << 30  # a guess, where the system does not say
+    statistics = Path("/proc/self/statm")
+    if statistics.exists():
+        used = int(statistics.read_text().split()[0]) * resource.getpagesize()
+    for what, most in ((resource.RLIMIT_AS, used + more_bytes), (resource.RLIMIT_CPU, SECONDS)):
+        hard = resource.getrlimit(what)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    try:
+        _answer(sys.argv[1], int(sys.argv[2]))
+    except Exception:
+        sys.exit(1)

@@ -42,15 +42,9 @@ def pyramid(image: NDArray[np.uint8], levels: int) -> list[NDArray[np.uint8]]:
 def cut_patches(
     image: NDArray[np.uint8], frames: Frames, size: int = PATCH_SIZE
 ) -> NDArray[np.uint8]:
-    """Cut one patch per frame.
+    """(N, S, S) patches, one per frame (N, 2, 3), of a grey image (H, W) uint8.
 
-    Args:
-        image: (H, W) uint8 grey image.
-        frames: (N, 2, 3).
-        size: S, side of the patches in pixels.
-
-    Returns:
-        (N, S, S) uint8; what lies outside the image repeats the border pixel.
+    What lies outside the image repeats the border pixel.
     """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
@@ -70,16 +64,9 @@ def cut_from_pyramid(
 ) -> NDArray[np.uint8]:
     """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
 
-    Args:
-        images: the image and its halvings; a frame that needs a smaller one takes the smallest.
-        frames: (N, 2, 3), in pixels of the image.
-        half: (N,) half-sizes in pixels, which choose the image that is read. The mean of a frame's
-            two half-axes balances aliasing along the long one and blur along the short one; the
-            short one itself avoids all blur.
-        size: S, side of the patches in pixels.
-
-    Returns:
-        (N, S, S) uint8.
+    A frame that needs a smaller image than there is takes the smallest. The half-sizes ``half``
+    (N,) choose the image that is read: the mean of a frame's two half-axes balances aliasing along
+    the long one and blur along the short one; the short one itself avoids all blur.
     """
     patches = np.empty((len(frames), size, size), np.uint8)
     if max(images[0].shape) > _MAX_SIDE:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import cv2
 
-from hardnet import descriptors, detectors, features
-from hardnet.decoding import quiet_opencv
+from hardnet import features
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
+from hardnet.images import quiet_opencv
 from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -80,10 +80,7 @@ def extract_many(
     features.check_settings(keypoints, max_size)
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
-    detect = detectors.load(detector) if isinstance(detector, str) else detector
-    if isinstance(descriptor, str):
-        descriptor = descriptors.load(descriptors.fastest(descriptor))
-    describe = descriptor
+    detect, describe = features.load_both(detector, descriptor)
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:

@@ -52,15 +52,10 @@ PIPELINE = ("numpy", "opencv-python-headless", "opencv-contrib-python-headless",
 def collect(
     command: str, settings: Mapping[str, Any], data: Iterable[Path | str] = ()
 ) -> dict[str, Any]:
-    """The facts that belong next to a result.
+    """The facts that belong next to a result, as JSON values.
 
-    Args:
-        command: the command line that repeats it, e.g. ``"python benchmarks/describe.py"``.
-        settings: everything that was chosen, as JSON values.
-        data: files and folders that were read; only their digest and count are kept, no paths.
-
-    Returns:
-        A dict of JSON values: command, settings, data, machine, versions, revision, date.
+    ``command`` repeats it, ``settings`` are all that was chosen. Of the files and folders ``data``
+    that were read only the digest and the count are kept, no paths.
     """
     paths = [Path(p) for p in data]
     return {
@@ -122,10 +117,7 @@ def revision() -> str | None:
 
 
 def digest_of(paths: Iterable[Path | str]) -> dict[str, Any]:
-    """One SHA-256 over the names and contents of files and folders, in the order given.
-
-    A copy of the data elsewhere has the same digest.
-    """
+    """One SHA-256 over the names and contents of files and folders, in the order given."""
     parts = [data_digest(path) for path in paths]
     digest = hashlib.sha256("".join(part.sha256 for part in parts).encode())
     return {"sha256": digest.hexdigest(), "files": sum(part.files for part in parts)}

@@ -41,11 +41,7 @@ _CHUNK = 1 << 24
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """A path that somebody gave; an empty one, as of an unset variable, is not the current folder.
-
-    Raises:
-        HardnetError: it is empty.
-    """
+    """A path that somebody gave; an empty one, as of an unset variable, is an error."""
     if not os.fspath(path):
         raise HardnetError('a path is empty: name a file or folder ("." is the current folder)')
     return Path(path)
@@ -55,12 +51,8 @@ class OwnedFolder:
     """A folder with a marker, and the names in it that we made.
 
     Made by :meth:`find`, :meth:`mark` or :meth:`begin`. Processes that change one folder at the
-    same time need a lock, but for :meth:`claim`.
-
-    Attributes:
-        path: of the folder.
-        number: 16 letters that no other folder has.
-        durable: the list survives a power cut, not only a kill.
+    same time need a lock, but for :meth:`claim`. ``number`` are 16 letters that no other folder
+    has; if it is ``durable`` the list survives a power cut, not only a kill.
     """
 
     def __init__(self, path: Path, number: str, names: Iterable[str], lines: int) -> None:
@@ -72,11 +64,7 @@ class OwnedFolder:
 
     @classmethod
     def find(cls, folder: Path) -> OwnedFolder | None:
-        """The folder, if it has a marker.
-
-        Raises:
-            HardnetError: there is a file of the marker's name that is none.
-        """
+        """The folder, if it has a marker; a file of the marker's name that is none is an error."""
         path = folder / MARKER
         try:
             lines = path.read_text("utf-8", "surrogateescape").splitlines()
@@ -117,15 +105,7 @@ class OwnedFolder:
 
     @classmethod
     def begin(cls, folder: Path, besides: Iterable[str] = ()) -> OwnedFolder:
-        """A folder that is ours alone: new, empty, or marked before.
-
-        Args:
-            folder: made if absent.
-            besides: names that may be there, such as that of a lock.
-
-        Raises:
-            HardnetError: there is something in it, and no marker; it is named.
-        """
+        """A folder that is ours alone: new, empty but for ``besides``, or marked before."""
         refuse_foreign(folder, besides)
         return cls.mark(folder)
 
@@ -139,11 +119,7 @@ class OwnedFolder:
     def claim(self, name: str) -> Path:
         """The path of a file that we are about to make or to replace; its folders are made.
 
-        Args:
-            name: of the file, as :meth:`names` has it; one that ends in "/" is a folder's.
-
-        Raises:
-            HardnetError: somebody else's file is there.
+        A name that ends in "/" is a folder's. It is an error if somebody else's file is there.
         """
         path = self.path / name
         if not _is_below(name) or not self._reaches(path):
@@ -166,11 +142,7 @@ class OwnedFolder:
         self._names.update(dict.fromkeys(new))
 
     def remove(self, *names: str) -> None:
-        """Delete files that we made, and folders if they are empty; all else is left alone.
-
-        Raises:
-            OSError: the system refuses it.
-        """
+        """Delete files that we made, and folders if they are empty; all else is left alone."""
         gone = []
         for name in sorted(names, key=lambda name: (name.endswith("/"), -len(name))):
             path = self.path / name
@@ -203,11 +175,7 @@ class OwnedFolder:
                 part.write_text("".join(f"{json.dumps(value)}\n" for value in values))
 
     def dissolve(self, lock: FolderLock | None = None) -> None:
-        """Delete all that we made here, and the folder if nothing else is in it.
-
-        Args:
-            lock: keeps others out of the folder; its file goes last.
-        """
+        """Delete all that we made here, and the folder if nothing else is in it; the lock last."""
         self._read_again()
         self.sweep()
         for place in [name for name in self._names if name.endswith("/")]:
@@ -223,12 +191,10 @@ class OwnedFolder:
             self.path.rmdir()
 
     def _reaches(self, path: Path) -> bool:
-        """Whether a path lies below the folder, whatever links are on the way."""
         here = os.path.realpath(self.path)
         return os.path.commonpath([here, os.path.realpath(path.parent)]) == here
 
     def _read_again(self) -> None:
-        """Another process may have made it meanwhile."""
         found = OwnedFolder.find(self.path)
         if found is not None:
             self._names = found._names
@@ -336,9 +302,7 @@ def _is_running(process: int) -> bool:
 def new_part(path: Path, owned: OwnedFolder | None = None) -> Path:
     """A new, empty file beside ``path`` to write to; this process deletes it.
 
-    Args:
-        path: the file that it will become.
-        owned: the folder that ``path`` is in; by default its parent, if that has a marker.
+    ``owned`` is the folder that it is in; by default its parent, if that has a marker.
     """
     if owned is None and path.name != MARKER:
         owned = OwnedFolder.find(path.parent)
@@ -355,10 +319,8 @@ def replacing(
 ) -> Iterator[Path]:
     """A file beside ``path`` to write to, which takes its place if the block ends well.
 
-    Args:
-        path: the file.
-        owned: see :func:`new_part`.
-        workplace: folder of the same disk to write in; by default that of ``path``.
+    ``owned`` is as in :func:`new_part`; ``workplace`` a folder of the same disk to write in, by
+    default that of ``path``.
     """
     part = new_part(path if workplace is None else workplace / path.name, owned)
     try:
@@ -434,15 +396,10 @@ def file_facts(path: Path) -> FileFacts:
 
 
 class FolderLock:
-    """A lock file in a folder.
+    """A lock file in a folder, which must exist when the lock is taken.
 
-    The system lets it go when the process ends, however it ends: a killed run blocks nobody.
-
-    Args:
-        folder: must exist when the lock is taken.
-        name: of the file.
-
-    Its content says that it is ours: a file of that name by others is locked, but never deleted.
+    The system lets it go when the process ends, however it ends: a killed run blocks nobody. Its
+    content says that it is ours: a file of that name by others is locked, but never deleted.
     """
 
     def __init__(self, folder: Path, name: str = "lock") -> None:
@@ -500,11 +457,8 @@ def refuse_other_settings(
 ) -> None:
     """Raise if what is there was made with other settings than those that are wanted now.
 
-    Args:
-        was: JSON values.
-        now: all keys of these must have their values in ``was``.
-        where: the file or folder.
-        advice: what a user can do, for the error.
+    All keys of ``now`` must have their values in ``was``, JSON values; ``advice`` tells a user what
+    to do.
     """
     for key, value in now.items():
         if was.get(key) != value:

@@ -1,11 +1,9 @@
 """What a file may name: never code, and never a place outside the folder it is read with.
 
-A person may name code, as ``module:name``.
-
 Files travel: an index, a file of features or a COLMAP model may come from anybody. A checksum does
 not help, since whoever changes a file can compute it again. So a name that was read from a file
-passes through this module before anything is loaded or opened by it; a name that a person gave,
-on the command line or as an argument, does not.
+passes through this module before anything is loaded or opened by it; a name that a person gave, on
+the command line or as an argument, does not, and may be code, as ``module:name``.
 """
 
 from __future__ import annotations
@@ -23,18 +21,7 @@ from hardnet.errors import HardnetError
 def check_registered(
     name: object, what: str, known: Collection[str], source: Path, again: str
 ) -> str:
-    """The name if it is one of ours.
-
-    Args:
-        name: as read from the file.
-        what: it is the name of, for the error.
-        known: the registered names.
-        source: the file.
-        again: how a person says the same, for the error.
-
-    Raises:
-        HardnetError: it would have to be imported, or nobody knows it.
-    """
+    """The name, read from the file ``source``, if it is known; ``again`` is the advice if not."""
     if isinstance(name, str) and name in known:
         return name
     if isinstance(name, str) and ":" in name:
@@ -48,11 +35,7 @@ def check_registered(
 def find_code(spec: str) -> Any:
     """What a person means by ``module:name``; the name may be ``object.attribute``.
 
-    Args:
-        spec: the module is looked up as ``python -m`` would: in the current folder first.
-
-    Raises:
-        HardnetError: there is no such module or name.
+    The module is looked up as ``python -m`` would: in the current folder first.
     """
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
@@ -78,15 +61,7 @@ def find_code(spec: str) -> Any:
 
 
 def check_inside(name: str, source: Path | str) -> str:
-    """A relative name that stays in the folder it is joined to.
-
-    Args:
-        name: as read from the file.
-        source: the file.
-
-    Raises:
-        HardnetError: the name is empty, absolute, or climbs out of the folder.
-    """
+    """A relative name, read from the file ``source``, that stays in the folder it is joined to."""
     path = PurePath(name)
     if not path.parts or path.anchor or os.path.isabs(name) or ".." in path.parts or "\0" in name:
         raise HardnetError(

@@ -63,10 +63,7 @@ def map_processes(
 ) -> Iterator[Result]:
     """``work`` of every piece in ``workers`` processes, in order, with a few results in memory.
 
-    Args:
-        work: must be picklable: a function of a module, or a ``functools.partial`` of one.
-        pieces: must be picklable.
-        workers: processes; one or less runs in this process.
+    Both must be picklable: a function of a module, or a ``functools.partial`` of one.
     """
     if workers <= 1:
         yield from map(work, pieces)

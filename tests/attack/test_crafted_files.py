@@ -210,8 +210,6 @@ def test_crafted_features(tmp_path: Path) -> None:
                 lambda: feature_files.read_npz(tmp_path / "a.npz"),
                 lambda: feature_files.read_hdf5(tmp_path / "a.h5", "x"),
             ]
-            if name != "keypoints":  # which only others read
-                readers.append(lambda: hardnet.Features.load(tmp_path / "a.npz"))
             with h5py.File(tmp_path / "a.h5", "w") as file:
                 group = file.create_group("x")
                 for key, array in (good | {name: value}).items():

@@ -133,7 +133,7 @@ def patches(camera: np.ndarray) -> np.ndarray:
 
 def test_the_nets_equal_kornias(torch: Any, weights: Path, patches: np.ndarray) -> None:
     features = pytest.importorskip("kornia.feature", reason="needs hardnet[bench]")
-    from hardnet.nets.shape import load_affnet, load_orinet
+    from hardnet.nets.shape import AffNet, OriNet, load_weights
 
     inputs = torch.from_numpy(patches[:, None].astype(np.float32))
     theirs = features.OriNet(pretrained=False).eval()
@@ -143,12 +143,12 @@ def test_the_nets_equal_kornias(torch: Any, weights: Path, patches: np.ndarray) 
     state = torch.load(weights / "AffNet.pth", weights_only=True, map_location="cpu")["state_dict"]
     shape_net.load_state_dict(state, strict=False)
     with torch.inference_mode():
-        ours = load_orinet(weights / "OriNet.pth").angles(inputs)
+        ours = load_weights(OriNet(), weights / "OriNet.pth").angles(inputs)
         # kornia counts angles counter-clockwise.
         turn = torch.exp(1j * (ours + theirs(inputs)))
         np.testing.assert_allclose(turn.numpy(), 1, atol=1e-3)
         x, y, z = shape_net.features(shape_net._normalize_input(inputs)).view(-1, 3).T
-        shapes = load_affnet(weights / "AffNet.pth").shapes(inputs).numpy()
+        shapes = load_weights(AffNet(), weights / "AffNet.pth").shapes(inputs).numpy()
     zero = np.zeros(len(x))
     expected = np.stack([1 + x.numpy(), zero, y.numpy(), 1 + z.numpy()], 1).reshape(-1, 2, 2)
     expected /= np.sqrt(np.linalg.det(expected))[:, None, None]

@@ -97,24 +97,8 @@ def test_turning_keeps_the_region() -> None:
     np.testing.assert_allclose(quarter[0], [[1, -4, 10], [2, 0, 20]], atol=1e-6)
 
 
-def test_every_strong_direction_gives_a_frame() -> None:
-    histogram = np.zeros((3, 36))
-    histogram[0, [4, 20, 30]] = 10, 8.5, 7  # two are strong
-    histogram[1, 9] = 3
-    rows, angles = orientation.strong_angles(histogram)
-    assert rows.tolist() == [0, 0, 1, 2]  # an even patch keeps one direction
-    np.testing.assert_allclose(angles[:3] / (2 * np.pi) * 36, [4, 20, 9])
-    yy, xx = np.mgrid[:120, :120] - 60.0
-    roof = np.clip(200 - 3 * np.abs(xx + 0.3 * yy), 0, 255).astype(np.uint8)
-    frames, source = orientation.orient_all(roof, from_similarity([[60, 60]], 6.0))
-    assert source.tolist() == [0, 0]
-    first, second = to_similarity(frames)[2]
-    assert abs(np.cos(first - second) + 1) < 0.01  # opposite slopes
-
-
 def test_no_frames() -> None:
     image = np.zeros((50, 50), np.uint8)
     none = np.zeros((0, 2, 3), np.float32)
     assert orientation.orient(image, none).shape == (0, 2, 3)
     assert orientation.upright_form(none).shape == (0, 2, 3)
-    assert orientation.orient_all(image, none)[0].shape == (0, 2, 3)

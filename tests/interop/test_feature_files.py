@@ -15,10 +15,9 @@ import pytest
 
 import hardnet
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import SIGMA, Features
 from hardnet.frames import to_similarity
 from hardnet.interop import feature_files
-from hardnet.interop.feature_files import SIGMA
 
 FIELDS = ("frames", "scores", "descriptors", "image_size", "descriptor", "scale")
 

@@ -6,17 +6,30 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from hardnet import descriptors
 from hardnet.interop.onnx import to_onnx
 from hardnet.interop.quantise import to_onnx_int8
-from hardnet.nets import build_net
+from hardnet.nets import Net, build_net
 from hardnet.nets.checkpoints import load_net, read_checkpoint
-from hardnet.nets.layers import multiply_adds
 
 MULTIPLY_ADDS = {8: 0.38, 16: 1.35, 24: 2.91, 32: 5.05}
 """Millions per patch, as published."""
+
+
+def multiply_adds(net: Net) -> int:
+    """Multiplications of one patch with the weights of convolutions and dense layers."""
+    total = 0
+    with torch.no_grad(), torch.device("meta"):
+        x = torch.zeros(1, 1, net.patch_size, net.patch_size)
+        for layer in type(net)().eval().layers():
+            x = layer(x)
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                places = x.shape[2] * x.shape[3] if isinstance(layer, nn.Conv2d) else 1
+                total += layer.weight.numel() * places
+    return total
 
 
 @pytest.fixture

@@ -18,8 +18,12 @@ from hardnet.errors import HardnetError, InputError
 from hardnet.stored_names import check_registered
 
 if TYPE_CHECKING:
-    from hardnet.descriptors.base import Descriptor, Descriptors
-    from hardnet.descriptors.networks import OnnxDescriptor, TorchDescriptor
+    from hardnet.descriptors.base import (
+        Descriptor,
+        Descriptors,
+        OnnxDescriptor,
+        TorchDescriptor,
+    )
 
 __all__ = [
     "WEIGHTS",
@@ -36,19 +40,12 @@ __all__ = [
     "shipped_names",
 ]
 
-# Imported when they are first used: the help of commands lists names and needs no numpy.
-_HOMES = {
-    "Descriptor": "hardnet.descriptors.base",
-    "Descriptors": "hardnet.descriptors.base",
-    "OnnxDescriptor": "hardnet.descriptors.networks",
-    "TorchDescriptor": "hardnet.descriptors.networks",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    # When they are first used: the help of commands lists the names below and needs no numpy.
+    if name not in ("Descriptor", "Descriptors", "OnnxDescriptor", "TorchDescriptor"):
         raise AttributeError(f"module 'hardnet.descriptors' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module("hardnet.descriptors.base"), name)
 
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -98,12 +95,12 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
 
         return opencv.load(text)
     if text in (shipped := shipped_names()) or suffix == ".onnx":
-        from hardnet.descriptors.networks import OnnxDescriptor
+        from hardnet.descriptors.base import OnnxDescriptor
 
         path = WEIGHTS / f"{text}.onnx" if text in shipped else Path(text)
         return OnnxDescriptor(path, threads=threads)
     if suffix in _TORCH_SUFFIXES:
-        from hardnet.descriptors.networks import TorchDescriptor
+        from hardnet.descriptors.base import TorchDescriptor
 
         return TorchDescriptor(text)
     if ":" in text:
@@ -125,12 +122,7 @@ def fastest(name: str, made_with: str | None = None) -> str:
     of 8-bit integers in one instruction, else in 32-bit floats. The environment variable
     ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in ``-int8`` is
     a decision already. Files keep the name that this returns, so that an index stays with one form
-    whichever machine opens it.
-
-    Args:
-        name: as a person gave it.
-        made_with: the name in what exists already, such as an index that is continued; of the two
-            forms of a network it is the one to take.
+    whichever machine opens it: of the two forms, the one that ``made_with`` names is taken.
     """
     wanted = os.environ.get(PRECISION) or "auto"
     if wanted not in ("auto", "float32", "int8"):
@@ -158,10 +150,7 @@ def multiplies_int8() -> bool:
 def registered(name: object, source: Path, again: str) -> str:
     """A name that was read from a file: one of :func:`names`, never a module or a path.
 
-    Args:
-        name: as read.
-        source: the file.
-        again: how a person names the descriptor, for the error.
+    ``again`` says, for the error, how a person names the descriptor.
     """
     return check_registered(name, "descriptor", names(), source, again)
 

@@ -31,14 +31,7 @@ Function = Callable[[NDArray[np.uint8]], Any]
 
 
 class FunctionDescriptor:
-    """A function that is named ``module:function``.
-
-    Args:
-        spec: the module is looked up as ``python -m`` would: in the current folder first.
-
-    Raises:
-        HardnetError: there is no such module or function.
-    """
+    """A function that is named ``module:function``; see :func:`hardnet.stored_names.find_code`."""
 
     def __init__(self, spec: str) -> None:
         self.name = spec
@@ -84,7 +77,6 @@ class FunctionDescriptor:
         return np.concatenate(parts)
 
     def _describe(self, grey: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the function returns, checked."""
         try:
             returned = self._function(grey)
         except Exception as error:

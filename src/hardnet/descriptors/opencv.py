@@ -56,21 +56,19 @@ class SiftDescriptor:
 
     Window convention: the patch *is* SIFT's window. SIFT describes 4 x 4 cells of 3 sigma each, so
     a patch of side 32 stands for a keypoint in its centre (15.5, 15.5) with sigma = 32 / 12, which
-    OpenCV writes as ``KeyPoint.size`` = 2 sigma; angle 0, since a patch is already upright.
+    OpenCV writes as ``KeyPoint.size`` = 2 sigma; angle 0, since a patch is already upright. Cells
+    at the edge of the window read up to half a cell beyond it; the border pixels are repeated
+    there.
 
     ``cv2.SIFT.compute`` rebuilds a scale space and takes each keypoint's image from the level
     packed in ``KeyPoint.octave``; what it builds depends on the smallest octave among *all*
     keypoints. All keypoints here are of octave 0, layer 0, and the object is created with the
-    smoothing we want there, so each patch is smoothed once and never resized. It also builds the
-    layers that nobody reads: several have smaller blurs than one, and take less time together.
-    OpenCV also rounds the position to a whole pixel; the tiles have an even side, so that this
-    rounding is the same for all patches.
+    smoothing we want there, so each patch is smoothed once and never resized. (Several layers,
+    which nobody reads, have smaller blurs than one, and take less time together.) OpenCV also
+    rounds the position to a whole pixel; the tiles have an even side, so that this rounding is the
+    same for all patches.
 
-    Cells at the edge of the window read up to half a cell beyond it; the border pixels are repeated
-    there.
-
-    Args:
-        root: RootSIFT (Arandjelovic & Zisserman 2012), whose L2 distance is the Hellinger distance.
+    The L2 distance of RootSIFT (Arandjelovic & Zisserman 2012) is the Hellinger distance.
     """
 
     dim = 128
@@ -123,7 +121,7 @@ class Kind:
 
     Attributes:
         method: class in ``cv2.xfeatures2d``.
-        create: (module) -> the cv2.Feature2D, for a window equal to ``KeyPoint.size``.
+        create: (class) -> the cv2.Feature2D, for a window equal to ``KeyPoint.size``.
         dim: length of the vector, or number of bits.
         binary: packed bits instead of floats.
         side: pixels of the window.
@@ -133,32 +131,16 @@ class Kind:
     method: str
     create: Callable[[Any], Any]
     dim: int
-    binary: bool
-    side: int
-    shift: float
+    binary: bool = True
+    side: int = 32
+    shift: float = 0.5
 
 
 KINDS = {
-    "beblid": Kind(
-        "BEBLID",
-        lambda module: module.BEBLID.create(1.0, module.BEBLID_SIZE_512_BITS),
-        *(512, True, 32, 0.5),
-    ),
-    "boostdesc": Kind(
-        "BoostDesc",
-        lambda module: module.BoostDesc.create(_BINBOOST_256, True, 1.0),
-        *(256, True, 32, 0.5),
-    ),
-    "teblid": Kind(
-        "TEBLID",
-        lambda module: module.TEBLID.create(1.0, module.TEBLID_SIZE_512_BITS),
-        *(512, True, 32, 0.5),
-    ),
-    "vgg": Kind(
-        "VGG",
-        lambda module: module.VGG.create(desc=_VGG_120, scale_factor=1.0),
-        *(120, False, 64, 0.0),
-    ),
+    "beblid": Kind("BEBLID", lambda cv: cv.create(1.0, _contrib().BEBLID_SIZE_512_BITS), 512),
+    "boostdesc": Kind("BoostDesc", lambda cv: cv.create(_BINBOOST_256, True, 1.0), 256),
+    "teblid": Kind("TEBLID", lambda cv: cv.create(1.0, _contrib().TEBLID_SIZE_512_BITS), 512),
+    "vgg": Kind("VGG", lambda cv: cv.create(desc=_VGG_120, scale_factor=1.0), 120, False, 64, 0.0),
 }
 
 
@@ -171,21 +153,17 @@ class OpenCVDescriptor:
     """One of ``KINDS`` by name.
 
     All of them were learned on the patches of the Brown sets, so the patch *is* their window,
-    resized to the side they were learned at: 64 pixels for VGG, 32 for the others. They describe
-    keypoints of an image, and take a window of ``scale_factor * KeyPoint.size`` around a keypoint;
-    with that equal to the side, one of their samples is one pixel of the patch. They do not agree
-    on the middle of an even number of pixels: VGG samples kp - 31.5 ... kp + 31.5, the others kp -
-    16 ... kp + 15, so their keypoint lies half a pixel to the right of and below the centre.
+    resized to the side they were learned at. They take a window of ``scale_factor *
+    KeyPoint.size`` around a keypoint of an image; with that equal to the side, one of their samples
+    is one pixel of the patch. They do not agree on the middle of an even number of pixels: VGG
+    samples kp - 31.5 ... kp + 31.5, the others kp - 16 ... kp + 15, so their keypoint lies half a
+    pixel to the right of and below the centre.
 
     BEBLID, TEBLID and BoostDesc compare differences of grey values with learned thresholds: patches
     must have their original contrast, and are never stretched. VGG's vectors are compared as they
     are, by L2; it was learned without scaling them to unit length. It blurs the patch by 1.4 of its
     64 pixels, as in its learning. (In a photograph OpenCV blurs by 1.4 pixels of the photograph,
-    far more for small keypoints: patches of a photograph that was blurred before score as OpenCV
-    does there.)
-
-    Raises:
-        HardnetError: this OpenCV does not have it.
+    far more for small keypoints.)
     """
 
     def __init__(self, name: str) -> None:
@@ -198,7 +176,7 @@ class OpenCVDescriptor:
         self.name = name
         self.dim = self._kind.dim
         self.weights = f"{name} of OpenCV {cv2.__version__}"
-        self._extractor = self._kind.create(_contrib())
+        self._extractor = self._kind.create(getattr(_contrib(), self._kind.method))
 
     def __call__(self, patches: ArrayLike) -> NDArray[Any]:
         """(N, S, S) or (N, 1, S, S) patches of grey values 0..255 -> (N, D) float32 or bits."""
@@ -230,15 +208,9 @@ def _contrib() -> Any:
 def _lay_out(
     patches: NDArray[np.uint8], margin: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """One image with all (n, S, S) patches on it.
+    """One image with all (n, S, S) patches on it, n >= 1, and (n, 2) where the centre of each is.
 
-    Args:
-        patches: (n, S, S), n >= 1.
-        margin: pixels on each side of each patch.
-
-    Returns:
-        The image, and (n, 2) the centre of each patch on it as (x, y); the centre of a pixel has
-        whole coordinates, so the centre of a patch of even size ends in .5.
+    The centre of a pixel has whole coordinates, so the centre of a patch of even size ends in .5.
     """
     n, columns = len(patches), min(_COLUMNS, len(patches))
     rows = -(-n // columns)

@@ -54,12 +54,10 @@ def registered(name: object, source: Path, again: str) -> str:
 
 
 def load(name: str) -> Detector:
-    """The detector called ``name``.
+    """The detector called ``name``: one of :func:`names`, or one with networks (PyTorch).
 
-    Args:
-        name: one of :func:`names`; or, with PyTorch, ``affnet:AffNet.pth`` or
-            ``affnet:AffNet.pth,OriNet.pth``: Hessian keypoints with the shape (and orientation)
-            that the networks in these published weights files give.
+    ``affnet:AffNet.pth`` and ``affnet:AffNet.pth,OriNet.pth`` are Hessian keypoints with the shape
+    (and orientation) that the networks in these published weights files give.
     """
     if name.startswith(affine.AFFNET):
         return affine.load_affnet_detector(name)

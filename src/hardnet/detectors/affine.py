@@ -53,15 +53,9 @@ AFFNET = "affnet:"
 def detect(
     image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
 ) -> tuple[Frames, NDArray[np.float32]]:
-    """Find the strongest Hessian keypoints whose affine shape settles.
+    """The strongest Hessian keypoints whose affine shape settles; see ``detectors.Detector``.
 
-    Args:
-        image: (H, W) uint8.
-        keypoints: the budget; the strongest responses are kept.
-        upright: the rotation-free form of the shape instead of the dominant gradient.
-
-    Returns:
-        (N, 2, 3) frames and (N,) scores, strongest first; N <= keypoints.
+    ``upright`` frames have the rotation-free form of the shape.
     """
     places = find_places(image)
     round_frames = places.frames()
@@ -79,14 +73,9 @@ def detect(
 
 
 def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
-    """Give round frames the shape in which their pattern is isotropic; place and area stay.
+    """Give round frames (N, 2, 3) the shape in which their pattern is isotropic.
 
-    Args:
-        image: (H, W) uint8.
-        frames: (N, 2, 3).
-
-    Returns:
-        (N, 2, 3) upright frames, and (N,) which of them settled.
+    Place and area stay. Returns upright frames, and (N,) which of them settled.
     """
     if not len(frames):
         return frames.copy(), np.zeros(0, bool)
@@ -102,12 +91,7 @@ def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.
 
 
 def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
-    """(N, 3) weighted sums of dx dx, dx dy and dy dy over each frame's patch.
-
-    Args:
-        images: the pyramid of the image.
-        frames: (N, 2, 3).
-    """
+    """(N, 3) weighted sums of dx dx, dx dy and dy dy over each frame's patch."""
     side = _SIDE + 2  # central differences need a neighbour on each side
     window = frames.copy()
     window[:, :, :2] *= np.float32(side / _SIDE)
@@ -125,7 +109,6 @@ def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[n
 
 
 def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
-    """:func:`adapt` for the frames of one chunk, not yet upright."""
     out = frames.copy()
     settled = np.zeros(len(frames), bool)
     active = np.arange(len(frames))
@@ -172,9 +155,7 @@ def axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.fl
 class AffNetDetector:
     """Hessian keypoints whose shape, and optionally orientation, published networks tell.
 
-    Args:
-        shape_weights: the published AffNet.pth.
-        orientation_weights: the published OriNet.pth; without it the dominant gradient decides.
+    Without the weights of OriNet the dominant gradient decides the orientation.
     """
 
     def __init__(self, shape_weights: Path, orientation_weights: Path | None = None) -> None:
@@ -182,11 +163,12 @@ class AffNetDetector:
             import torch
         except ImportError as error:
             raise MissingExtraError("torch", "train") from error
-        from hardnet.nets.shape import load_affnet, load_orinet
+        from hardnet.nets.shape import AffNet, OriNet, load_weights
 
         self._torch = torch
-        self._affnet = load_affnet(shape_weights)
-        self._orinet = load_orinet(orientation_weights) if orientation_weights else None
+        self._affnet = load_weights(AffNet(), shape_weights)
+        given = orientation_weights
+        self._orinet = None if given is None else load_weights(OriNet(), given)
 
     def __call__(
         self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
@@ -243,5 +225,4 @@ def load_affnet_detector(name: str) -> AffNetDetector:
 
 @lru_cache(maxsize=2)
 def _opened(paths: tuple[Path, ...], _written: tuple[int, ...]) -> AffNetDetector:
-    """Networks are kept while their files stay the same."""
     return AffNetDetector(*paths)

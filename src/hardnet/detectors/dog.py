@@ -20,18 +20,11 @@ too few, as in blurred photos. A lower value starts to find JPEG blocks."""
 def detect(
     image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
 ) -> tuple[Frames, NDArray[np.float32]]:
-    """Find the strongest keypoints of an image.
+    """Find the strongest keypoints of an image; see ``detectors.Detector``.
 
-    A position with two strong orientations gives two frames, as in Lowe's paper.
-
-    Args:
-        image: (H, W) uint8.
-        keypoints: the budget; the strongest responses are kept.
-        upright: one frame per place, with angle 0.
-
-    Returns:
-        (N, 2, 3) frames and (N,) scores (absolute DoG contrast), strongest first; N <= keypoints.
-        Equal scores are ordered by position, so the result does not depend on threads.
+    A position with two strong orientations gives two frames, as in Lowe's paper. The score is the
+    absolute DoG contrast; equal scores are ordered by position, so the result does not depend on
+    threads.
     """
     # Tens of thousands of weak keypoints need not become Python objects: OpenCV keeps the budget
     # and all that are as strong as its last one. Orientations of one place are counted each.

@@ -58,10 +58,7 @@ _PLANES = ((9, 3), (9, 1), (3, 1))
 class Places:
     """Keypoints without shape and orientation, strongest first.
 
-    Attributes:
-        xy: (N, 2) pixels.
-        sigma: (N,) scales.
-        scores: (N,) square root of the absolute response.
+    Their places (N, 2) in pixels, scales (N,), and scores (N,), the root of the absolute response.
     """
 
     xy: NDArray[np.float64]
@@ -76,16 +73,7 @@ class Places:
 def detect(
     image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
 ) -> tuple[Frames, NDArray[np.float32]]:
-    """Find the strongest Hessian keypoints of an image.
-
-    Args:
-        image: (H, W) uint8.
-        keypoints: the budget; the strongest responses are kept.
-        upright: angle 0 instead of the dominant gradient.
-
-    Returns:
-        (N, 2, 3) frames and (N,) scores, strongest first; N <= keypoints.
-    """
+    """Find the strongest Hessian keypoints of an image; see ``detectors.Detector``."""
     places = find_places(image)
     frames = places.frames()[:keypoints]
     return frames if upright else orient(image, frames), places.scores[:keypoints]
@@ -103,15 +91,7 @@ def find_places(image: NDArray[np.uint8], threshold: float = THRESHOLD) -> Place
 
 
 def search_octaves(image: NDArray[np.uint8], floor: float) -> NDArray[np.float64]:
-    """Extrema in all octaves.
-
-    Args:
-        image: (H, W) uint8.
-        floor: least absolute response.
-
-    Returns:
-        (N, 4) x, y, sigma and response, in no particular order.
-    """
+    """(N, 4) x, y, sigma and response of the extrema of all octaves, at least ``floor`` in size."""
     found = [np.zeros((0, 4))]
     source: Level = image
     scale = 1.0
@@ -131,11 +111,8 @@ def respond(
 ) -> NDArray[np.float32]:
     """(H, W) determinant of the Hessian of an image smoothed by ``sigma``, times sigma^4.
 
-    Args:
-        smooth: (H, W).
-        sigma: of the smoothing.
-        room: (3, H, W) to work in; the result is the first of the three. Fresh memory costs more
-            than the derivatives.
+    ``room`` (3, H, W) is worked in, and the result is its first part: fresh memory costs more than
+    the derivatives.
     """
     room = np.empty((3, *smooth.shape), np.float32) if room is None else room
     derivatives = ((2, 0), sigma**2), ((0, 2), sigma**2), ((1, 1), sigma**2 / 4)
@@ -229,16 +206,10 @@ def refine(
 ) -> NDArray[np.float64]:
     """Extrema of quadratics fitted to the 3 x 3 x 3 samples around each cell.
 
-    A fit whose extremum lies nearer to a neighbour is repeated there. Cells that end at the same
-    sample, that lie on an edge or whose extremum stays out of reach are dropped.
-
-    Args:
-        values: (K, H, W) samples.
-        cells: (N, 3) indices k, y, x, none on the border of ``values``.
-        edge_ratio: largest ratio of the two curvatures in x and y.
-
-    Returns:
-        (M, 4) k, y, x and the value of each extremum, M <= N.
+    ``values`` are (K, H, W), ``cells`` (N, 3) indices k, y, x, none on the border. A fit whose
+    extremum lies nearer to a neighbour is repeated there. Cells that end at the same sample, that
+    lie on an edge or whose extremum stays out of reach are dropped: (M, 4) k, y, x and value are
+    left.
     """
     cells = cells.copy()
     last = np.array(values.shape) - 2

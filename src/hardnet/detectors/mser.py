@@ -35,16 +35,8 @@ def detect(
     The frame has the region's centre and the shape of its covariance. The standard deviations take
     the place of a keypoint's sigma, so the window's half-size is six of them, which is three times
     the ellipse that has the same moments as the region. A region at the border is left out: its
-    shape depends on where the image ends.
-
-    Args:
-        image: (H, W) uint8.
-        keypoints: the budget; the largest regions are kept, as OpenCV does not tell how stable a
-            region is.
-        upright: the rotation-free form of the shape instead of the dominant gradient.
-
-    Returns:
-        (N, 2, 3) frames and (N,) scores (square root of the area), best first; N <= keypoints.
+    shape depends on where the image ends. The largest regions are kept, as OpenCV does not tell how
+    stable one is, and the score is the square root of the area.
     """
     height, width = image.shape
     if min(image.shape) < _MIN_SIDE:

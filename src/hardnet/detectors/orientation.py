@@ -13,9 +13,6 @@ from hardnet.threads import map_threads
 BINS = 36
 """Of the histogram of directions."""
 
-SECOND_PEAK = 0.8
-"""A further direction counts if its peak is at least this part of the highest."""
-
 _SIDE = 19  # samples per side of the looked-at window, two of them for the central differences
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
@@ -24,34 +21,11 @@ _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 
 
 def orient(image: NDArray[np.uint8], frames: Frames) -> Frames:
-    """Turn each frame, within its shape, to its strongest direction.
+    """(N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
 
-    Args:
-        image: (H, W) uint8.
-        frames: (N, 2, 3).
-
-    Returns:
-        (N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
+    Each frame is turned within its shape.
     """
     return turn(frames, dominant_angles(direction_histograms(image, frames)))
-
-
-def orient_all(
-    image: NDArray[np.uint8], frames: Frames, ratio: float = SECOND_PEAK
-) -> tuple[Frames, NDArray[np.intp]]:
-    """Frames for every strong direction.
-
-    Args:
-        image: (H, W) uint8.
-        frames: (N, 2, 3).
-        ratio: least height of a peak, relative to the highest of its frame.
-
-    Returns:
-        (M, 2, 3) frames, M >= N, and (M,) the index of the frame each comes from, ascending; the
-        directions of one frame are ordered by height.
-    """
-    source, angle = strong_angles(direction_histograms(image, frames), ratio)
-    return turn(frames[source], angle), source
 
 
 def turn(frames: Frames, angle: NDArray[np.float64]) -> Frames:
@@ -83,7 +57,6 @@ def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np
 
 
 def _histograms(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
-    """:func:`direction_histograms` of some frames, from the pyramid of the image."""
     part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
     window = frames.copy()
     window[:, :, :2] *= np.float32(part)
@@ -103,15 +76,12 @@ def _histograms(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.f
         counts = np.bincount(lower.ravel() + shift, share.ravel(), votes.size)
         votes += counts.reshape(votes.shape)
     votes[:, :2] += votes[:, BINS:]
-    return _smooth(votes[:, :BINS])
+    shifted = [np.roll(votes[:, :BINS], i, 1) for i in range(-2, 3)]
+    return np.asarray(np.tensordot(_SMOOTHING, shifted, 1))
 
 
 def _weights(part: float) -> NDArray[np.float32]:
-    """Weights of the gradients of a patch, flat; 0 outside a circle.
-
-    Args:
-        part: the window that is cut, in units of the frame's window.
-    """
+    """Weights of the gradients of a patch of ``part`` of the window, flat; 0 outside a circle."""
     ticks = patch_ticks(_SIDE)[1:-1].astype(np.float64) * part * WINDOW_SIGMAS / 2
     squared = (ticks[:, None] ** 2 + ticks**2).reshape(-1)
     bell = np.exp(-squared / (2 * _WEIGHT_SIGMAS**2)) * (squared <= _RADIUS_SIGMAS**2)
@@ -119,37 +89,14 @@ def _weights(part: float) -> NDArray[np.float32]:
 
 
 def dominant_angles(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) radians of the highest peak of (N, 36) histograms; 0 for an even patch."""
-    rows = np.arange(len(histograms))
-    return _peak_angle(histograms, rows, histograms.argmax(1))
+    """(N,) radians of the highest peak of (N, 36) histograms; 0 for an even patch.
 
-
-def strong_angles(
-    histograms: NDArray[np.float64], ratio: float = SECOND_PEAK
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Rows (M,) and radians (M,) of all peaks of at least ``ratio`` times the row's highest."""
-    before, after = np.roll(histograms, 1, 1), np.roll(histograms, -1, 1)
-    strong = histograms >= ratio * histograms.max(1, keepdims=True)
-    peak = (histograms > before) & (histograms >= after) & strong
-    peak[np.arange(len(peak)), histograms.argmax(1)] = True
-    rows, bins = np.nonzero(peak)
-    order = np.lexsort((-histograms[rows, bins], rows))
-    rows, bins = rows[order], bins[order]
-    return rows, _peak_angle(histograms, rows, bins)
-
-
-def _peak_angle(
-    histograms: NDArray[np.float64], rows: NDArray[np.intp], bins: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """Radians of the parabola through each bin and its two neighbours."""
+    The peak is that of the parabola through the highest bin and its two neighbours.
+    """
+    bins = histograms.argmax(1)
+    rows = np.arange(len(bins))
     before, here, after = (histograms[rows, (bins + i) % BINS] for i in (-1, 0, 1))
     bend = before + after - 2 * here
-    shift = np.zeros(len(rows))
+    shift = np.zeros(len(bins))
     np.divide(0.5 * (before - after), bend, out=shift, where=bend < 0)
     return (bins + shift) * (2 * np.pi / BINS)
-
-
-def _smooth(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each bin with its two neighbours on either side, around the circle."""
-    shifted = [np.roll(histograms, i, 1) for i in range(-2, 3)]
-    return np.asarray(np.tensordot(_SMOOTHING, shifted, 1))

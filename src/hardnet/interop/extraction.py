@@ -18,14 +18,31 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError
-from hardnet.features import KEYPOINTS, MAX_SIZE, Features
-from hardnet.interop import feature_files
-from hardnet.interop.feature_files import FACTS, Entry, Fact, state_of, to_entry
+from hardnet.features import (
+    FACTS,
+    KEYPOINTS,
+    MAX_SIZE,
+    NPZ,
+    Entry,
+    Fact,
+    Features,
+    read_entry,
+    to_entry,
+    write_entry,
+)
+from hardnet.interop.feature_files import (
+    HDF5,
+    hdf5_facts,
+    hdf5_settings,
+    state_of,
+    write_hdf5_file,
+)
 from hardnet.pipeline import extract_many
 from hardnet.storage import (
     FolderLock,
@@ -45,7 +62,6 @@ LOCK = "extract.lock"  # no name that a folder of photos is likely to have
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many are done, how many there are."""
-_Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,13 +81,9 @@ class ExtractionSettings:
 
 @dataclass
 class ExtractionReport:
-    """What became of the images.
+    """How many images were described, with how many keypoints, and had been described before.
 
-    Attributes:
-        described: how many were described.
-        unchanged: how many had been described before.
-        keypoints: of those that were described now.
-        skipped: name -> why it could not be described.
+    ``skipped`` has the name of each that could not be described, and why.
     """
 
     described: int = 0
@@ -97,16 +109,13 @@ def extract_to(
     is skipped; the others are not affected. Entries of images that are not named now stay.
 
     Args:
-        output: the file or folder.
+        output: the file or folder; one with other settings is refused.
         images: name -> file, e.g. by ``hardnet.images.named_images``.
-        settings: how to describe; an output with others is refused.
+        settings: how to describe.
         workers: see :func:`hardnet.pipeline.extract_many`.
         overwrite: begin again, whatever is there.
         extract: who describes files with these settings; by default threads of this process.
         progress: told how far it is.
-
-    Raises:
-        HardnetError: other settings, somebody else is writing the output, or it cannot be written.
     """
     settings = settings or ExtractionSettings()
     describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
@@ -119,12 +128,9 @@ def extract_to(
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
         progress("describing", report.unchanged, total)
-        files = [images[name] for name in todo]
-        results = (
-            extract(files)
-            if extract is not None
-            else extract_many(
-                files,
+        if extract is None:
+            extract = partial(
+                extract_many,
                 detector=detect,
                 descriptor=describe,
                 keypoints=settings.keypoints,
@@ -132,8 +138,7 @@ def extract_to(
                 upright=settings.upright,
                 workers=workers,
             )
-        )
-        with closing(results):
+        with closing(extract([images[name] for name in todo])) as results:
             for done, (name, (_, result)) in enumerate(zip(todo, results, strict=True), 1):
                 if isinstance(result, HardnetError):
                     store.drop(name)
@@ -203,30 +208,27 @@ def _kept(store: FeatureOutput, what: str) -> HardnetError:
 
 
 @contextmanager
-def open_output(path: Path, settings: _Values, overwrite: bool = False) -> Iterator[FeatureOutput]:
-    """Begin an output, or continue it.
+def open_output(
+    path: Path, settings: Mapping[str, Any], overwrite: bool = False
+) -> Iterator[FeatureOutput]:
+    """Begin an output, or continue it: an HDF5 file (``.h5``, ``.hdf5``), else a folder.
 
-    Args:
-        path: ends in ``.h5`` or ``.hdf5`` for an HDF5 file; else a folder.
-        settings: JSON values.
-        overwrite: begin again where there is something already. The old HDF5 file stays until the
-            new one takes its place; the files of a folder are deleted at once.
-
-    Raises:
-        HardnetError: other settings, not our file, somebody else is writing.
+    ``overwrite`` begins again where there is something already. The old HDF5 file stays until the
+    new one takes its place; the files of a folder are deleted at once.
     """
-    is_file = path.suffix.lower() in feature_files.HDF5
-    if path.suffix == feature_files.NPZ:
+    is_file = path.suffix.lower() in HDF5
+    if path.suffix == NPZ:
         raise HardnetError(f"{path}: an npz file holds one image; name a folder for them")
     if path.suffix.lower() in _OTHER_FILES and not path.is_dir():
         raise HardnetError(f"{path}: features are written to a .h5 file or into a folder")
     folder = path.with_name(f"{path.name}.parts") if is_file else path
     if path.exists() and path.is_dir() == is_file:
         raise HardnetError(f"{path} is a {'folder' if is_file else 'file'}: choose another name")
-    if not is_file and not (folder / STATE).exists() and _has_entries(folder):
-        raise HardnetError(f"{folder} has .npz files of somebody else: choose another --output")
-    if is_file and not (folder / STATE).exists():
-        refuse_foreign(folder, [LOCK])
+    if not (folder / STATE).exists():
+        if is_file:
+            refuse_foreign(folder, [LOCK])
+        elif any(entry.is_file() for entry in folder.rglob(f"*{NPZ}")):
+            raise HardnetError(f"{folder} has .npz files of somebody else: choose another --output")
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, LOCK)
     if not lock.take():
@@ -236,7 +238,7 @@ def open_output(path: Path, settings: _Values, overwrite: bool = False) -> Itera
         try:
             yield FeatureOutput(path, owned, settings, overwrite)
         finally:
-            if is_file and not owned.names(feature_files.NPZ):
+            if is_file and not owned.names(NPZ):
                 owned.dissolve(lock)
     finally:
         lock.remove()
@@ -260,9 +262,11 @@ def _owned(folder: Path) -> OwnedFolder:
 class FeatureOutput:
     """An output that this process may write; see :func:`open_output`."""
 
-    def __init__(self, path: Path, owned: OwnedFolder, settings: _Values, overwrite: bool) -> None:
+    def __init__(
+        self, path: Path, owned: OwnedFolder, settings: Mapping[str, Any], overwrite: bool
+    ) -> None:
         self.path, self.folder, self._owned = path, owned.path, owned
-        self._settings: _Values = json.loads(json.dumps(settings))
+        self._settings: Mapping[str, Any] = json.loads(json.dumps(settings))
         self._is_file = path != owned.path
         self._old: dict[str, Mapping[str, Fact]] = {}
         self._dropped = False
@@ -274,20 +278,20 @@ class FeatureOutput:
         facts = self._old.get(name, {})
         if os.path.exists(part):  # unlike Path.exists, False for a name that is too long
             try:
-                facts = feature_files.read_entry(part, FACTS).facts
+                facts = read_entry(part, FACTS).facts
             except HardnetError:  # a power failure can do that
                 return False
         return all(facts.get(key) == value for key, value in state.items())
 
     def add(self, name: str, features: Features, state: Mapping[str, int], half: bool) -> None:
         """Write the features of an image; raises OSError if the disk does not take them."""
-        part = self._owned.claim(f"{name}{feature_files.NPZ}")
+        part = self._owned.claim(f"{name}{NPZ}")
         seen_from = self.path.parent if self._is_file else part.parent
-        feature_files.write_entry(part, to_entry(features, seen_from, half, state), self._owned)
+        write_entry(part, to_entry(features, seen_from, half, state), self._owned)
 
     def drop(self, name: str) -> None:
         """Forget an image, if it is there: it has changed, and cannot be read any more."""
-        self._owned.remove(f"{name}{feature_files.NPZ}")
+        self._owned.remove(f"{name}{NPZ}")
         if self._old.pop(name, None) is not None:
             self._dropped = True
 
@@ -295,72 +299,61 @@ class FeatureOutput:
         """Make the HDF5 file; ``progress`` is told how many images of how many are in it."""
         if not self._is_file:
             return
-        parts = sorted(
-            name.removesuffix(feature_files.NPZ) for name in self._owned.names(feature_files.NPZ)
-        )
+        parts = sorted(name.removesuffix(NPZ) for name in self._owned.names(NPZ))
         if parts or self._dropped:
             kept = sorted(set(self._old) - set(parts))
 
             def entries() -> Iterator[tuple[str, Entry]]:
                 for done, name in enumerate(parts, 1):
-                    yield name, feature_files.read_entry(self._part(name))
+                    yield name, read_entry(self._part(name))
                     progress(done, len(parts))
 
             settings = json.dumps(self._settings)
-            feature_files.write_hdf5_file(
-                self.path, entries(), settings, kept, workplace=self.folder
-            )
+            write_hdf5_file(self.path, entries(), settings, kept, workplace=self.folder)
         # The state first: a folder without it is rubbish, even if this is interrupted.
         self._clear()
 
     def _part(self, name: str) -> Path:
-        return self.folder / f"{name}{feature_files.NPZ}"
+        return self.folder / f"{name}{NPZ}"
 
     def _begin(self, overwrite: bool) -> None:
         """Compare the settings with those of what is there, and note them."""
         fresh: dict[str, Any] = {"settings": self._settings, "overwrite": overwrite}
-        begun = self._read_state(overwrite)
+        try:
+            begun = _read_state(self.folder)
+        except HardnetError:
+            if not overwrite or STATE not in self._owned:
+                raise
+            begun = None
         if (self.folder / STATE).exists():
             self._owned.claim(STATE)  # or somebody else's
         # An interrupted --overwrite that is repeated continues: nobody wants to lose hours.
         if begun is None or (overwrite and not (self._is_file and begun == fresh)):
             self._clear()
             begun = fresh
-        self._compare(begun["settings"], self.folder)
+        advice = "choose another --output, or begin again with --overwrite"
+        refuse_other_settings(begun["settings"], self._settings, self.folder, advice)
         if self._is_file and self.path.exists() and not begun["overwrite"]:
-            was = feature_files.hdf5_settings(self.path)
-            if was is None:
-                raise HardnetError(
-                    f"{self.path} was not written by hardnet extract: choose another --output, or "
-                    "replace it with --overwrite"
-                )
-            try:
-                made_with = dict(json.loads(was))
-            except (ValueError, TypeError):
-                raise HardnetError(
-                    f"{self.path} is damaged: its settings are no JSON; choose another --output, "
-                    "or replace it with --overwrite"
-                ) from None
-            self._compare(made_with, self.path)
-            self._old = feature_files.hdf5_facts(self.path)
+            refuse_other_settings(self._made_with(), self._settings, self.path, advice)
+            self._old = hdf5_facts(self.path)
         with replacing(self._owned.claim(STATE)) as part:
             part.write_text(json.dumps(begun, indent=1) + "\n")
 
-    def _read_state(self, overwrite: bool) -> dict[str, Any] | None:
+    def _made_with(self) -> dict[str, Any]:
+        advice = "choose another --output, or replace it with --overwrite"
+        was = hdf5_settings(self.path)
+        if was is None:
+            raise HardnetError(f"{self.path} was not written by hardnet extract: {advice}")
         try:
-            return _read_state(self.folder)
-        except HardnetError:
-            if overwrite and STATE in self._owned:
-                return None
-            raise
-
-    def _compare(self, was: _Values, where: Path) -> None:
-        advice = "choose another --output, or begin again with --overwrite"
-        refuse_other_settings(was, self._settings, where, advice)
+            return dict(json.loads(was))
+        except (ValueError, TypeError):
+            raise HardnetError(
+                f"{self.path} is damaged: its settings are no JSON; {advice}"
+            ) from None
 
     def _clear(self) -> None:
         self._owned.remove(STATE)
-        self._owned.remove(*self._owned.names(feature_files.NPZ))
+        self._owned.remove(*self._owned.names(NPZ))
 
 
 def _read_state(folder: Path) -> dict[str, Any] | None:
@@ -377,13 +370,9 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
         ) from error
 
 
-def _has_entries(folder: Path) -> bool:
-    return any(path.is_file() for path in folder.rglob(f"*{feature_files.NPZ}"))
-
-
 def _old_entries(folder: Path) -> Iterator[str]:
     """Files of features by ``hardnet extract``, which notes the state of each photo's file."""
-    for path in folder.rglob(f"*{feature_files.NPZ}"):
+    for path in folder.rglob(f"*{NPZ}"):
         with suppress(HardnetError):
-            if {"bytes", "mtime_ns"} <= feature_files.read_entry(path, FACTS).facts.keys():
+            if {"bytes", "mtime_ns"} <= read_entry(path, FACTS).facts.keys():
                 yield path.relative_to(folder).as_posix()

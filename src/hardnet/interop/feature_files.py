@@ -16,8 +16,8 @@ frames         (N, 2, 3) float32, ours: without it only positions would be left
 =============  ==========================================================================
 
 and facts, which are single values: ``descriptor`` (its name), ``weights`` (the digest of its
-weights), ``scale``, ``path`` (of the image, seen from the folder of the file), and ``bytes`` and
-``mtime_ns`` of the image when it was read.
+weights), ``scale``, ``orientation`` if it is upright, ``path`` (of the image, seen from the folder
+of the file), and ``bytes`` and ``mtime_ns`` of the image when it was read.
 
 An HDF5 file has one group per image, called by its name (``"church/front.jpg"``), with the facts as
 its attributes. hloc makes a tensor of every dataset of a group, and takes every group with a
@@ -32,57 +32,46 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.features import NO_FEATURES, Features, refuse_large
-from hardnet.frames import check_frames, from_similarity
-from hardnet.image_files import require_regular_file
-from hardnet.storage import OwnedFolder, as_path, replacing
+from hardnet.features import (
+    FACTS,
+    NO_FEATURES,
+    Entry,
+    Fact,
+    Features,
+    first_line,
+    from_entry,
+    refuse_large,
+    to_entry,
+    write_entry,
+)
+from hardnet.storage import as_path, replacing
 from hardnet.stored_names import check_inside
 
-SIGMA = 1.0
-"""Pixels: the scale of keypoints from files that know positions only, as those of hloc."""
-ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
-FACTS = ("descriptor", "weights", "scale", "path", "bytes", "mtime_ns")
-NPZ = ".npz"
 HDF5 = (".h5", ".hdf5")
 SETTINGS = "settings"
 """Attribute of a file: how its features were made, as JSON."""
 _BUSY = "another process is using it"
-Fact = str | int | float
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """What a file holds of one image."""
-
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 def read_npz(path: str | os.PathLike[str]) -> Features:
     """Features as :func:`write_npz` or ``hardnet extract`` wrote them."""
-    path = as_path(path)
-    name = path.name.removesuffix(NPZ)
-    return from_entry(read_entry(path), path.parent, str(path), descriptor=name)
+    return Features.load(path)
 
 
 def write_npz(path: str | os.PathLike[str], features: Features, *, half: bool = False) -> None:
-    """Write a file that is either whole or not there.
+    """Write a file that is either whole or not there; its folder is made if it is missing.
 
-    Args:
-        path: ends in ``.npz``; its folder is made if it is missing.
-        features: of one image.
-        half: descriptors as float16: half the size, three digits.
+    ``half`` keeps descriptors as float16: half the size, three digits.
     """
     path = as_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_entry(path, to_entry(features, path.parent, half))
 
 
@@ -93,17 +82,12 @@ def hdf5_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_hdf5(path: str | os.PathLike[str], name: str) -> Features:
-    """The features of one image.
+    """The features of one image; their path is None if the image is no longer where it was.
 
-    Args:
-        path: a file of ``hardnet extract`` or :func:`write_hdf5`, which comes back as it was;
-            or one of hloc. hloc keeps positions only: its keypoints become upright frames of
-            sigma ``SIGMA``, good for matching but not for anything that looks at their shape, and
-            the descriptor is called by the file's name, since hloc names files by configuration.
-        name: of the image, one of :func:`hdf5_names`.
-
-    Returns:
-        Features; their path is None if the image is no longer where it was.
+    What ``hardnet extract`` or :func:`write_hdf5` wrote comes back as it was. hloc keeps positions
+    only: its keypoints become upright frames of sigma ``features.SIGMA``, good for matching but not
+    for anything that looks at their shape, and the descriptor is called by the file's name, since
+    hloc names files by configuration.
     """
     path = as_path(path)
     with _open(path) as file:
@@ -124,12 +108,6 @@ def write_hdf5(
 
     HDF5 writes in place: a process that is killed in this call can leave a file that does not open.
     :func:`write_hdf5_file` and ``hardnet extract`` have no such moment.
-
-    Args:
-        path: of the file.
-        name: of the image; parts of a path are separated by "/".
-        features: of the image.
-        half: descriptors as float16: half the size, three digits.
     """
     path = as_path(path)
     check_inside(name, path)
@@ -152,16 +130,20 @@ def write_hdf5_file(
 ) -> None:
     """Write a whole file under another name, which then takes the place of ``path`` at once.
 
-    Args:
-        path: of the file.
-        entries: names and entries.
-        settings: attribute of the file.
-        keep: entries that are taken over from the file that is there.
-        workplace: a folder on the same disk to write in; that of ``path`` by default.
+    Entries that are called ``keep`` are taken over from the file that is there. ``workplace`` is a
+    folder on the same disk to write in; that of ``path`` by default.
     """
     with _writing(path), replacing(path, workplace=workplace) as part:
         with h5py.File(part, "w") as file:
-            _fill(file, path, entries, settings, list(keep))
+            if settings is not None:
+                file.attrs[SETTINGS] = settings
+            if keep := list(keep):
+                with _open(path) as old:
+                    for name in keep:
+                        _object_inside(old, name)
+                        old.copy(name, file, name)
+            for name, entry in entries:
+                _write(file, name, entry)
         with part.open("rb+") as stream:
             os.fsync(stream.fileno())
 
@@ -179,146 +161,10 @@ def hdf5_settings(path: Path) -> str | None:
     return None if settings is None else str(settings)
 
 
-def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> None:
-    """Write an entry; raises OSError if the disk does not take it.
-
-    Args:
-        path: of the file.
-        entry: the content.
-        owned: the folder that the file is in; see :func:`hardnet.storage.replacing`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {name: np.array(value) for name, value in entry.facts.items()}
-    with replacing(path, owned) as part, part.open("wb") as stream:
-        np.savez(stream, **content | dict(entry.arrays))
-
-
-def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
-    """Read an entry, or only what is called ``names``."""
-    try:
-        require_regular_file(path)
-        with np.load(path, allow_pickle=False) as file:
-            refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
-            found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}
-        facts: dict[str, Fact] = {name: found.pop(name).item() for name in FACTS if name in found}
-    except FileNotFoundError as error:
-        raise HardnetError(f"{path} does not exist: check the path") from error
-    except (OSError, MemoryError, EOFError, NotImplementedError, *NO_FEATURES) as error:
-        raise HardnetError(f"{path} is not a file of features: {_first_line(error)}") from error
-    return Entry(found, facts)
-
-
-def to_entry(
-    features: Features,
-    folder: Path,
-    half: bool = False,
-    state: Mapping[str, int] | None = None,
-) -> Entry:
-    """The entry of ``features`` in a file.
-
-    Args:
-        features: of one image.
-        folder: of the file; the path of the image is kept relative to it, so that a project can
-            be moved as a whole.
-        half: descriptors as float16. They then agree with the original to three digits.
-        state: of the image file, by :func:`state_of`, to notice later that it was changed.
-    """
-    descriptors = np.ascontiguousarray(features.descriptors.T)
-    if half and descriptors.dtype != np.uint8:
-        descriptors = descriptors.astype(np.float16)
-    arrays: dict[str, NDArray[Any]] = {
-        "keypoints": features.xy,
-        "descriptors": descriptors,
-        "scores": features.scores,
-        "image_size": np.array(features.image_size, np.int64),
-        "frames": features.frames,
-    }
-    facts: dict[str, Fact] = {"descriptor": features.descriptor, "scale": features.scale}
-    if features.weights:
-        facts["weights"] = features.weights
-    if features.path is not None:
-        facts["path"] = _relative(features.path, folder)
-    return Entry(arrays, facts | dict(state or {}))
-
-
-def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
-    """The features of an entry; the inverse of :func:`to_entry`.
-
-    Args:
-        entry: as read from a file.
-        folder: of the file.
-        where: what to call the entry in errors.
-        descriptor: name of the descriptor if the entry does not say it.
-    """
-    try:
-        return _features(entry, folder, where, descriptor)
-    except NO_FEATURES as error:
-        raise HardnetError(f"{where} is damaged: {_first_line(error)}") from error
-
-
-def _features(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
-    arrays = entry.arrays
-    for name in ("keypoints", "descriptors", "image_size"):
-        if name not in arrays:
-            raise HardnetError(f"{where} has no {name}: it does not hold local features")
-    for name, array in arrays.items():
-        if name in ARRAYS and array.dtype.kind not in "fiu":
-            raise ValueError(f"its {name} are no numbers, but {array.dtype}")
-    if arrays["descriptors"].ndim != 2:
-        raise ValueError(f"its descriptors have the shape {arrays['descriptors'].shape}")
-    xy = arrays["keypoints"].astype(np.float32).reshape(-1, 2)
-    vectors = np.ascontiguousarray(arrays["descriptors"].T)
-    if vectors.dtype != np.uint8:
-        vectors = vectors.astype(np.float32, copy=False)
-    scores = arrays.get("scores", np.zeros(len(xy))).astype(np.float32, copy=False)
-    frames = check_frames(arrays["frames"]) if "frames" in arrays else from_similarity(xy, SIGMA)
-    if scores.ndim != 1 or not np.isfinite(xy).all():
-        raise ValueError("its keypoints have no place or no score")
-    if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
-        raise ValueError("its descriptors contain NaN or infinity")
-    if not len(xy) == len(frames) == len(vectors) == len(scores):
-        counts = f"{len(xy)} keypoints, {len(frames)} frames, {len(vectors)} descriptors"
-        raise HardnetError(f"{where} is damaged: {counts}, {len(scores)} scores")
-    width, height = (int(side) for side in arrays["image_size"])
-    scale = float(entry.facts.get("scale", 1.0))
-    if min(width, height) < 1 or not 0 < scale < float("inf"):
-        raise ValueError(f"an image of {width}x{height} pixels at scale {scale}")
-    return Features(
-        frames=frames,
-        scores=scores,
-        descriptors=vectors,
-        image_size=(width, height),
-        descriptor=str(entry.facts.get("descriptor", descriptor)),
-        scale=scale,
-        path=_found(entry.facts.get("path"), folder),
-        weights=str(entry.facts.get("weights", "")),
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).partition("\n")[0]
-
-
 def state_of(image: Path) -> dict[str, int]:
     """Size and time of an image file: they change when it does."""
     facts = image.stat()
     return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-
-
-def _relative(path: str, folder: Path) -> str:
-    here = os.path.realpath(folder)
-    try:
-        return Path(os.path.relpath(os.path.abspath(path), here)).as_posix()
-    except ValueError:  # Windows: another drive
-        return Path(os.path.abspath(path)).as_posix()
-
-
-def _found(path: Fact | None, folder: Path) -> str | None:
-    """The image as seen from here; None if it is no longer there."""
-    if path is None:
-        return None
-    here = os.path.normpath(os.path.join(os.path.realpath(folder), str(path)))
-    return here if os.path.isfile(here) else None
 
 
 @contextmanager
@@ -336,7 +182,7 @@ def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
         try:
             yield file
         except (RuntimeError, OSError, KeyError) as error:
-            raise HardnetError(f"{path} is damaged: {_first_line(error)}") from error
+            raise HardnetError(f"{path} is damaged: {first_line(error)}") from error
 
 
 @contextmanager
@@ -425,26 +271,8 @@ def _read(group: h5py.Group) -> Entry:
         return Entry({n: np.asarray(item) for n, item in stored.items()}, _facts(group))
     except (OSError, RuntimeError, MemoryError, *NO_FEATURES) as error:
         raise HardnetError(
-            f"{group.file.filename}: {group.name[1:]} is damaged: {_first_line(error)}"
+            f"{group.file.filename}: {group.name[1:]} is damaged: {first_line(error)}"
         ) from error
-
-
-def _fill(
-    file: h5py.File,
-    path: Path,
-    entries: Iterable[tuple[str, Entry]],
-    settings: str | None,
-    keep: list[str],
-) -> None:
-    if settings is not None:
-        file.attrs[SETTINGS] = settings
-    if keep:
-        with _open(path) as old:
-            for name in keep:
-                _object_inside(old, name)
-                old.copy(name, file, name)
-    for name, entry in entries:
-        _write(file, name, entry)
 
 
 def _write(file: h5py.File, name: str, entry: Entry) -> None:

@@ -30,11 +30,7 @@ _IR_VERSION = 8  # the file format that came with that opset
 
 
 def to_onnx(net: Net) -> bytes:
-    """The ONNX file of a network in evaluation mode, in float32.
-
-    Raises:
-        HardnetError: the network has a layer that cannot be written.
-    """
+    """The ONNX file of a network in evaluation mode, in float32."""
     layers = fold(net.layers())
     writer = _Writer(net.patch_size, sum(isinstance(layer, Convolution) for layer in layers))
     for layer in layers:
@@ -48,12 +44,7 @@ def to_onnx(net: Net) -> bytes:
 
 
 class _Writer:
-    """Adds layer after layer to a graph.
-
-    Args:
-        side: of the patches.
-        convolutions: how many there will be; the last one has a name of its own.
-    """
+    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
 
     def __init__(self, side: int, convolutions: int) -> None:
         self.graph, self.last = Graph(), "patches"
@@ -67,14 +58,14 @@ class _Writer:
         final = number == self._convolutions - 1
         weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
         kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
-        if kernel != self._side or layer.padding:
-            self.graph.constant(weight, layer.weight)
-            self.graph.constant(bias, layer.bias)
+        slides = kernel != self._side or layer.padding
+        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
+        self.graph.constant(weight, values)
+        self.graph.constant(bias, layer.bias)
+        if slides:
             self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
             self._slide(kernel, layer.stride, layer.padding)
         else:
-            self.graph.constant(weight, layer.weight.reshape(len(layer.weight), -1))
-            self.graph.constant(bias, layer.bias)
             self._flatten()
             self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
 
@@ -90,10 +81,9 @@ class _Writer:
             self.last = unit_length_nodes(self.graph, self.last)
         elif layer is flatten:
             self._flatten()
-        elif isinstance(layer, nn.ReLU):
-            self._add("Relu", f"relu{self._number('relu')}")
-        elif isinstance(layer, nn.Tanh):
-            self._add("Tanh", f"tanh{self._number('tanh')}")
+        elif isinstance(layer, nn.ReLU | nn.Tanh):
+            kind = type(layer).__name__.capitalize()
+            self._add(kind, f"{kind.lower()}{self._number(kind)}")
         elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
             kernel, stride = size
             kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
@@ -144,9 +134,9 @@ def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
     """Kernel and stride of a pooling without padding; None for others."""
     kernel, stride = layer.kernel_size, layer.stride
     plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
-    return (
-        (kernel, stride) if plain and isinstance(kernel, int) and isinstance(stride, int) else None
-    )
+    if plain and isinstance(kernel, int) and isinstance(stride, int):
+        return kernel, stride
+    return None
 
 
 class Graph:
@@ -175,11 +165,10 @@ class Graph:
     def serialise(self, patch_size: int, dim: int) -> bytes:
         """The checked model as the bytes of an ``.onnx`` file."""
         make, real = self._onnx.helper, self._onnx.TensorProto.FLOAT
-        side = patch_size
         graph = make.make_graph(
             self._nodes,
             "hardnet",
-            [make.make_tensor_value_info("patches", real, ["N", 1, side, side])],
+            [make.make_tensor_value_info("patches", real, ["N", 1, patch_size, patch_size])],
             [make.make_tensor_value_info("descriptors", real, ["N", dim])],
             self._constants,
         )
@@ -220,11 +209,7 @@ def unit_length_nodes(graph: Graph, vectors: str) -> str:
 class Convolution:
     """A convolution or a fully connected layer, with the batch normalisation that follows it.
 
-    Attributes:
-        weight: (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
-        bias: (outputs,).
-        stride: of the convolution.
-        padding: zeros on each side.
+    The weight is (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
     """
 
     weight: NDArray[np.float32]
@@ -238,10 +223,6 @@ def fold(layers: Iterable[Layer]) -> list[Convolution | Layer]:
 
     BN(Wx + b) = gamma (Wx + b - mean) / sqrt(var + eps) + beta is a convolution with other weights
     and another bias. They are computed in double precision.
-
-    Raises:
-        HardnetError: a batch normalisation does not follow a convolution or fully connected layer,
-            or a convolution is not square or has groups or dilation.
     """
     from torch import nn
 

@@ -93,15 +93,9 @@ class HardNet:
         return cls(*arguments, **options)
 
     def detect(self, image: Any, mask: Any = None) -> Any:
-        """SIFT's keypoints of an image, or of each of a list of images.
+        """SIFT's keypoints of an image, or of each of a list of images, where its mask is not 0.
 
-        Args:
-            image: (H, W) grey or (H, W, 3) BGR, uint8, or an image of Pillow's; or a list of
-                images.
-            mask: (H, W) uint8, zero where no keypoint may lie; or one for each of the images.
-
-        Returns:
-            A tuple of ``cv2.KeyPoint``, or a tuple of such tuples.
+        An image is (H, W) grey or (H, W, 3) BGR, uint8, or one of Pillow's.
         """
         image = _unwrapped(image)
         pairs = zip(image, mask, strict=False) if _is_list(image, mask) else [(image, mask)]
@@ -113,14 +107,8 @@ class HardNet:
         """Describe keypoints of any detector, or those of each of a list of images.
 
         As with SIFT, none is dropped and their order is kept. A keypoint without a place or size
-        (NaN, or a size of 0) has a descriptor of zeros.
-
-        Args:
-            image: (H, W) grey or (H, W, 3) BGR, uint8, or an image of Pillow's; or a list of
-                images.
-            keypoints: sequence of ``cv2.KeyPoint``; or one for each of the images. An angle of -1
-                is read as upright.
-            descriptors: array to write to, if it has the right shape and type.
+        (NaN, or a size of 0) has a descriptor of zeros, an angle of -1 is read as upright. Rows are
+        written to ``descriptors`` if that is an array of the right shape and type.
 
         Returns:
             The keypoints, and (N, 128) float32; None instead if there are no keypoints or no image.
@@ -148,15 +136,8 @@ class HardNet:
     ) -> tuple[KeyPoints, Any]:
         """Detect and describe: the same as :meth:`detect` followed by :meth:`compute`.
 
-        Args:
-            image: (H, W) grey or (H, W, 3) BGR, uint8.
-            mask: (H, W) uint8, zero where no keypoint may lie.
-            descriptors: array to write to, if it has the right shape and type.
-            useProvidedKeypoints: means nothing in Python, where no keypoints can be given: the
-                result is empty, as OpenCV's is.
-
-        Returns:
-            A tuple of N ``cv2.KeyPoint``, and (N, 128) float32, or None if N is 0.
+        ``useProvidedKeypoints`` means nothing in Python, where no keypoints can be given: the
+        result is empty, as OpenCV's is.
         """
         image = _unwrapped(image)
         if _is_list(image) or image is None or is_empty(image):
@@ -164,8 +145,7 @@ class HardNet:
         grey(image)  # for its error
         if useProvidedKeypoints:
             return (), None
-        keypoints, rows = self.compute(image, self.detect(image, mask), descriptors)
-        return keypoints, rows
+        return self.compute(image, self.detect(image, mask), descriptors)
 
     def descriptorSize(self) -> int:
         """Numbers (or bytes of bits) in a descriptor."""
@@ -196,17 +176,10 @@ class HardNet:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parameters: dict[str, Any] = {
-            "nfeatures": self._sift.getNFeatures(),
-            "nOctaveLayers": self._sift.getNOctaveLayers(),
-            "contrastThreshold": self._sift.getContrastThreshold(),
-            "edgeThreshold": self._sift.getEdgeThreshold(),
-            "sigma": self._sift.getSigma(),
-            "enable_precise_upscale": self._precise,
-            "descriptor": self._descriptor,
-            "window": self._window,
-        }
-        return partial(type(self), **parameters), ()
+        sift, options = self._sift, {"descriptor": self._descriptor, "window": self._window}
+        thresholds = sift.getContrastThreshold(), sift.getEdgeThreshold()
+        first = sift.getNFeatures(), sift.getNOctaveLayers(), *thresholds, sift.getSigma()
+        return partial(type(self), *first, self._precise, **options), ()
 
     def _rows(self, image: NDArray[np.uint8], keypoints: KeyPoints) -> NDArray[Any]:
         """(N, D) descriptors of N >= 1 keypoints."""

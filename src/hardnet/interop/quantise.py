@@ -49,14 +49,9 @@ _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 
 def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
-    """The ONNX file of a HardNet in 8-bit integers.
+    """The ONNX file, with input and output of ``to_onnx``, of a HardNet in evaluation mode.
 
-    Args:
-        net: a HardNet in evaluation mode.
-        patches: (N, 32, 32) real patches, N at least 64; the first 512 are used.
-
-    Returns:
-        The bytes of the file: same input and output as ``to_onnx``.
+    ``patches`` (N, 32, 32) are real ones, N at least 64; the first 512 are used.
     """
     if len(patches) < MIN_CALIBRATION:
         raise HardnetError(
@@ -167,15 +162,10 @@ def best_scale(activations: Tensor, levels: int = ACTIVATION_LEVELS) -> float:
 
 
 def photo_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Patches of a folder of photographs, to calibrate and check an exported network with.
+    """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
 
-    Args:
-        folder: of the photographs, searched recursively.
-        count: how many patches are wanted; fewer are returned if there are no more.
-        seed: of the draw.
-
-    Returns:
-        (N, 32, 32) uint8; images that cannot be read are passed over.
+    Fewer than ``count`` are returned if there are no more. Images that cannot be read are passed
+    over.
     """
     folder = as_path(folder)
     if not folder.is_dir():

@@ -26,18 +26,7 @@ def draw_matches(
     xy_b: NDArray[np.floating],
     caption: str | None = None,
 ) -> Pixels:
-    """Picture of two photos and the matches between them.
-
-    Args:
-        image_a: (H, W) or (H, W, 3) RGB, on the left.
-        image_b: the same, on the right; both are shown at equal height.
-        xy_a: (M, 2) positions in image a.
-        xy_b: (M, 2) positions in image b.
-        caption: one line of ASCII text under the photos.
-
-    Returns:
-        (H', W', 3) RGB.
-    """
+    """(H', W', 3) RGB picture of two photos at equal height, the matches, and one line of text."""
     height = min(max(len(image_a), len(image_b)), MAX_HEIGHT) * _FINE
     left, right = _resize(image_a, height), _resize(image_b, height)
     start_b = left.shape[1] + GAP * _FINE

@@ -7,7 +7,7 @@ the same matches give the same matrix, on any number of threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot, lgamma, log, pi
 from typing import Any, Literal, get_args
 
@@ -91,8 +91,6 @@ def verify(
 ) -> Geometry:
     """Fit a geometry to matches, and say whether it can be believed.
 
-    The random samples are seeded: the same matches give the same result.
-
     Args:
         xy_a: (M, 2) positions in image a, the best matches first: they are sampled first.
         xy_b: (M, 2) positions in image b.
@@ -140,15 +138,13 @@ def refit(
     """
     if found.kind is None or found.model is None:
         return found
-    matrices = [found.model, estimate(a, b, found.kind, threshold, estimator, found.cameras)]
+    again = estimate(a, b, found.kind, threshold, estimator, found.cameras)
     fits = [
-        Geometry(
-            found.kind, m, errors(found.kind, m, a, b, found.cameras) < threshold, found.cameras
-        )
-        for m in matrices
+        replace(found, model=m, inliers=errors(found.kind, m, a, b, found.cameras) < threshold)
+        for m in (again, found.model)
         if m is not None
     ]
-    return max(reversed(fits), key=lambda fit: int(fit.inliers.sum()))
+    return max(fits, key=lambda fit: int(fit.inliers.sum()))
 
 
 def errors(
@@ -194,8 +190,7 @@ def _fit(
     """The best geometry of one kind, or None if there is none to believe."""
     if len(a) < MIN_INLIERS:
         return None
-    model = estimate(a, b, kind, threshold, estimator, cameras)
-    if model is None:
+    if (model := estimate(a, b, kind, threshold, estimator, cameras)) is None:
         return None
     inliers = errors(kind, model, a, b, cameras) < threshold
     if distinct(a[inliers], b[inliers]) < MIN_INLIERS:
@@ -248,19 +243,10 @@ def estimate(
     estimator: Estimator = "magsac",
     cameras: tuple[Matrix, Matrix] | None = None,
 ) -> Matrix | None:
-    """Fit one kind of geometry.
+    """(3, 3) finite matrix of one kind of geometry, or None if the matches do not determine one.
 
-    Args:
-        a: (M, 2) positions in image a, pixels; the best matches first.
-        b: (M, 2) positions in image b.
-        kind: what to fit.
-        threshold: inlier distance in pixels.
-        estimator: "magsac" for all kinds; "degensac" for homographies and fundamental matrices.
-        cameras: intrinsics of a and b; only an essential matrix needs them.
-
-    Returns:
-        (3, 3) finite matrix, or None if the matches do not determine one. An essential matrix is
-        for points in units of the focal length, the inverse of the intrinsics times the pixels.
+    Positions (M, 2) are in pixels, the best matches first. An essential matrix is for points in
+    units of the focal length, the inverse of the intrinsics times the pixels.
     """
     try:
         if estimator == "degensac":
@@ -365,10 +351,8 @@ def _degensac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any
 class Pose:
     """A point x of the first camera's coordinates is rotation @ x + translation in the second's.
 
-    Attributes:
-        rotation: (3, 3).
-        translation: (3,), of length 1: two images do not tell the scale.
-        in_front: (M,) bool, the inliers that both cameras see in front of them.
+    The translation has length 1: two images do not tell the scale. ``in_front`` are the inliers
+    that both cameras see in front of them.
     """
 
     rotation: Matrix
@@ -384,11 +368,8 @@ def relative_pose(
 ) -> Pose:
     """Of the four poses of an essential matrix the one with most inliers in front of both cameras.
 
-    Args:
-        geometry: of kind "essential", or "fundamental" together with ``cameras``.
-        xy_a: (M, 2) the matches that the geometry's inliers refer to, in pixels.
-        xy_b: (M, 2) their positions in image b.
-        cameras: (3, 3) intrinsics of both images; default: those of the geometry.
+    ``xy_a`` and ``xy_b`` (M, 2) are the matches that the geometry's inliers refer to, in pixels. A
+    fundamental matrix needs the cameras, whose default is those of the geometry.
     """
     known = check_cameras(cameras) if cameras is not None else geometry.cameras
     if known is None or geometry.model is None or geometry.kind == "homography":
@@ -409,13 +390,12 @@ def relative_pose(
 
 
 class Grid:
-    """Which points of the plane are near which.
+    """Which points of the plane (N, 2) are near which.
 
     Points are sorted into cells of one radius; those near a query are in the 3 x 3 cells around it.
     """
 
     def __init__(self, points: ArrayLike, radius: float) -> None:
-        """Sort ``points`` (N, 2) into cells of side ``radius``."""
         self.points = np.asarray(points, np.float64).reshape(-1, 2)
         self.radius = radius
         self._origin = self.points.min(0) if len(self.points) else np.zeros(2)
@@ -426,13 +406,9 @@ class Grid:
         self._sorted = keys[self._order]
 
     def near(self, queries: ArrayLike) -> Pairs:
-        """All pairs of a query and a point at a distance of at most the radius.
+        """(K,) queries and (K,) points of all pairs at a distance of at most the radius.
 
-        Args:
-            queries: (Q, 2); one that is not finite is near nothing.
-
-        Returns:
-            (K,) indices of queries and (K,) indices of points.
+        Of the queries (Q, 2) one that is not finite is near nothing.
         """
         queries = np.asarray(queries, np.float64).reshape(-1, 2)
         known = np.flatnonzero(np.isfinite(queries).all(1))

@@ -49,24 +49,13 @@ def guided_matches(
     limit: float = np.inf,
     chunk: int = _CHUNK,
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Mutual nearest neighbours among the pairs that agree with a geometry.
+    """Mutual nearest neighbours among the pairs that are nearer than ``threshold`` to a geometry.
 
     The ratio test compares with the nearest candidate at a different place, farther than twice the
-    threshold from the nearest one: with a homography there is none, along a line there are many.
+    threshold from the nearest one: with a homography there is none, along a line there are many. No
+    match has a larger distance of its descriptors than ``limit``.
 
-    Args:
-        a: (N, D) descriptors.
-        b: (M, D) descriptors.
-        xy_a: (N, 2) positions in image a.
-        xy_b: (M, 2) positions in image b.
-        geometry: what holds between these positions.
-        threshold: pixels; only pairs nearer than this to the geometry are candidates.
-        ratio: of the ratio test.
-        limit: no match has a larger distance of its descriptors.
-        chunk: how many pairs to look at at once.
-
-    Returns:
-        (K, 2) index pairs, nearest descriptors first, and (K,) distances of their descriptors.
+    Returns (K, 2) index pairs, nearest descriptors first, and (K,) distances of their descriptors.
     """
     left, right = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     chosen, best = np.full(len(a), -1, np.intp), np.full(len(a), np.inf, np.float32)
@@ -120,23 +109,16 @@ def _along_lines(fundamental: NDArray[np.float64], a: Points, b: Points, thresho
 def consistent(
     frames_a: Frames, frames_b: Frames, geometry: Geometry, threshold: float
 ) -> NDArray[np.bool_]:
-    """Which matches have frames that the geometry carries onto each other.
+    """(M,) which matches have frames that the geometry carries onto each other.
 
-    Args:
-        frames_a: (M, 2, 3) frames in image a, row by row matched to
-        frames_b: (M, 2, 3) frames in image b.
-        geometry: a homography (error: the larger of both directions), fundamental or essential
-            matrix (Sampson error), for the pixels of the frames.
-        threshold: the inlier threshold in pixels.
-
-    Returns:
-        (M,) bool; all of them without a geometry.
+    The error of a homography is the larger of both directions, of an epipolar geometry Sampson's;
+    it is for the pixels of the frames, as the inlier ``threshold`` is. Without a geometry all are
+    consistent.
     """
     if geometry.kind is None or geometry.model is None:
         return np.ones(len(frames_a), bool)
-    coefficient = EPIPOLAR_COEFFICIENT
-    if geometry.kind == "homography":
-        coefficient = HOMOGRAPHY_COEFFICIENT
+    is_flat = geometry.kind == "homography"
+    coefficient = HOMOGRAPHY_COEFFICIENT if is_flat else EPIPOLAR_COEFFICIENT
     pairs = zip(_axis_points(frames_a), _axis_points(frames_b), strict=True)
     error = np.mean([_error(geometry, a, b) for a, b in pairs], axis=0)
     agree: NDArray[np.bool_] = error <= coefficient * threshold

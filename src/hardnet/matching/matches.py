@@ -96,10 +96,8 @@ class Strategy:
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise InputError(f"ratio is {self.ratio}: give a number above 0 and up to 1")
-        for name, known in (
-            ("neighbours", get_args(Neighbours)),
-            ("estimator", get_args(Estimator)),
-        ):
+        kinds = {"neighbours": get_args(Neighbours), "estimator": get_args(Estimator)}
+        for name, known in kinds.items():
             if (value := getattr(self, name)) not in known:
                 choice = f"{', '.join(known[:-1])} or {known[-1]}"
                 raise InputError(f"no {name} '{value}': choose {choice}")
@@ -198,15 +196,10 @@ class Matches:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of both photos and the inliers between them (.png, .jpg, ...)."""
+        images = self.a.read_pixels(), self.b.read_pixels()
+        points = self.xy_a[self.inliers], self.xy_b[self.inliers]
         caption = f"{self.a.descriptor}: {self._summary()}"
-        picture = draw_matches(
-            self.a.read_pixels(),
-            self.b.read_pixels(),
-            self.xy_a[self.inliers],
-            self.xy_b[self.inliers],
-            caption,
-        )
-        write_image(path, picture)
+        write_image(path, draw_matches(*images, *points, caption))
 
 
 def match(
@@ -305,16 +298,21 @@ def _match_features(
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
-    seen_by = None if intrinsics is None else _resized(intrinsics, a.scale, b.scale)
-    geometry = verify(
-        *_places(a, b, indices), model, strategy.threshold, strategy.estimator, seen_by
-    )
+    seen_by = None
+    if intrinsics is not None:
+        seen_by = _resizing(a) @ intrinsics[0], _resizing(b) @ intrinsics[1]
+    places = _places(a, b, indices)
+    geometry = verify(*places, model, strategy.threshold, strategy.estimator, seen_by)
+    found = Matches(indices, scores, geometry, a, b)
     if strategy.guided and geometry.kind is not None:
-        indices, scores, geometry = _look_again(a, b, indices, scores, geometry, strategy)
+        found = _look_again(found, strategy)
     if strategy.frame_check and geometry.kind is not None:
-        geometry = _check_frames(a, b, indices, geometry, strategy.threshold)
-    seconds = {"match": matched - start, "verify": perf_counter() - matched}
-    return Matches(indices, scores, _in_original_pixels(geometry, a, b, intrinsics), a, b, seconds)
+        found = _check_frames(found, strategy.threshold)
+    return replace(
+        found,
+        geometry=_in_original_pixels(found, intrinsics),
+        seconds={"match": matched - start, "verify": perf_counter() - matched},
+    )
 
 
 def find_matches(
@@ -339,20 +337,14 @@ def find_matches(
     return indices, scores
 
 
-def _look_again(
-    a: Features,
-    b: Features,
-    indices: NDArray[np.intp],
-    scores: NDArray[np.float32],
-    geometry: Geometry,
-    strategy: Strategy,
-) -> tuple[NDArray[np.intp], NDArray[np.float32], Geometry]:
+def _look_again(found: Matches, strategy: Strategy) -> Matches:
     """More matches along a geometry, and the geometry fitted again to all.
 
     Inliers keep their place. New matches follow; by their descriptors alone they are ambiguous, so
     their score is 0. Outliers that contradict them are gone.
     """
-    inliers = indices[geometry.inliers]
+    a, b, geometry = found.a, found.b, found.geometry
+    inliers = found.indices[geometry.inliers]
     known = pair_distances(a.descriptors[inliers[:, 0]], b.descriptors[inliers[:, 1]])
     new, _ = guided_matches(
         a.descriptors,
@@ -365,11 +357,12 @@ def _look_again(
         float(known.max()),
     )
     new = new[~_share(new, inliers)]
-    keep = geometry.inliers | ~_share(indices, new)
-    indices = np.concatenate([indices[keep], new])
-    scores = np.concatenate([scores[keep], np.zeros(len(new), np.float32)])
+    keep = geometry.inliers | ~_share(found.indices, new)
+    indices = np.concatenate([found.indices[keep], new])
+    scores = np.concatenate([found.scores[keep], np.zeros(len(new), np.float32)])
     places = _places(a, b, indices)
-    return indices, scores, refit(geometry, *places, strategy.threshold, strategy.estimator)
+    geometry = refit(geometry, *places, strategy.threshold, strategy.estimator)
+    return Matches(indices, scores, geometry, a, b)
 
 
 def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -377,16 +370,14 @@ def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool
     return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
 
 
-def _check_frames(
-    a: Features, b: Features, indices: NDArray[np.intp], geometry: Geometry, threshold: float
-) -> Geometry:
+def _check_frames(found: Matches, threshold: float) -> Matches:
     """Without the inliers whose frames disagree; no geometry at all if too few are left."""
-    frames_a, frames_b = a.frames[indices[:, 0]] * a.scale, b.frames[indices[:, 1]] * b.scale
-    inliers = geometry.inliers & consistent(frames_a, frames_b, geometry, threshold)
-    xy_a, xy_b = _places(a, b, indices[inliers])
-    if distinct(xy_a, xy_b) < MIN_INLIERS:
-        return Geometry(None, None, np.zeros(len(indices), bool))
-    return replace(geometry, inliers=inliers)
+    a, b, geometry, (i, j) = found.a, found.b, found.geometry, found.indices.T
+    agree = consistent(a.frames[i] * a.scale, b.frames[j] * b.scale, geometry, threshold)
+    geometry = replace(geometry, inliers=geometry.inliers & agree)
+    if distinct(*_places(a, b, found.indices[geometry.inliers])) < MIN_INLIERS:
+        geometry = Geometry(None, None, np.zeros(len(found), bool))
+    return replace(found, geometry=geometry)
 
 
 def _places(
@@ -400,55 +391,42 @@ def _places(
     return xy_a.astype(np.float64), xy_b.astype(np.float64)
 
 
-def _resized(cameras: tuple[Matrix, Matrix], *scales: float) -> tuple[Matrix, Matrix]:
-    """The intrinsics of images that are resized."""
-    first, second = (np.diag([s, s, 1.0]) @ k for k, s in zip(cameras, scales, strict=True))
-    return first, second
+def _resizing(features: Features) -> Matrix:
+    """From pixels of the original to those that were looked at."""
+    return np.diag([features.scale, features.scale, 1.0])
 
 
-def _in_original_pixels(
-    found: Geometry, a: Features, b: Features, cameras: tuple[Matrix, Matrix] | None
-) -> Geometry:
+def _in_original_pixels(found: Matches, cameras: tuple[Matrix, Matrix] | None) -> Geometry:
     """A geometry of the pixels that were looked at, for those of the original images."""
-    if found.model is None:
-        return found
-    to_a, to_b = np.diag([a.scale, a.scale, 1.0]), np.diag([b.scale, b.scale, 1.0])
-    if found.kind == "homography":
-        matrix = np.linalg.inv(to_b) @ found.model @ to_a
+    geometry, to_a, to_b = found.geometry, _resizing(found.a), _resizing(found.b)
+    if geometry.model is None:
+        return geometry
+    matrix = geometry.model  # essential, in units of the focal length: resizing does not change it
+    if geometry.kind == "homography":
+        matrix = np.linalg.inv(to_b) @ geometry.model @ to_a
         matrix = matrix / matrix[2, 2]
-    elif found.kind == "fundamental":
-        matrix = to_b @ found.model @ to_a
+    elif geometry.kind == "fundamental":
+        matrix = to_b @ geometry.model @ to_a
         matrix = matrix / np.linalg.norm(matrix)
-    else:  # in units of the focal length: resizing does not change it
-        matrix = found.model
-    return Geometry(found.kind, matrix, found.inliers, cameras if found.cameras else None)
+    return replace(geometry, model=matrix, cameras=cameras if geometry.cameras else None)
 
 
 def without_duplicates(
     xy_a: NDArray[np.floating], xy_b: NDArray[np.floating], pixels: float, block: int = 1024
 ) -> NDArray[np.intp]:
-    """Which matches to keep, if none may repeat a better one.
+    """(K,) which matches to keep, increasing, if none may repeat a better one.
 
     A match repeats a better one that is kept if both its ends lie within ``pixels`` of the other's
     ends. Matches are taken block by block: a block is compared with what is kept so far, found by a
     grid, and then within itself, so memory does not grow with the square of their number.
-
-    Args:
-        xy_a: (M, 2) positions in image a, the best match first.
-        xy_b: (M, 2) positions in image b.
-        pixels: how far apart is still the same place.
-        block: how many matches to compare with each other at once.
-
-    Returns:
-        (K,) indices of the matches to keep, increasing.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     kept = np.zeros(0, np.intp)
     for start in range(0, len(a), block):
         here = np.arange(start, min(start + block, len(a)))
         mine, theirs = Grid(a[kept], pixels).near(a[here])
-        repeats = mine[_close(b[here[mine]], b[kept[theirs]], pixels)]
-        fresh = np.delete(here, np.unique(repeats))
+        close = ((b[here[mine]] - b[kept[theirs]]) ** 2).sum(1) <= pixels**2
+        fresh = np.delete(here, np.unique(mine[close]))
         kept = np.concatenate([kept, fresh[_greedy(a[fresh], b[fresh], pixels)]])
     return kept
 
@@ -456,7 +434,7 @@ def without_duplicates(
 def _greedy(a: NDArray[np.float64], b: NDArray[np.float64], pixels: float) -> NDArray[np.bool_]:
     """Which to keep of a few: from the best on, each strikes out those that repeat it."""
     first, second = Grid(a, pixels).near(a)
-    repeat = (first < second) & _close(b[first], b[second], pixels)
+    repeat = (first < second) & (((b[first] - b[second]) ** 2).sum(1) <= pixels**2)
     first, second = first[repeat], second[repeat]
     order = np.argsort(first, kind="stable")
     keep = np.ones(len(a), bool)
@@ -465,10 +443,3 @@ def _greedy(a: NDArray[np.float64], b: NDArray[np.float64], pixels: float) -> ND
         if len(run) and keep[first[run[0]]]:
             keep[second[run]] = False
     return keep
-
-
-def _close(
-    one: NDArray[np.float64], other: NDArray[np.float64], pixels: float
-) -> NDArray[np.bool_]:
-    close: NDArray[np.bool_] = ((one - other) ** 2).sum(1) <= pixels**2
-    return close

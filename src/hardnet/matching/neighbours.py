@@ -1,13 +1,12 @@
 """Nearest neighbours between two sets of descriptors, and which of them to trust.
 
-They are found by comparing everything, or approximately by FLANN or faiss for very large sets. The
-second neighbour of the ratio test may have to be a different place: a keypoint found twice (at two
-scales, with two orientations) has two descriptors that look alike, and each is the other's rival in
-the test. The first geometrically inconsistent neighbour (Mishkin et al., 2015) is the nearest
-descriptor that lies farther than some pixels from the nearest one.
+The second neighbour of the ratio test may have to be a different place: a keypoint found twice (at
+two scales, with two orientations) has two descriptors that look alike, and each is the other's
+rival in the test. The first geometrically inconsistent neighbour (Mishkin et al., 2015) is the
+nearest descriptor that lies farther than some pixels from the nearest one.
 
-The type of an array is its metric. Float vectors are compared by their Euclidean distance, of unit
-length or not; uint8 rows are packed bits, compared by the number of bits that differ (Hamming
+The type of an array is its metric: float vectors are compared by their Euclidean distance, of unit
+length or not, uint8 rows are packed bits, compared by the number of bits that differ (Hamming
 distance). Bits written as the numbers 0 and 1 have their Hamming distance as *squared* Euclidean
 distance, so one matrix product serves both, and for bits all sums are whole numbers and exact.
 """
@@ -28,6 +27,8 @@ from hardnet.matching.geometry import Grid
 Rows = NDArray[np.float32] | NDArray[np.uint8]
 """(N, D) float32 vectors, or (N, B) uint8 packed bits."""
 
+Vectors = NDArray[np.float32]
+
 CHUNK = 4_000_000
 """Distances held at once: 16 MB, whatever the number of descriptors."""
 
@@ -40,7 +41,6 @@ _CLOSE = 1e-2  # squared distances below this share of |a|^2 + |b|^2 have lost d
 _OFFSET = 0.9  # more than this share of |b|^2 lies in the mean: take the mean away first
 
 Neighbours = Literal["exact", "flann", "faiss"]
-Method = Literal["flann", "faiss"]
 Found = tuple[NDArray[np.intp], NDArray[np.float32]]
 Places = NDArray[np.floating]
 
@@ -57,6 +57,7 @@ EFFORT = 64
 """faiss: a navigable small world (HNSW) with 2 x 16 links per row, and how many candidates a search
 keeps."""
 
+_NOT_FINITE = "descriptors contain NaN, infinity, or values too large to square"
 _SEED = 7
 _MORE = 8  # approximate neighbours to look for one at another place among; the rest is exact
 _OTHERS = CHUNK // 4  # if all keypoints are in one place, every distance has to be struck out
@@ -95,23 +96,19 @@ def match_descriptors(
         neighbours: how they are searched; "flann" and "faiss" may miss some.
 
     Returns:
-        (K, 2) index pairs and (K,) scores, best first: one minus the ratio of the distances (of the
-        two ratios the worse, if symmetric), so 0 is ambiguous and 1 is unique. Without a second
-        neighbour, as with a single descriptor in b, the score is 1.
+        (K, 2) index pairs and (K,) scores, best first: one minus the ratio of the distances (if
+        symmetric, of the worse one), so 0 is ambiguous and 1, also without a rival, is unique.
     """
     if not len(a) or not len(b):
         return np.zeros((0, 2), np.intp), np.zeros(0, np.float32)
-    index, distances, rows = _nearest(
-        a, b, mutual, chunk, neighbours, 2 if fginn is None else _MORE
-    )
+    count = 2 if fginn is None else _MORE
+    index, distances, rows = _nearest(a, b, mutual, chunk, neighbours, count)
     index, distances = index[rows], distances[rows]
-    nearest, first = distances[:, 0], index[:, 0]
-    if fginn is None:
-        second = distances[:, 1]
-    else:
+    second = distances[:, 1]
+    if fginn is not None:
         second = far_second(a[rows], b, index, distances, fginn.xy_b, fginn.pixels)
-    keep = np.flatnonzero(nearest < ratio * second)
-    rows, first, nearest = rows[keep], first[keep], nearest[keep]
+    keep = np.flatnonzero(distances[:, 0] < ratio * second)
+    rows, first, nearest = rows[keep], index[keep, 0], distances[keep, 0]
     ratios = nearest / second[keep]
     if symmetric:
         places = (None, 0.0) if fginn is None else (fginn.xy_a, fginn.pixels)
@@ -153,21 +150,11 @@ def far_second(
     xy_b: Places,
     apart: float,
 ) -> NDArray[np.float32]:
-    """Distance of each row of a to its first geometrically inconsistent neighbour in b, exact.
+    """(N,) distances to the first geometrically inconsistent neighbour in b; infinite without.
 
-    The neighbours that are known already usually hold it; only for rows whose known neighbours are
-    all in one place the descriptors are compared again.
-
-    Args:
-        a: (N, D) descriptors.
-        b: (M, D) descriptors.
-        index: (N, K) nearest rows of b, nearest first.
-        distances: (N, K) their distances.
-        xy_b: (M, 2) places of the rows of b.
-        apart: pixels; the neighbour lies farther than this from the nearest one.
-
-    Returns:
-        (N,) distances; infinite where every row of b lies close to the nearest one.
+    ``index`` and ``distances`` (N, K) are the nearest rows of b; the neighbour must be more than
+    ``apart`` pixels from the first. The known ones usually hold it; only for rows whose known
+    neighbours are all in one place the descriptors are compared again.
     """
     places = np.asarray(xy_b, np.float64)
     offset = places[index] - places[index[:, :1]]
@@ -186,27 +173,18 @@ def other_nearest(
     apart: float = 0.0,
     chunk: int = _OTHERS,
 ) -> NDArray[np.float32]:
-    """Distance of each row of a to the nearest row of b that is not its ``first``, exact.
+    """(N,) distances of each row of a to the nearest row of b that is not its ``first``, exact.
 
-    Args:
-        a: (N, D) descriptors.
-        b: (M, D) descriptors.
-        first: (N,) a row of b for each row of a.
-        xy_b: (M, 2) places of the rows of b, if those near the first do not count either.
-        apart: pixels; rows of b up to this far from the first do not count.
-        chunk: how many distances to hold at once.
-
-    Returns:
-        (N,) distances; infinite where no row of b is left.
+    With the places ``xy_b`` (M, 2) of the rows of b, those up to ``apart`` pixels from the first do
+    not count either. Infinite where no row of b is left.
     """
     index = np.zeros(len(a), np.intp)
     best = np.full(len(a), np.inf, np.float32)
-    grid, start = None, -1
+    grid, start = Grid([], 1.0), -1
     for rows, columns, squared in squared_blocks(*centred(a, b), chunk):
         if xy_b is not None:
             if columns.start != start:
                 grid, start = Grid(xy_b[columns], apart), columns.start
-            assert grid is not None
             squared[grid.near(xy_b[first[rows]])] = np.inf
         here = np.flatnonzero((first[rows] >= columns.start) & (first[rows] < columns.stop))
         squared[here, first[rows][here] - columns.start] = np.inf
@@ -221,29 +199,20 @@ def other_nearest(
     return distance
 
 
-def approximate_nearest(a: Rows, b: Rows, count: int, method: Method) -> Found:
-    """Some of the rows of b nearest to each row of a, probably the nearest.
+def approximate_nearest(a: Rows, b: Rows, count: int, method: Neighbours) -> Found:
+    """Some of the rows of b nearest to each row of a, probably the nearest: indices, distances.
 
     The same rows give the same neighbours, in any process and on any number of threads. Distances
-    are exact; only which neighbours are found is approximate.
-
-    Args:
-        a: (N, D) float vectors.
-        b: (M, D) float vectors, M >= 1.
-        count: how many neighbours are wanted.
-        method: "flann" or "faiss".
-
-    Returns:
-        (N, K) indices into b and (N, K) distances, nearest first. K is ``count``, or M if there are
-        fewer. A set of no more rows than FLANN would check anyway is searched exactly.
+    are exact; only which of the ``count`` neighbours are found is approximate. A set of no more
+    rows than FLANN would check anyway is searched exactly.
     """
     a, b = check_rows(a, b)
     if a.dtype == np.uint8:
         raise InputError(
             f"{method} does not search packed bits: match binary descriptors by exact neighbours"
         )
-    check_finite(a)
-    check_finite(b)
+    _finite_squares(a)
+    _finite_squares(b)
     count = min(count, len(b))
     if len(b) <= CHECKS:
         return _exact(a, b, count)
@@ -303,9 +272,8 @@ def _exact(a: Rows, b: Rows, count: int) -> Found:
 
 def _sorted(a: Rows, b: Rows, index: NDArray[np.intp]) -> Found:
     """Exact distances, nearest first; of equal ones the lowest index wins, as in exact search."""
-    distance = np.empty(index.shape, np.float32)
-    for k in range(index.shape[1]):
-        distance[:, k] = pair_distances(a, b[index[:, k]])
+    columns = range(index.shape[1])
+    distance = np.stack([pair_distances(a, b[index[:, k]]) for k in columns], 1)
     order = np.lexsort((index, distance), axis=1)
     return np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
 
@@ -359,29 +327,17 @@ def two_nearest(
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     """The two rows of b nearest to each row of a, exact; never all distances in memory.
 
-    Args:
-        a: (N, D) descriptors.
-        b: (M, D) descriptors, M >= 1.
-        chunk: how many distances to hold at once.
-
-    Returns:
-        (N, 2) indices into b and (N, 2) distances, nearest first; of equal distances the lowest
-        index wins. With M = 1 the second index is 0 and its distance infinite.
+    Returns (N, 2) indices into b and (N, 2) distances, nearest first; of equal distances the lowest
+    index wins. With one row in b the second index is 0 and its distance infinite.
     """
-    index, distance, _ = _search(a, b, chunk, both=False)
+    index, distance, _ = two_nearest_and_back(a, b, chunk, back_too=False)
     return index, distance
 
 
 def two_nearest_and_back(
-    a: NDArray[Any], b: NDArray[Any], chunk: int = CHUNK
+    a: NDArray[Any], b: NDArray[Any], chunk: int = CHUNK, back_too: bool = True
 ) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
     """As :func:`two_nearest`, and in the same pass (M,) the row of a nearest to each row of b."""
-    return _search(a, b, chunk, both=True)
-
-
-def _search(
-    a: NDArray[Any], b: NDArray[Any], chunk: int, both: bool
-) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
     a, b = check_rows(a, b)
     if not len(b):
         raise InputError("there are no descriptors to find the nearest of")
@@ -391,7 +347,7 @@ def _search(
     back_best = np.full(len(b), np.inf, np.float32)
     tile = _TILE[0] * min(len(b), _TILE[1])
     for rows, columns, squared in squared_blocks(*centred(a, b), min(chunk, tile), _TILE[1]):
-        if both:
+        if back_too:
             value = squared.min(0)
             # Strictly: of equal ones the earlier block wins. Where is asked only for the columns
             # that got better, fewer with every block: argmin over columns is slow, min is not.
@@ -430,12 +386,10 @@ def _two_smallest(squared: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArr
 def squared_blocks(
     a: Rows, b: Rows, chunk: int = CHUNK, columns: int = _COLUMNS
 ) -> Iterator[tuple[slice, slice, NDArray[np.float32]]]:
-    """The matrix of squared Euclidean (or Hamming) distances, block by block.
+    """Rows of a, rows of b, and the squared Euclidean (or Hamming) distances between them.
 
-    Columns advance only after all rows. Rounding may make a value slightly negative.
-
-    Yields:
-        Rows of a, rows of b, and the block of values between them, which the caller may change.
+    Columns advance only after all rows. Rounding may make a value slightly negative. The caller may
+    change the block.
     """
     if not len(a) or not len(b):
         return
@@ -480,15 +434,6 @@ def check_rows(a: NDArray[Any], b: NDArray[Any]) -> tuple[Rows, Rows]:
     )
 
 
-def check_finite(rows: Rows) -> None:
-    """A HardnetError if there is something that cannot be compared."""
-    if rows.dtype != np.uint8:
-        _finite_squares(rows)
-
-
-_NOT_FINITE = "descriptors contain NaN, infinity, or values too large to square"
-
-
 def _vectors(rows: Rows) -> NDArray[np.float32]:
     """(N, D) float32: the vectors themselves, or the bits as 0 and 1."""
     if rows.dtype == np.uint8:
@@ -496,14 +441,9 @@ def _vectors(rows: Rows) -> NDArray[np.float32]:
     return np.asarray(rows, np.float32)
 
 
-def _squared(
-    a: NDArray[np.float32],
-    b: NDArray[np.float32],
-    a_squares: NDArray[np.float32],
-    b_squares: NDArray[np.float32],
-) -> NDArray[np.float32]:
+def _squared(a: Vectors, b: Vectors, a_squares: Vectors, b_squares: Vectors) -> Vectors:
     """(N, D), (M, D) and their squared lengths (N,), (M,) -> (N, M) squared distances."""
-    squared: NDArray[np.float32] = (-2 * a) @ b.T
+    squared: Vectors = (-2 * a) @ b.T
     squared += b_squares
     squared += a_squares[:, None]
     return squared

@@ -21,9 +21,17 @@ To try one out, write no file here: recipes take ``net: module:Class``, and so d
 from __future__ import annotations
 
 from hardnet.errors import HardnetError
-from hardnet.nets.hardnet import HardNet
+from hardnet.nets.hardnet import (
+    HardNet,
+    Medium,
+    Small,
+    Student8,
+    Student16,
+    Student24,
+    Student32,
+    Tiny,
+)
 from hardnet.nets.layers import Net
-from hardnet.nets.student import Medium, Small, Student8, Student16, Student24, Student32, Tiny
 from hardnet.nets.tfeat import HardTFeat, TFeat
 from hardnet.stored_names import find_code
 
@@ -41,12 +49,17 @@ NETS: dict[str, type[Net]] = {
 }
 
 
+def unknown_net(name: str) -> HardnetError:
+    """The error that says which networks there are."""
+    return HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
+
+
 def find_net(name: str) -> type[Net]:
     """The class of a network that a person named: registered, or your own as ``module:Class``."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:
-        raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
+        raise unknown_net(name)
     found = find_code(name)
     if not (isinstance(found, type) and issubclass(found, Net)):
         raise HardnetError(f"{name} is no network: give a subclass of hardnet.nets.Net")
@@ -56,7 +69,7 @@ def find_net(name: str) -> type[Net]:
 def build_net(name: str, dropout: float | None = None) -> Net:
     """A new network with random weights; ``dropout`` None takes the network's own default."""
     if name not in NETS:
-        raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
+        raise unknown_net(name)
     return NETS[name]() if dropout is None else NETS[name](dropout)
 
 

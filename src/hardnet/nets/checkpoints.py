@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
-from hardnet.nets import NETS, Net, build_net
+from hardnet.nets import NETS, Net, unknown_net
 from hardnet.storage import as_path
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -43,14 +43,11 @@ def save_checkpoint(
 ) -> None:
     """Write ``net`` as safetensors.
 
-    Args:
-        path: the file to write.
-        net: a network of ``NETS``, or your own.
-        name: its name there, or ``module:Class``.
-        metadata: further facts (recipe, data, scores), JSON values.
+    ``name`` is that of a network of ``NETS``, or ``module:Class`` of your own; ``metadata`` are
+    further facts (recipe, data, scores), JSON values.
     """
     if name not in NETS and ":" not in name:
-        raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
+        raise unknown_net(name)
     facts = {"net": name, "dropout": _dropout(net), **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
     if name in NETS:
@@ -61,9 +58,7 @@ def save_checkpoint(
 def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Checkpoint:
     """Read any supported weights file; HardnetError says which file, and what does not fit.
 
-    Args:
-        path: the file.
-        own: name and class of a network that is not registered, if the weights should be of it.
+    ``own`` are name and class of a network that is not registered, if the weights should be of it.
     """
     path = as_path(path)
     if not path.is_file():
@@ -87,17 +82,12 @@ def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) 
 
 
 def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
-    """The network of a weights file, ready to describe (evaluation mode).
-
-    Arguments as of :func:`read_checkpoint`.
-    """
+    """The network of :func:`read_checkpoint`, ready to describe (evaluation mode)."""
     checkpoint = read_checkpoint(path, own)
     dropout = checkpoint.metadata.get("dropout")
+    kind = NETS[checkpoint.net] if own is None else own[1]
     with torch.device("meta"):  # no initialisation: nothing computed, no random numbers drawn
-        if own is None:
-            net = build_net(checkpoint.net, dropout)
-        else:
-            net = own[1]() if dropout is None else own[1](dropout)
+        net = kind() if dropout is None else kind(dropout)
     net.load_state_dict(checkpoint.state, assign=True)
     return net.eval()
 
@@ -161,9 +151,8 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
 def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """The part of ``state`` that a network uses; HardnetError if it does not fit exactly."""
     shapes = _shapes(kind)
-    unrelated = kind.unrelated
     missing = [k for k in shapes if k not in state and not k.endswith(_COUNTER)]
-    unexpected = [k for k in state if k not in shapes and not k.startswith(unrelated)]
+    unexpected = [k for k in state if k not in shapes and not k.startswith(kind.unrelated)]
     wrong = [
         f"{k} is {tuple(state[k].shape)} instead of {tuple(shape)}"
         for k, shape in shapes.items()

@@ -46,19 +46,6 @@ def apply(layers: tuple[Layer, ...], x: Tensor) -> Tensor:
     return x
 
 
-def multiply_adds(net: Net) -> int:
-    """Multiplications of one patch with the weights of convolutions and dense layers."""
-    total = 0
-    with torch.no_grad(), torch.device("meta"):
-        x = torch.zeros(1, 1, net.patch_size, net.patch_size)
-        for layer in type(net)().eval().layers():
-            x = layer(x)
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                places = x.shape[2] * x.shape[3] if isinstance(layer, nn.Conv2d) else 1
-                total += layer.weight.numel() * places
-    return total
-
-
 def normalise_patches(patches: Tensor) -> Tensor:
     """Subtract each patch's own mean and divide by its own standard deviation.
 
@@ -84,6 +71,15 @@ def lengths(vectors: Tensor) -> Tensor:
 def flatten(x: Tensor) -> Tensor:
     """(N, C, H, W) -> (N, C H W)."""
     return x.flatten(1)
+
+
+def conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    """Convolution of 3 x 3, batch normalisation without learned scale, ReLU."""
+    return (
+        nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs, affine=False),
+        nn.ReLU(inplace=True),
+    )
 
 
 def orthogonal(module: nn.Module, gain: float = 0.6) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
+from hardnet.nets.layers import conv_block
 
 _CHANNELS = ((1, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
 _COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it changes no output
@@ -22,20 +23,14 @@ _COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it change
 class FrameNet(nn.Module):
     """(N, 1, 32, 32) patches -> (N, outputs) numbers between -1 and 1.
 
-    Args:
-        outputs: 3 for shape, 2 for orientation.
-        padding: of the last layer; with it the outputs are a mean over several places.
+    With ``padding`` of the last layer the outputs are a mean over several places.
     """
 
     def __init__(self, outputs: int, padding: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for inputs, channels, stride in _CHANNELS:
-            layers += [
-                nn.Conv2d(inputs, channels, 3, stride=stride, padding=1, bias=False),
-                nn.BatchNorm2d(channels, affine=False),
-                nn.ReLU(),
-            ]
+            layers += conv_block(inputs, channels, stride)
         last = nn.Conv2d(_CHANNELS[-1][1], outputs, 8, padding=padding)
         self.features = nn.Sequential(*layers, nn.Dropout(0.25), last, nn.Tanh())
 
@@ -76,17 +71,8 @@ class OriNet(FrameNet):
 _Net = TypeVar("_Net", bound=FrameNet)
 
 
-def load_affnet(path: Path) -> AffNet:
-    """AffNet with published weights, ready to run."""
-    return _load(AffNet(), path)
-
-
-def load_orinet(path: Path) -> OriNet:
-    """OriNet with published weights, ready to run."""
-    return _load(OriNet(), path)
-
-
-def _load(net: _Net, path: Path) -> _Net:
+def load_weights(net: _Net, path: Path) -> _Net:
+    """The network with published weights, ready to run."""
     name = type(net).__name__
     if not path.is_file():
         raise HardnetError(f"no weights file {path}")

@@ -27,20 +27,13 @@ class TFeat(Net):
 
     The patch is normalised by its biased variance with 1e-5 added, so it should be in 0..255. The
     published descriptor is the tanh output compared by L2; ours is that output scaled to unit
-    length, as every descriptor here is, and :meth:`raw` gives the published values. The scaling
-    does not matter: matching AP on patches of the Oxford sequences is .638 raw and .641 scaled with
-    the weights of liberty, .677 and .680 with notredame's.
-
-    Args:
-        dropout: rate before the last layer; TFeat was published without.
+    length, as every descriptor here is, and :meth:`raw` gives the published values. TFeat was
+    published without dropout.
     """
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.InstanceNorm2d(1, affine=False),
-            *_convolutions(),
-        )
+        self.features = nn.Sequential(nn.InstanceNorm2d(1, affine=False), *_convolutions())
         self.descr = nn.Sequential(nn.Linear(64 * 8 * 8, self.dim), nn.Tanh())
         self.dropout = nn.Dropout(dropout)
 
@@ -58,10 +51,7 @@ class HardTFeat(Net):
 
     Input normalisation, unit length and the start of a training are those of HardNet. The published
     file does not say whether a tanh follows the last layer; with it, patches of the Oxford
-    sequences match better (AP .786) than without (.761), so it does.
-
-    Args:
-        dropout: rate before the last layer.
+    sequences match better than without, so it does.
     """
 
     unrelated = ("SIFT.",)  # the file was saved with a SIFT module attached for comparison

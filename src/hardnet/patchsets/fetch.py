@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import check_frame
+from hardnet.image_files import check_size, max_image_bytes
 from hardnet.images import read_image, shrink, to_colour
 from hardnet.patchsets.photo_sources import (
     Source,
@@ -279,9 +279,8 @@ def read_frames(
     if last is not None and last < first:
         raise HardnetError(f"{path}: the last frame, {last}, is before the first, {first}")
     video = cv2.VideoCapture(str(path))
-    check_frame(
-        path, int(video.get(cv2.CAP_PROP_FRAME_WIDTH)), int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
-    )
+    width, height = (video.get(p) for p in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+    check_size(path, int(width), int(height), 3, max_image_bytes())
     number = 0
     # Read one by one: seeking is inexact in most codecs and would not be reproducible.
     while last is None or number <= last:

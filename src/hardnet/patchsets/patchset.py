@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
-from hardnet.decoding import quiet_opencv
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_image_file, require_regular_file
+from hardnet.images import quiet_opencv
 from hardnet.storage import claim
 
 Progress = Callable[[int, int], None]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import NPZ, Features, read_entry
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
@@ -102,7 +102,7 @@ def train_on_photos(
     path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
-    kept = [features / f"{key}{feature_files.NPZ}" for key in chosen if key not in report.skipped]
+    kept = [features / f"{key}{NPZ}" for key in chosen if key not in report.skipped]
     rows, name, weights = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
@@ -133,9 +133,9 @@ def train_on_photos(
 
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
-    path = work / "features" / f"{_key(name)}{feature_files.NPZ}"
+    path = work / "features" / f"{_key(name)}{NPZ}"
     try:
-        facts = feature_files.read_entry(path, ("bytes", "mtime_ns")).facts
+        facts = read_entry(path, ("bytes", "mtime_ns")).facts
         return feature_files.read_npz(path) if dict(facts) == state_of(photo) else None
     except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
         return None

@@ -24,7 +24,7 @@ from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
-from hardnet.features import Features, Found, describe, find, prepare
+from hardnet.features import NPZ, Features, Found, describe, find, prepare
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
@@ -131,7 +131,7 @@ class FeatureStore:
         return [
             label
             for label in self._descriptors
-            if not self._cache.path(self.about([photo], label), feature_files.NPZ).exists()
+            if not self._cache.path(self.about([photo], label), NPZ).exists()
         ]
 
     def _get(self, photo: BenchPhoto, label: str, found: Found | None) -> Features:
@@ -144,9 +144,7 @@ class FeatureStore:
             return replace(describe(again, self._descriptors[label]), pixels=None)
 
         about = self.about([photo], label)
-        return self._cache.get(
-            about, make, feature_files.write_npz, feature_files.read_npz, feature_files.NPZ
-        )
+        return self._cache.get(about, make, feature_files.write_npz, feature_files.read_npz, NPZ)
 
 
 PER_WORD = 64

@@ -35,18 +35,11 @@ _BESIDE = {
 SILENT = 3  # glog's level of fatal errors: all others we say ourselves
 UPRIGHT = 1
 
-
 # EXIF orientation -> how stored (x, y) follow from upright (u, v): whether to exchange the two
-# axes, then which of x and y run backwards.
+# axes, then the signs of x and y.
 _TURNS = {
-    1: (False, False, False),
-    2: (False, True, False),
-    3: (False, True, True),
-    4: (False, False, True),
-    5: (True, False, False),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (True, True, False),
+    **{1: (False, 1, 1), 2: (False, -1, 1), 3: (False, -1, -1), 4: (False, 1, -1)},
+    **{5: (True, 1, 1), 6: (True, 1, -1), 7: (True, -1, -1), 8: (True, -1, 1)},
 }
 
 
@@ -71,28 +64,9 @@ class CameraSettings:
     params: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Registered:
-    """A photo in the database.
-
-    Attributes:
-        id: number of the image.
-        orientation: EXIF entry by which the upright photo is turned.
-    """
-
-    id: int
-    orientation: int
-
-
 @dataclass(frozen=True, eq=False)
 class DatabasePhoto:
-    """What a database holds of a photo.
-
-    Attributes:
-        id: number of the image.
-        camera: a pycolmap.Camera.
-        points: (N, 2) keypoints in COLMAP's pixels.
-    """
+    """What a database holds of a photo: its camera, and (N, 2) keypoints in COLMAP's pixels."""
 
     id: int
     camera: Any
@@ -104,17 +78,33 @@ def write_photos(
 ) -> dict[str, str]:
     """Write a new database with cameras, images and keypoints, no matches yet.
 
-    Returns:
-        Photos that COLMAP cannot use, name -> why.
+    Photos, called by their names relative to the folder ``images``, are numbered in the given
+    order. Returns those that COLMAP cannot use, name -> why.
     """
+    pycolmap = require_pycolmap()
     sizes = {check_inside(name, path): found.image_size for name, found in features.items()}
-    registered, refused = register_images(path, images, sizes, cameras)
+    check_cameras(cameras)
+    remove_database(path)
+    turns: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    for name, size in sizes.items():
+        found = _orientation(pycolmap, images / name, size)
+        if isinstance(found, int):
+            turns[name] = found
+        else:
+            refused[name] = found
+    if cameras.single:
+        _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
+    pycolmap.Database.open(path).close()
+    import_images(path, images, list(turns), cameras)
     _open_to_old_colmap(path)
-    with require_pycolmap().Database.open(path) as database:
-        for name, entry in registered.items():
-            frames = turn_frames(features[name].frames, sizes[name], entry.orientation)
-            database.write_keypoints(entry.id, to_colmap(frames))
-    return refused
+    with pycolmap.Database.open(path) as database:
+        numbers = {image.name: image.image_id for image in database.read_all_images()}
+        for name, number in numbers.items():
+            frames = turn_frames(features[name].frames, sizes[name], turns[name])
+            database.write_keypoints(number, to_colmap(frames))
+    unread = (name for name in turns if name not in numbers)
+    return refused | dict.fromkeys(unread, "COLMAP cannot read this file")
 
 
 def read_photos(database: Any, path: Path) -> dict[str, DatabasePhoto]:
@@ -166,57 +156,12 @@ def check_cameras(settings: CameraSettings) -> None:
         )
 
 
-def register_images(
-    database: Path,
-    images: Path,
-    sizes: Mapping[str, tuple[int, int]],
-    settings: CameraSettings,
-) -> tuple[dict[str, Registered], dict[str, str]]:
-    """Write cameras and images into a new database; photos are numbered in the given order.
-
-    Args:
-        database: file to write; what was there is deleted.
-        images: folder of the photos.
-        sizes: name, relative to the folder -> (width, height) of the upright photo.
-        settings: see :class:`CameraSettings`.
-
-    Returns:
-        The photos by name, and those that COLMAP cannot use: name -> why.
-    """
-    pycolmap = require_pycolmap()
-    check_cameras(settings)
-    remove_database(database)
-    turns: dict[str, int] = {}
-    refused: dict[str, str] = {}
-    for name, size in sizes.items():
-        found = _orientation(pycolmap, images / name, size)
-        if isinstance(found, int):
-            turns[name] = found
-        else:
-            refused[name] = found
-    if settings.single:
-        _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
-    pycolmap.Database.open(database).close()
-    import_images(database, images, list(turns), settings)
-    with pycolmap.Database.open(database) as opened:
-        registered = {
-            image.name: Registered(image.image_id, turns[image.name])
-            for image in opened.read_all_images()
-        }
-    refused |= {name: "COLMAP cannot read this file" for name in turns if name not in registered}
-    return registered, refused
-
-
 def import_images(
     database: Path, images: Path, names: Sequence[str], settings: CameraSettings
 ) -> None:
     """Write cameras and images into a database that is there; photos are numbered in this order.
 
-    Args:
-        database: the file.
-        images: folder of the photos.
-        names: of the photos, relative to it. Those that COLMAP cannot read are left out.
-        settings: see :class:`CameraSettings`.
+    Those that COLMAP cannot read are left out.
     """
     pycolmap = require_pycolmap()
     if not names:  # COLMAP would take all files of the folder
@@ -229,7 +174,10 @@ def import_images(
         return
     with pycolmap.Database.open(database) as opened:
         for camera in opened.read_all_cameras():
-            camera.params = _params(camera, settings)
+            params = camera.params
+            if settings.params is None:
+                params[list(camera.focal_length_idxs())] = settings.focal
+            camera.params = params if settings.params is None else list(settings.params)
             camera.has_prior_focal_length = True
             opened.update_camera(camera)
 
@@ -271,32 +219,19 @@ def _check_one_size(stored: Mapping[str, tuple[int, int]]) -> None:
             )
 
 
-def _params(camera: Any, settings: CameraSettings) -> Any:
-    if settings.params is not None:
-        return list(settings.params)
-    params = camera.params
-    params[list(camera.focal_length_idxs())] = settings.focal
-    return params
-
-
 def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
     """(width, height) of the file's pixels, from those of the upright photo."""
     return (size[1], size[0]) if _TURNS[orientation][0] else size
 
 
 def to_stored(size: tuple[int, int], orientation: int) -> NDArray[np.float64]:
-    """(3, 3) map from pixels of the upright photo to pixels of the file.
-
-    Args:
-        size: (width, height) of the upright photo.
-        orientation: the EXIF entry, 1 to 8.
-    """
-    exchange, back_x, back_y = _TURNS[orientation]
-    width, height = stored_size(size, orientation)
-    turn = np.array([[0.0, 1.0], [1.0, 0.0]]) if exchange else np.eye(2)
+    """(3, 3) map from pixels of an upright photo of this size to pixels of the file."""
+    exchange, *signs = _TURNS[orientation]
+    turn = np.eye(2)[::-1] if exchange else np.eye(2)
     matrix = np.eye(3)
-    matrix[:2, :2] = np.diag([-1.0 if back_x else 1.0, -1.0 if back_y else 1.0]) @ turn
-    matrix[:2, 2] = (width - 1 if back_x else 0, height - 1 if back_y else 0)
+    matrix[:2, :2] = np.diag(signs) @ turn
+    far = np.array(stored_size(size, orientation)) - 1
+    matrix[:2, 2] = np.where(np.array(signs) < 0, far, 0)
     return matrix
 
 
@@ -350,11 +285,7 @@ def database_files(name: str) -> list[str]:
 
 
 def remove_database(path: Path) -> None:
-    """Delete a database that we made, before another takes its place.
-
-    Raises:
-        HardnetError: somebody else made what is there.
-    """
+    """Delete a database that we made, before another takes its place."""
     owned = OwnedFolder.mark(path.parent)
     names = database_files(path.name)
     for name in names:

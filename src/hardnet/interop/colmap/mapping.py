@@ -76,26 +76,17 @@ def build_models(
     incremental one follows, and where COLMAP's defaults find nothing, a last attempt asks less of
     the first two photos.
 
-    Args:
-        database: with keypoints and verified matches.
-        images: folder of the photos; the names in the database are relative to it.
-        sparse: the models become its folders 0, 1, ...
-        settings: see :class:`MapperSettings`.
-        progress: called with the number of photos added so far.
-
-    Returns:
-        The models, as :func:`usable_models` lists them.
+    ``progress`` is called with the number of photos added so far. Returns the models, which are
+    folders 0, 1, ... of ``sparse``, as :func:`usable_models` lists them.
     """
     pycolmap = require_pycolmap()
     with pycolmap.Database.open(database) as opened:
         for image in opened.read_all_images():
             check_inside(image.name, database)  # COLMAP opens photos by these names
-    models: list[Path] = []
     if settings.mapper == "global":
         clear_models(sparse)
         pycolmap.global_mapping(database, images, sparse, _global_options(pycolmap, settings))
-        models = usable_models(sparse, settings.min_images)
-        if models:
+        if models := usable_models(sparse, settings.min_images):
             return models
     for relaxed in (False, True):
         clear_models(sparse, ours=relaxed or settings.mapper == "global")
@@ -107,10 +98,9 @@ def build_models(
             _options(pycolmap, settings, relaxed),
             next_image_callback=lambda steps=steps: progress(next(steps)),
         )
-        models = usable_models(sparse, settings.min_images)
-        if models:
-            break
-    return models
+        if models := usable_models(sparse, settings.min_images):
+            return models
+    return []
 
 
 def usable_models(sparse: Path, min_images: int) -> list[Path]:
@@ -175,12 +165,8 @@ def is_model(folder: Path) -> bool:
 def clear_models(sparse: Path, ours: bool = False) -> None:
     """An empty folder for models: those that we made there before are deleted.
 
-    Args:
-        sparse: the folder; made if absent.
-        ours: this process made what is in it.
-
-    Raises:
-        HardnetError: there is something that COLMAP does not write, or in a folder of others.
+    It is an error if there is something that COLMAP does not write, or in a folder of others;
+    ``ours``: this process made what is in it.
     """
     owned = OwnedFolder.find(sparse.parent)
     listed = owned is not None and f"{sparse.name}/" in owned
@@ -211,15 +197,9 @@ def extract_sift(
 ) -> None:
     """Write cameras, images, keypoints and descriptors of the photos; an old file is replaced.
 
-    Args:
-        database: file to write.
-        images: folder of the photos.
-        names: of the photos, relative to it; they are numbered in this order.
-        max_size: longer side in pixels to which photos are shrunk to find keypoints.
-        keypoints: most places per photo, None for COLMAP's default; a place may have two
-            orientations, which count as one here.
-        seed: of COLMAP's random numbers.
-        cameras: what is known about them.
+    Photos are numbered in the order of ``names``, and shrunk to ``max_size`` to find keypoints.
+    ``keypoints`` are the most places per photo, None for COLMAP's default; a place may have two
+    orientations, which count as one here.
     """
     pycolmap = require_pycolmap()
     remove_database(database)  # half-written
@@ -235,13 +215,10 @@ def extract_sift(
 
 
 def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
-    """Match and verify pairs of photos of the database.
+    """Match and verify pairs of photos of a database with keypoints and descriptors.
 
-    Args:
-        database: with keypoints and descriptors.
-        seed: of the random samples of the verification.
-        following: 0 matches all pairs; else each photo only with this number of those that follow
-            it in the order of names, as when somebody walks or flies past.
+    ``following`` 0 matches all pairs; else each photo only with this number of those that follow it
+    in the order of names, as when somebody walks or flies past.
     """
     pycolmap = require_pycolmap()
     matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
@@ -259,11 +236,8 @@ def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
 class WorkFolder:
     """Remembers finished stages in ``state.json``, and refuses other photos or settings.
 
-    Use it in a ``with`` statement: the folder belongs to one process at a time.
-
-    Args:
-        folder: made if it is absent; else a work folder of the same inputs, or empty.
-        inputs: JSON values that the results depend on.
+    Use it in a ``with`` statement: the folder belongs to one process at a time. It is made if it is
+    absent; else it is empty, or of the same ``inputs``, JSON values that the results depend on.
     """
 
     def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
@@ -320,6 +294,12 @@ class WorkFolder:
         """Remember that the stage is finished."""
         self._content["done"].append(stage)
         self._write()
+
+    def once(self, stage: str, make: Callable[[], None]) -> None:
+        """Make what the stage makes, unless it was finished."""
+        if not self.has(stage):
+            make()
+            self.add(stage)
 
     def forget(self, *stages: str) -> None:
         """These stages must be done again."""

@@ -95,15 +95,9 @@ def match_pairs(
 ) -> None:
     """Find and verify the matches of pairs of photos; pairs that are done are not repeated.
 
-    Args:
-        path: the database, with keypoints.
-        features: the features of a photo, by name; called by several threads.
-        pairs: of names.
-        strategy: how matches are found.
-        seed: of COLMAP's random samples.
-        workers: threads; by default one per usable core.
-        verification: by COLMAP, or by the strategy.
-        progress: called with (pairs done, pairs in all).
+    ``path`` is a database with keypoints. ``features`` gives those of a photo, by name; it is
+    called by several threads, by default one per usable core. ``progress`` is called with (pairs
+    done, pairs in all).
     """
     pycolmap = require_pycolmap()
     load = lru_cache(4 * BLOCK)(features)
@@ -147,16 +141,9 @@ def in_blocks(pairs: Sequence[Pair], block: int = BLOCK) -> list[Pair]:
 
 
 def verify_pair(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: int) -> Any:
-    """COLMAP's own verification of the matches of a pair, by its cameras.
+    """COLMAP's own verification of the (K, 2) matches of a pair, by its cameras.
 
-    Args:
-        a: the first photo.
-        b: the second.
-        indices: (K, 2) matches.
-        seed: of the random samples.
-
-    Returns:
-        A pycolmap.TwoViewGeometry; without matches if there are too few to believe.
+    Returns a pycolmap.TwoViewGeometry; without matches if there are too few to believe.
     """
     pycolmap = require_pycolmap()
     if len(indices) < MIN_INLIERS:
@@ -171,13 +158,7 @@ def verify_pair(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed:
 
 
 def matched_geometry(a: DatabasePhoto, b: DatabasePhoto, matches: Matches) -> Any:
-    """A pycolmap.TwoViewGeometry of our inliers; empty if they are too few to believe.
-
-    Args:
-        a: the first photo, as the database knows it.
-        b: the second.
-        matches: of the features that the photos were written from.
-    """
+    """A pycolmap.TwoViewGeometry of our inliers; empty if they are too few to believe."""
     pycolmap = require_pycolmap()
     geometry = pycolmap.TwoViewGeometry()
     kind, model = matches.geometry.kind, matches.geometry.model
@@ -207,11 +188,7 @@ def matched_geometry(a: DatabasePhoto, b: DatabasePhoto, matches: Matches) -> An
 def pixel_map(features: Features, points: NDArray[np.float64]) -> NDArray[np.float64]:
     """(3, 3) map from pixels of the upright photo to COLMAP's pixels of the file.
 
-    The database does not say how a photo was turned; its keypoints do.
-
-    Args:
-        features: of the upright photo.
-        points: (N, 2) the same keypoints as the database has them.
+    The database does not say how a photo was turned; its keypoints, ``points`` (N, 2), do.
     """
     shift = np.eye(3)
     shift[:2, 2] = points_to_colmap(np.zeros(2))

@@ -61,10 +61,7 @@ def choose_pairs(names: Sequence[str], settings: PairSettings) -> list[Pair]:
 def read_pairs(path: Path, names: Sequence[str], left_out: Sequence[str] = ()) -> list[Pair]:
     """Pairs of a text file: two names of photos per line, with a space or a tab between.
 
-    Args:
-        path: the file; empty lines and lines that begin with # do not count.
-        names: of the photos.
-        left_out: photos that could not be read; their pairs are passed over.
+    Empty lines and lines that begin with # do not count, nor do pairs of photos that are left out.
     """
     lines = read_text(path).splitlines()
     known, passed = set(names), set(left_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.features import MAX_SIZE, Features
 from hardnet.images import list_images
-from hardnet.interop import extraction, feature_files
 from hardnet.interop.colmap.database import (
     DATABASE,
     CameraSettings,
@@ -34,7 +33,9 @@ from hardnet.interop.colmap.mapping import (
     write_json,
 )
 from hardnet.interop.colmap.matching import Verification, match_pairs
-from hardnet.interop.colmap.pairs import Pair, PairSettings, choose_pairs, read_pairs, read_text
+from hardnet.interop.colmap.pairs import PairSettings, choose_pairs, read_pairs, read_text
+from hardnet.interop.extraction import ExtractionSettings, extract_to
+from hardnet.interop.feature_files import read_hdf5
 from hardnet.matching.matches import Strategy
 
 KEYPOINTS = 4096
@@ -87,15 +88,7 @@ class ReconstructionSettings:
 
 @dataclass(frozen=True)
 class ModelNumbers:
-    """The size and the quality of a model.
-
-    Attributes:
-        registered: photos whose pose was found.
-        points: 3D points.
-        observations: keypoints that are seen of them.
-        track_length: photos that see a point, on average.
-        reprojection_error: pixels between a keypoint and the projection of its point, on average.
-    """
+    """The size and the quality of a model; the last two numbers are means over its points."""
 
     registered: int
     points: int
@@ -108,15 +101,9 @@ class ModelNumbers:
 class ReconstructionReport:
     """What became of a folder of photos.
 
-    Attributes:
-        photos: files that were found.
-        skipped: photos that could not be used, name -> why.
-        keypoints: of all photos together.
-        pairs: that were matched.
-        verified_pairs: that COLMAP believes.
-        matches: of these pairs, those that agree with their geometry.
-        models: folder, relative to the work folder -> its numbers, most points first; None if no
-            models were asked for.
+    Those that could not be used are ``skipped``, name -> why; matches are those of verified pairs
+    that agree with their geometry. ``models`` are folders, relative to the work folder, and their
+    numbers, most points first; None if no models were asked for.
     """
 
     photos: int
@@ -146,19 +133,9 @@ def reconstruct(
     Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
     and ``report.json``. Called again after it was stopped, it continues where it was.
 
-    Args:
-        images: folder of the photos, with its subfolders.
-        work: folder to write.
-        settings: see :class:`ReconstructionSettings`.
-        mapping: False stops after the database.
-        workers: threads; by default one per usable core.
-        progress: called with (stage, done, total).
-
-    Returns:
-        What was made; without any model if the photos do not fit together.
-
-    Raises:
-        HardnetError: the settings are wrong, or too few photos can be used.
+    ``mapping`` False stops after the database. ``workers`` are threads, by default one per usable
+    core; ``progress`` is called with (stage, done, total). There is no model in the report if the
+    photos do not fit together.
     """
     settings = settings or ReconstructionSettings()
     pycolmap = require_pycolmap()
@@ -172,21 +149,17 @@ def reconstruct(
         "photos": photo_facts(images, list(files.values())),
     }
     _check_enough(len(files), {})
+    run = _Run(images, files, work, settings, workers, progress)
     with WorkFolder(work, inputs) as state, quiet(pycolmap):
         _forget_lost(work, state)
-        if not state.has("features"):
-            _extract(files, work, settings, workers, progress)
-            state.add("features")
+        state.once("features", run.extract)
         with failures_explained(work):
-            if not state.has("database"):
-                _write_photos(images, files, work, settings, progress)
-                state.add("database")
-            if not state.has("matches"):
-                _match(files, work, settings, workers, progress)
-                state.add("matches")
-            report = database_report(work / DATABASE, len(files), _skipped(work))
+            state.once("database", run.write_photos)
+            state.once("matches", run.match)
+            report = database_report(work / DATABASE, len(files), run.skipped())
             if mapping:
-                report = _build(images, work, settings, state, report, progress)
+                state.once("models", run.build_models)
+                report = replace(report, models=run.models())
         write_json(work / REPORT, report.to_json())
         return report
 
@@ -230,99 +203,74 @@ def _forget_lost(work: Path, state: WorkFolder) -> None:
         state.forget("features")
 
 
-def _extract(
-    files: Mapping[str, Path],
-    work: Path,
-    settings: ReconstructionSettings,
-    workers: int | None,
-    progress: Progress,
-) -> None:
-    how = extraction.ExtractionSettings(
-        settings.detector,
-        settings.descriptor,
-        settings.keypoints,
-        settings.max_size,
-        settings.upright,
-    )
-    report = extraction.extract_to(work / FEATURES, files, how, workers=workers, progress=progress)
-    _check_enough(len(files), report.skipped)
-    _write_skipped(work, report.skipped)
+@dataclass(frozen=True)
+class _Run:
+    """The stages; what each of them makes is in the work folder."""
 
+    images: Path
+    files: Mapping[str, Path]
+    work: Path
+    settings: ReconstructionSettings
+    workers: int | None
+    progress: Progress
 
-def _write_photos(
-    images: Path,
-    names: Iterable[str],
-    work: Path,
-    settings: ReconstructionSettings,
-    progress: Progress,
-) -> None:
-    skipped = _skipped(work)
-    progress("database", 0, 1)
-    features = {
-        name: _without_descriptors(feature_files.read_hdf5(work / FEATURES, name))
-        for name in names
-        if name not in skipped
-    }
-    refused = write_photos(work / DATABASE, images, features, settings.cameras)
-    _check_enough(len(features), refused)
-    _write_skipped(work, skipped | refused)
+    def extract(self) -> None:
+        s, output = self.settings, self.work / FEATURES
+        how = ExtractionSettings(s.detector, s.descriptor, s.keypoints, s.max_size, s.upright)
+        report = extract_to(output, self.files, how, workers=self.workers, progress=self.progress)
+        _check_enough(len(self.files), report.skipped)
+        write_json(self.work / SKIPPED, report.skipped)
 
+    def skipped(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.work / SKIPPED).read_text())
+        return found
 
-def _match(
-    names: Iterable[str],
-    work: Path,
-    settings: ReconstructionSettings,
-    workers: int | None,
-    progress: Progress,
-) -> None:
-    skipped = _skipped(work)
-    match_pairs(
-        work / DATABASE,
-        partial(feature_files.read_hdf5, work / FEATURES),
-        _pairs([name for name in names if name not in skipped], skipped, settings),
-        settings.strategy,
-        settings.mapper.seed,
-        workers,
-        settings.verification,
-        lambda done, total: progress("matches", done, total),
-    )
+    def write_photos(self) -> None:
+        skipped = self.skipped()
+        self.progress("database", 0, 1)
+        found: dict[str, Features] = {}
+        for name in self.files:
+            if name not in skipped:
+                features = read_hdf5(self.work / FEATURES, name)
+                # A thousand photos' frames fit in memory, their descriptors do not.
+                found[name] = replace(features, descriptors=features.descriptors[:0].copy())
+        refused = write_photos(self.work / DATABASE, self.images, found, self.settings.cameras)
+        _check_enough(len(found), refused)
+        write_json(self.work / SKIPPED, skipped | refused)
 
-
-def _pairs(
-    names: list[str], skipped: Mapping[str, str], settings: ReconstructionSettings
-) -> list[Pair]:
-    if isinstance(settings.pairs, Path):
-        return read_pairs(settings.pairs, names, list(skipped))
-    return choose_pairs(names, settings.pairs)
-
-
-def _build(
-    images: Path,
-    work: Path,
-    settings: ReconstructionSettings,
-    state: WorkFolder,
-    report: ReconstructionReport,
-    progress: Progress,
-) -> ReconstructionReport:
-    sparse = work / SPARSE
-    if not state.has("models"):
-        progress("models", 0, report.photos)
-        build_models(
-            work / DATABASE,
-            images,
-            sparse,
-            replace(settings.mapper, refine_cameras=settings.cameras.params is None),
-            lambda done: progress("models", done, report.photos),
+    def match(self) -> None:
+        settings, skipped = self.settings, self.skipped()
+        names = [name for name in self.files if name not in skipped]
+        if isinstance(settings.pairs, Path):
+            pairs = read_pairs(settings.pairs, names, list(skipped))
+        else:
+            pairs = choose_pairs(names, settings.pairs)
+        match_pairs(
+            self.work / DATABASE,
+            partial(read_hdf5, self.work / FEATURES),
+            pairs,
+            settings.strategy,
+            settings.mapper.seed,
+            self.workers,
+            settings.verification,
+            partial(self.progress, "matches"),
         )
-        state.add("models")
-    models = usable_models(sparse, settings.mapper.min_images)
-    numbers = {model.relative_to(work).as_posix(): model_numbers(model) for model in models}
-    return replace(report, models=numbers)
 
+    def build_models(self) -> None:
+        how = replace(self.settings.mapper, refine_cameras=self.settings.cameras.params is None)
+        count = len(self.files)
+        self.progress("models", 0, count)
+        build_models(
+            self.work / DATABASE,
+            self.images,
+            self.work / SPARSE,
+            how,
+            lambda done: self.progress("models", done, count),
+        )
 
-def _without_descriptors(features: Features) -> Features:
-    """A thousand photos' frames fit in memory, their descriptors do not."""
-    return replace(features, descriptors=features.descriptors[:0].copy())
+    def models(self) -> dict[str, ModelNumbers]:
+        found = usable_models(self.work / SPARSE, self.settings.mapper.min_images)
+        return {model.relative_to(self.work).as_posix(): model_numbers(model) for model in found}
 
 
 def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
@@ -331,12 +279,3 @@ def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
     if usable < 2:
         why = f" ({'; '.join(skipped.values())})" if skipped else ""
         raise HardnetError(f"{usable} of {photos} photos can be used, 2 are needed{why}")
-
-
-def _skipped(work: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((work / SKIPPED).read_text())
-    return found
-
-
-def _write_skipped(work: Path, skipped: Mapping[str, str]) -> None:
-    write_json(work / SKIPPED, dict(skipped))
