@@ -1,4 +1,4 @@
-"""The exceptions a user is meant to read: all of them are a HardnetError."""
+"""What a user is meant to read: exceptions, all of them a HardnetError, and counts in messages."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ class MissingExtraError(HardnetError, ImportError):
         super().__init__(
             f"{package} is not installed; it comes with hardnet[{extra}]: {install_command(extra)}"
         )
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 photo``, ``2 photos``, ``3 matches``, ``4 copies``: a count as messages say it."""
+    if number == 1:
+        return f"1 {thing}"
+    if thing.endswith("y"):
+        return f"{number} {thing[:-1]}ies"
+    return f"{number} {thing}{'es' if thing.endswith(('ch', 'sh', 's', 'x')) else 's'}"
 
 
 def install_command(extra: str) -> str:

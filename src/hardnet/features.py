@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
-from hardnet.errors import HardnetError, InputError
+from hardnet.errors import HardnetError, InputError, counted
 from hardnet.frames import (
     Frames,
     centres,
@@ -121,7 +121,7 @@ class Features:
         dim = self.descriptors.shape[1]
         size = f"{8 * dim} bits" if self.descriptors.dtype == np.uint8 else f"{dim}-D"
         image = f"{self.image_name} ({width} x {height})"
-        return f"Features: {len(self)} keypoints of {image}, {self.descriptor} {size}"
+        return f"Features: {counted(len(self), 'keypoint')} of {image}, {self.descriptor} {size}"
 
     @property
     def image_name(self) -> str:
@@ -260,8 +260,9 @@ def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Featu
         if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
             raise ValueError("its descriptors contain NaN or infinity")
         if not len(xy) == len(frames) == len(vectors) == len(scores):
-            counts = f"{len(xy)} keypoints, {len(frames)} frames, {len(vectors)} descriptors"
-            raise ValueError(f"{counts}, {len(scores)} scores")
+            counts = (len(xy), "keypoint"), (len(frames), "frame"), (len(vectors), "descriptor")
+            words = (counted(*one) for one in (*counts, (len(scores), "score")))
+            raise ValueError(", ".join(words))
         width, height = (int(side) for side in arrays["image_size"])
         scale = float(facts.get("scale", 1.0))
         if min(width, height) < 1 or not 0 < scale < float("inf"):

@@ -20,8 +20,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hardnet.cli import app as module
-from hardnet.cli.output import Stage, console, counted, in_words, training_bar
-from hardnet.errors import install_from
+from hardnet.cli.output import Stage, console, in_words, training_bar
+from hardnet.errors import counted, install_from
 
 runner = CliRunner()
 
@@ -153,6 +153,10 @@ def test_times_and_counts_in_words() -> None:
     seconds = [0.4, 59, 185, 1500, 7500]
     assert [in_words(s) for s in seconds] == ["0 s", "59 s", "3 min 5 s", "25 min", "2 h 5 min"]
     assert [counted(n, "photo") for n in (0, 1, 2)] == ["0 photos", "1 photo", "2 photos"]
+    things = ("match", "box", "copy", "3D point")
+    assert [counted(1, thing) for thing in things] == [f"1 {thing}" for thing in things]
+    several = ["0 matches", "0 boxes", "0 copies", "0 3D points"]
+    assert [counted(0, thing) for thing in things] == several
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x", "nowhere/x.png"])

@@ -20,8 +20,8 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import Stage, console, counted, say
-from hardnet.errors import HardnetError
+from hardnet.cli.output import Stage, console, say
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     from hardnet.interop.colmap.reconstruction import ReconstructionReport, ReconstructionSettings
@@ -177,8 +177,9 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
     with Stage() as stage:
         pairs, unknown = similar_pairs(index, photos, similar, progress=stage)
     if unknown:
+        left_out = counted(len(unknown), "photo")
         say(
-            f"note: {len(unknown)} photos are not in {index} and have no pairs ({unknown[0]}, "
+            f"note: {left_out} not in {index} and without pairs ({unknown[0]}, "
             "...); unless they cannot be read, add them with `hardnet index add`",
             error=True,
         )
@@ -236,7 +237,8 @@ def _why_not(report: ReconstructionReport, min_images: int) -> str:
         return f"{counted(usable, 'photo')} can be used, {min_images} are needed"
     if not report.verified_pairs:
         return "no two photos show the same things; try more --keypoints or a larger --max-size"
+    pairs = counted(report.verified_pairs, "pair")
     return (
-        f"{report.verified_pairs} pairs of photos match, but from places too close to each other "
-        "or with too few points; take photos from more places, or try more --keypoints"
+        f"{pairs} of photos verified, but from places too close to "
+        "each other or with too few points; take photos from more places, or try more --keypoints"
     )

@@ -15,6 +15,7 @@ from rich.table import Table
 from hardnet.cli import data_build
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage, say
+from hardnet.errors import counted
 
 if TYPE_CHECKING:
     from hardnet.patchsets.info import Contents, Description
@@ -65,9 +66,9 @@ def fetch(
     if json_:
         print(json.dumps({"counts": made.counts, "warnings": made.warnings}))
     say(
-        f"{made.total('train')} photographs in {output / 'train'}, {made.total('val')} in "
-        f"{output / 'val'}, {made.total('scenes')} in {output / 'scenes'}; licences in "
-        f"{output / CREDITS}",
+        f"{counted(made.total('train'), 'photograph')} in {output / 'train'}, "
+        f"{made.total('val')} in {output / 'val'}, "
+        f"{made.total('scenes')} in {output / 'scenes'}; licences in {output / CREDITS}",
         error=True,
     )
 
@@ -92,7 +93,7 @@ def frames(
     if json_:
         print(json.dumps({"files": [str(file) for file in written]}))
     else:
-        print(f"{len(written)} frames in {output}")
+        print(f"{counted(len(written), 'frame')} in {output}")
 
 
 def light(
@@ -167,13 +168,15 @@ def _print(console: Console, found: Description) -> None:
     least, median, most = contents.per_point
     rows = {
         "set": f"{contents.name} ({contents.kind})",
-        "patches": f"{contents.patches} of {contents.points} points",
+        "patches": f"{contents.patches} of {counted(contents.points, 'point')}",
         "patches per point": (
             f"{least} to {most}, median {median:g}" if least < most else str(most)
         ),
         "side": " or ".join(map(str, contents.sides)) + " pixels",
         "pairs": f"{contents.positive_pairs} matching, {contents.negative_pairs} not",
-        "grey values": f"mean {grey.mean:.1f}, std {grey.std:.1f} ({grey.patches} patches)",
+        "grey values": (
+            f"mean {grey.mean:.1f}, std {grey.std:.1f} ({counted(grey.patches, 'patch')})"
+        ),
         "low contrast": f"{100 * grey.low_contrast:.1f}% of these patches have std < 10",
         "on disk": _size(found.bytes),
         "decoded": ", ".join(

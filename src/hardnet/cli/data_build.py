@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import Stage
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.colmap import ColmapReport
@@ -398,7 +398,7 @@ def _say_photos(console: Console, json_: bool, output: Path, report: BuildReport
         "points": report.points,
         "patches": report.patches,
     }
-    line = f"{report.patches} patches of {report.points} points from {report.photos} photos"
+    line = _line(report.patches, report.points, counted(report.photos, "photo"))
     _say_result(console, json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
 
 
@@ -454,5 +454,10 @@ def _say_points(
         "models": report.models,
         "skipped": dict(failed),
     }
-    line = f"{report.patches} patches of {report.points} points from {len(report.models)} models"
-    _say_result(console, as_json, counts, f"{output}: {line}; {len(failed)} scenes skipped")
+    line = _line(report.patches, report.points, counted(len(report.models), "model"))
+    skipped = counted(len(failed), "scene")
+    _say_result(console, as_json, counts, f"{output}: {line}; {skipped} skipped")
+
+
+def _line(patches: int, points: int, source: str) -> str:
+    return f"{counted(patches, 'patch')} of {counted(points, 'point')} from {source}"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hardnet.cli.options import grouped, reads_images
 from hardnet.cli.output import console, say, training_bar
-from hardnet.errors import HardnetError, MissingExtraError, install_command
+from hardnet.errors import HardnetError, MissingExtraError, counted, install_command
 
 if TYPE_CHECKING:
     from hardnet.bench.experiments import Event, Experiment, Tests
@@ -230,7 +230,10 @@ def _work(experiment: Experiment, errors: Console) -> list[Any]:
             if event.name != present:
                 present = event.name
                 if not errors.is_terminal:  # a log file gets one line per cell
-                    say(f"{event.name}: {event.total} steps from {event.done}", error=True)
+                    say(
+                        f"{event.name}: {counted(event.total, 'step')} from {event.done}",
+                        error=True,
+                    )
             bar.update(cells, completed=experiment.finished(), info="cells")
             bar.update(
                 steps,

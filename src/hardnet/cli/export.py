@@ -11,7 +11,7 @@ import typer
 
 from hardnet.cli.options import AsJson, reads_images
 from hardnet.cli.output import say
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,7 +146,7 @@ def _smooth_noise(count: int) -> NDArray[np.uint8]:
 def _print(facts: dict[str, Any], output: Path, count: int) -> None:
     for name, size in facts["bytes"].items():
         say(f"{output / name}  {size / 1e6:.2f} MB")
-    on = f"{count} {facts['patches']} patches"
+    on = counted(count, f"{facts['patches']} patch")
     say(f"largest difference to PyTorch on {on}: {facts['max_difference_to_torch']:.1e}")
     if "int8_mean_cosine" in facts:
         say(

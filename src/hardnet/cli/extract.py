@@ -18,7 +18,8 @@ from hardnet.cli.options import (
     Upright,
     reads_images,
 )
-from hardnet.cli.output import Stage, counted, say
+from hardnet.cli.output import Stage, say
+from hardnet.errors import counted
 
 if TYPE_CHECKING:
     from hardnet.interop.extraction import ExtractionReport

@@ -15,8 +15,8 @@ import typer
 from rich.markup import escape
 
 from hardnet.cli.options import AsJson, KnownDescriptor, reads_images
-from hardnet.cli.output import Stage, console, counted, say
-from hardnet.errors import HardnetError
+from hardnet.cli.output import Stage, console, say
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     from hardnet.retrieval.groups import Group, Groups
@@ -181,15 +181,14 @@ def _show(found: Groups) -> None:
     )
     out.print(line, soft_wrap=True, style="dim")
     if removable := found.removable():
-        text = f"{counted(len(removable), 'copy')[:-1]}ies" if len(removable) > 1 else "1 copy"
-        say(f"{text} could go: --list prints them")
+        say(f"{counted(len(removable), 'copy')} could go: --list prints them")
 
 
 def _show_group(group: Group) -> None:
     from hardnet.retrieval.photos import shown
 
     out = console()
-    out.print(f"[bold]{group.kind}[/], {len(group.photos)} photos", soft_wrap=True)
+    out.print(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}", soft_wrap=True)
     for path in group.photos[:SHOWN]:
         best = group.kind == "copy" and path == group.best
         mark, style = ("best", "bold") if best else ("", "")

@@ -25,7 +25,7 @@ from hardnet.cli.options import (
     reads_images,
 )
 from hardnet.cli.output import Stage, say
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     from hardnet.retrieval.build import BuildReport
@@ -101,7 +101,7 @@ def _remove(
     if as_json:
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:
-        say(f"{folder}: {removed} photos removed, {len(index)} are left")
+        say(f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
 
 
 def _compact(folder: Folder) -> None:
@@ -113,7 +113,7 @@ def _compact(folder: Folder) -> None:
         index.compact(progress=stage)
     after = index.info()
     say(
-        f"{folder}: {before['segments']} segments became {after['segments']}, "
+        f"{folder}: {counted(before['segments'], 'segment')} became {after['segments']}, "
         f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}",
     )
 
@@ -130,7 +130,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
     rows: dict[str, Any] = {
         "photos": found["images"],
         "features": found["features"],
-        "size": f"{_megabytes(found['bytes'])} in {found['segments']} segments"
+        "size": f"{_megabytes(found['bytes'])} in {counted(found['segments'], 'segment')}"
         + (f", {found['bytes_per_feature']} bytes per feature" if found["features"] else ""),
         "removed, not yet compacted": found["removed"],
         "words": f"{found['words']} (vocabulary {found['vocabulary']['fingerprint']}, "
@@ -180,7 +180,7 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
         say(f"damaged: {problem}", error=True)
     if not as_json and report.ok:
         size = _megabytes(report.bytes)
-        say(f"{folder}: {report.files} files, {size}, all as they were written")
+        say(f"{folder}: {counted(report.files, 'file')}, {size}, all as they were written")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -338,7 +338,7 @@ def _vocabulary(
         facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
         print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
     else:
-        say(f"{output}: {len(made)} words in {seconds:.1f} s")
+        say(f"{output}: {counted(len(made), 'word')} in {seconds:.1f} s")
     if skipped:
         raise typer.Exit(1)
 
@@ -382,7 +382,7 @@ def _finish(
 
 
 def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
-    parts = [f"{report.indexed} photos indexed in {seconds:.1f} s"]
+    parts = [f"{counted(report.indexed, 'photo')} indexed in {seconds:.1f} s"]
     if report.indexed:
         parts.append(f"{report.features / report.indexed:.0f} features each")
     if report.replaced:

@@ -22,7 +22,7 @@ from hardnet.cli.options import (
     reads_images,
 )
 from hardnet.cli.output import console, say
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -311,7 +311,7 @@ def to_table(result: Matches) -> Table:
     for features in (result.a, result.b):
         width, height = features.image_size
         name = escape(Path(features.path or "").name)
-        table.add_row(name, f"{width} x {height}, {len(features)} keypoints")
+        table.add_row(name, f"{width} x {height}, {counted(len(features), 'keypoint')}")
     table.add_row("descriptor", result.a.descriptor)
     table.add_row("orientation", result.a.orientation)
     table.add_row("matches", str(len(result)))

@@ -27,11 +27,6 @@ def say(line: str, *, error: bool = False) -> None:
     console(stderr=error).print(line, soft_wrap=True, markup=False)
 
 
-def counted(number: int, thing: str) -> str:
-    """``1 photo``, ``2 photos``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def in_words(seconds: float) -> str:
     """``42 s``, ``3 min 5 s``, ``25 min``, ``2 h 5 min``."""
     minutes, rest = divmod(round(seconds), 60)

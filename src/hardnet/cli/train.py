@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hardnet.cli.options import reads_images
 from hardnet.cli.output import now_and_then, training_bar
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +179,9 @@ def _planned(
     if (folder / CHECKPOINT).exists():
         raise HardnetError(f"{folder} holds a run already; continue it with --resume")
     pairs = plan_pairs(settings, train_set, minutes, _validation(settings))
-    console.print(f"{minutes:g} minutes: {pairs} pairs, {pairs // settings.batch} steps")
+    console.print(
+        f"{minutes:g} minutes: {counted(pairs, 'pair')}, {counted(pairs // settings.batch, 'step')}"
+    )
     return replace(settings, pairs=pairs)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.errors import HardnetError, InputError, MissingExtraError
+from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
 from hardnet.storage import file_digest, file_state
 from hardnet.threads import usable_cores
 
@@ -154,8 +154,9 @@ def finite_rows(vectors: NDArray[Any], name: str) -> Descriptors:
     """:func:`unit_rows` of what a network gives, which is an error where it is no number."""
     if not np.isfinite(vectors).all():
         bad = int((~np.isfinite(vectors).all(axis=1)).sum())
+        which = f"{bad} of {counted(len(vectors), 'patch')}"
         raise HardnetError(
-            f"the network {name} gives NaN or infinity for {bad} of {len(vectors)} patches: its "
+            f"the network {name} gives NaN or infinity for {which}: its "
             "weights are damaged, or its training left the finite numbers"
         )
     return unit_rows(vectors.astype(np.float32, copy=False))
@@ -220,9 +221,8 @@ class OnnxDescriptor:
                 reason = str(error).partition("\n")[0]
                 raise HardnetError(f"the network {self.name} cannot run: {reason}") from error
             if described.shape != (len(batch), self.dim):
-                raise HardnetError(
-                    f"the network {self.name} gives {described.shape} for {len(batch)} patches"
-                )
+                given = counted(len(batch), "patch")
+                raise HardnetError(f"the network {self.name} gives {described.shape} for {given}")
             out[start : start + _ONNX_BATCH] = finite_rows(described, self.name)
 
         starts = range(0, len(checked), _ONNX_BATCH)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.descriptors.base import check_patches, grey_bytes, resize_patches
 from hardnet.descriptors.digest import probe_patches
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.storage import file_digest
 from hardnet.stored_names import find_code
 
@@ -90,9 +90,8 @@ class FunctionDescriptor:
             raise HardnetError(f"{self.name} returned no array: {error}") from error
         if rows.ndim != 2 or len(rows) != len(grey) or not rows.shape[1]:
             what = f"shape {rows.shape}" if rows.ndim else f"a {type(returned).__name__}"
-            raise HardnetError(
-                f"{self.name} must return ({len(grey)}, D) for {len(grey)} patches, got {what}"
-            )
+            wanted = f"({len(grey)}, D) for {counted(len(grey), 'patch')}"
+            raise HardnetError(f"{self.name} must return {wanted}, got {what}")
         if rows.dtype == np.uint8:
             return rows
         if not np.issubdtype(rows.dtype, np.floating):
@@ -103,9 +102,8 @@ class FunctionDescriptor:
         rows = rows.astype(np.float32, copy=False)
         bad = ~np.isfinite(rows).all(1)
         if bad.any():
-            raise HardnetError(
-                f"{self.name} returned NaN or infinity for {bad.sum()} of {len(rows)} patches"
-            )
+            which = f"{bad.sum()} of {counted(len(rows), 'patch')}"
+            raise HardnetError(f"{self.name} returned NaN or infinity for {which}")
         return rows
 
 

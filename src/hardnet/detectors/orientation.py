@@ -99,4 +99,4 @@ def dominant_angles(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
     bend = before + after - 2 * here
     shift = np.zeros(len(bins))
     np.divide(0.5 * (before - after), bend, out=shift, where=bend < 0)
-    return (bins + shift) * (2 * np.pi / BINS)
+    return np.asarray((bins + shift) * (2 * np.pi / BINS))

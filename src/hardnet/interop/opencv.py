@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hardnet import descriptors as registry
 from hardnet.descriptors import Descriptor
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.frames import WINDOW_SIGMAS, from_opencv
 from hardnet.images import as_array, read_image, to_colour
 from hardnet.patches import PATCH_SIZE, cut_patches
@@ -116,7 +116,8 @@ class HardNet:
         image = _unwrapped(image)
         if _is_list(image):
             if len(image) != len(keypoints):
-                raise OpenCVError(f"{len(image)} images with {len(keypoints)} lists of keypoints")
+                lists = f"{counted(len(keypoints), 'list')} of keypoints"
+                raise OpenCVError(f"{counted(len(image), 'image')} with {lists}")
             both = [self.compute(*pair) for pair in zip(image, keypoints, strict=True)]
             return tuple(kept for kept, _ in both), tuple(rows for _, rows in both)
         points = check_keypoints(keypoints)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors
-from hardnet.errors import InputError
+from hardnet.errors import InputError, counted
 from hardnet.features import (
     KEYPOINTS,
     MAX_SIZE,
@@ -151,7 +151,7 @@ class Matches:
 
     def _summary(self) -> str:
         kind = f" ({self.geometry.kind})" if self.geometry.kind else ""
-        return f"{self.inliers.sum()} of {len(self)} matches verified{kind}"
+        return f"{self.inliers.sum()} of {counted(len(self), 'match')} verified{kind}"
 
     @property
     def xy_a(self) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.images import Pixels, read_image, to_colour, write_image
 from hardnet.retrieval.query import Box, Hit, QueryImage, Results
 
@@ -93,7 +93,7 @@ def _query_tile(image: QueryImage) -> Tile:
         source = image.pixels
     name = Path(image.path).name if image.path else "array"
     outline = None if image.box is None else _corners(image.box)
-    return Tile(source, f"query: {name}", f"{image.features} features", outline, _QUERY)
+    return Tile(source, f"query: {name}", counted(image.features, "feature"), outline, _QUERY)
 
 
 def _hit_tile(rank: int, hit: Hit) -> Tile:
@@ -105,7 +105,7 @@ def _hit_tile(rank: int, hit: Hit) -> Tile:
     if not hit.verified:
         note = f"score {hit.score:.3g}, {hit.verdict}"
         return Tile(hit.path, title, note, None, _INK)
-    note = f"{hit.verdict}, {hit.inliers} inliers, score {hit.score:.3g}"
+    note = f"{hit.verdict}, {counted(hit.inliers, 'inlier')}, score {hit.score:.3g}"
     return Tile(hit.path, title, note, hit.region, _FOUND)
 
 

@@ -248,7 +248,7 @@ function show(pair) {
 function section(group, parent) {
   const box = make("section", "", parent);
   box.dataset.kind = group.kind;
-  make("h2", `${group.kind}: ${group.count} photos`, box);
+  make("h2", `${group.kind}: ${group.count} photo${group.count === 1 ? "" : "s"}`, box);
   const photos = make("div", "", box);
   photos.className = "photos";
   for (const number of group.photos) figure(group, number, photos);
@@ -256,7 +256,8 @@ function section(group, parent) {
     make("p", `and ${group.count - group.photos.length} more`, box);
   if (!group.pairs.length) return;
   const more = make("details", "", box);
-  make("summary", `${group.pairs.length} pairs: click one to see why`, more);
+  const pairs = group.pairs.length === 1 ? "1 pair" : `${group.pairs.length} pairs`;
+  make("summary", `${pairs}: click one to see why`, more);
   const list = make("div", "", more);
   list.className = "pairs";
   for (const pair of group.pairs) {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.features import Features, are_alike, described_by
 from hardnet.frames import Frames, empty_frames
 from hardnet.images import Pixels
@@ -124,7 +124,8 @@ def view_boxes(box: Box | Sequence[Box | None] | None, views: int) -> tuple[Box 
     single = isinstance(box[0], int | float | np.number)
     boxes = cast("tuple[Box | None, ...]", (box,) if single else tuple(box))
     if len(boxes) != views:
-        raise HardnetError(f"{len(boxes)} boxes for {views} query images: give one for each")
+        both = f"{counted(len(boxes), 'box')} for {counted(views, 'query image')}"
+        raise HardnetError(f"{both}: give one for each")
     return tuple(None if one is None else _checked(one) for one in boxes)
 
 

@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.features import NPZ, Features, read_entry
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
@@ -106,8 +106,8 @@ def train_on_photos(
     rows, name, weights = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
     if not len(rows):
         raise HardnetError(
-            f"none of {len(chosen)} photos has a keypoint: there is nothing to make visual words of"
-            + (f" (skipped: {len(skipped)})" if skipped else "")
+            f"none of {counted(len(chosen), 'photo')} has a keypoint: there is nothing to make "
+            "visual words of" + (f" (skipped: {len(skipped)})" if skipped else "")
         )
     suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
     size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)

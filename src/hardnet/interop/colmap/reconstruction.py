@@ -11,7 +11,7 @@ from typing import Any
 
 from hardnet import descriptors, detectors
 from hardnet.descriptors.digest import descriptor_digest
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.features import MAX_SIZE, Features
 from hardnet.images import list_images
 from hardnet.interop.colmap.database import (
@@ -278,4 +278,4 @@ def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
     usable = photos - len(skipped)
     if usable < 2:
         why = f" ({'; '.join(skipped.values())})" if skipped else ""
-        raise HardnetError(f"{usable} of {photos} photos can be used, 2 are needed{why}")
+        raise HardnetError(f"{usable} of {counted(photos, 'photo')} can be used, 2 are needed{why}")

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
 from hardnet.interop.colmap.database import DATABASE, require_pycolmap
@@ -198,7 +198,7 @@ def _check_photos(scene: Scene, names: list[str]) -> None:
         raise HardnetError(f"{scene.images} is not a folder: name the folder of the photos")
     missing = [name for name in names if not (scene.images / name).is_file()]
     if missing:
-        more = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
+        more = f" (and {counted(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
         raise HardnetError(f"{scene.images} lacks {missing[0]}{more}, which {scene.model} names")
     if not names:
         raise HardnetError(f"{scene.model} has no registered image")

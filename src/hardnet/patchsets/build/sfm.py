@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.images import list_images
 from hardnet.interop.colmap.database import DATABASE, failures_explained, quiet, require_pycolmap
 from hardnet.interop.colmap.mapping import (
@@ -87,7 +87,9 @@ def reconstruct(
     with quiet(require_pycolmap()):
         for number, (name, files) in enumerate(photos.items()):
             if len(files) < settings.min_images:
-                failed[name] = f"{len(files)} photos; at least {settings.min_images} are needed"
+                failed[name] = (
+                    f"{counted(len(files), 'photo')}; at least {settings.min_images} are needed"
+                )
                 continue
 
             def advance(stage: str, start: int = number * len(STAGES), name: str = name) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason
 from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.query import Box, Query, Results, Terms
@@ -206,8 +206,8 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             images = sum(segment.facts.images for segment in segments)
             names = ", ".join(segment.name for segment in segments)
             named.append(
-                f"shard {number} of {len(self._slots)} ({images} photos, segments {names}; "
-                f"{slot.why_not})"
+                f"shard {number} of {len(self._slots)} ({counted(images, 'photo')}, segments "
+                f"{names}; {slot.why_not})"
             )
         return named
 
