@@ -58,7 +58,7 @@ def test_no_model_is_exit_code_1_with_a_reason(album: Path, tmp_path: Path) -> N
     done = run.invoke(app, [*command, "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["models"] == {}
-    assert "no model: 1 pairs of photos match" in done.stderr
+    assert "no model: 1 pair of photos verified" in done.stderr
 
 
 def test_options_become_settings(
@@ -152,6 +152,6 @@ def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "--index is of use with --pairs retrieval only" in str(done.exception)
     done = run.invoke(app, [*command, "--index", "some.index", "--similar", "2"])
     assert done.exit_code == 0, done.exception
-    assert "1 photos are not in some.index" in done.stderr
+    assert "1 photo not in some.index" in done.stderr
     assert given[0].pairs == tmp_path / "work.pairs.txt"
     assert (tmp_path / "work.pairs.txt").read_text() == "camera.png\tmotorcycle_left.png\n"

@@ -82,7 +82,7 @@ def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> 
     assert (sheet == (235, 120, 20)).all(2).any(), "the region is outlined"
     shutil.copy(photos / "motorcycle_left.png", "photos")
     run = hardnet("index", "build", "index", "photos", *QUICK)
-    assert "1 photos indexed" in run.stdout
+    assert "1 photo indexed" in run.stdout
     assert "6 unchanged" in run.stdout
     run = hardnet("index", "add", "index", photos / "motorcycle_right.png", "--json")
     assert json.loads(run.stdout)["indexed"] == 1
@@ -92,7 +92,7 @@ def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> 
         "motorcycle_right.png", "motorcycle_left.png",
     ]  # fmt: skip
     run = hardnet("index", "remove", "index", photos / "motorcycle_right.png", "photos/coffee.png")
-    assert run.stdout.strip() == "index: 2 photos removed, 6 are left"
+    assert run.stdout.strip() == "index: 2 photos removed, 6 left"
     assert "coffee" not in hardnet("search", "index", "crop.png").stdout
     Path("photos/rocket.jpg").unlink()
     run = hardnet("index", "remove", "index", "--gone", "--json")

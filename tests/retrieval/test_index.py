@@ -127,7 +127,7 @@ def test_several_views_of_one_object(index: Index, made: Path) -> None:
     only = index.search([left, right], box=[None, (100, 100, 150, 150)])
     assert only.query[0].features == results.query[0].features
     assert 0 < only.query[1].features < results.query[1].features
-    with pytest.raises(HardnetError, match="1 boxes for 2 query images"):
+    with pytest.raises(HardnetError, match="1 box for 2 query images"):
         index.search([left, right], box=(0, 0, 50, 50))
 
 
@@ -170,7 +170,7 @@ def test_one_photo_and_photos_without_features(tmp_path: Path, photos: Path) -> 
     folder = tmp_path / "photos"
     folder.mkdir()
     write_image(folder / "flat.png", np.full((100, 150), 90, np.uint8))
-    with pytest.raises(HardnetError, match="none of 1 photos has a keypoint"):
+    with pytest.raises(HardnetError, match="none of 1 photo has a keypoint"):
         Index.build(tmp_path / "index", folder, **QUICK)
     shutil.copy(photos / "coins.png", folder)
     index = Index.build(tmp_path / "index", folder, **QUICK)

@@ -69,7 +69,8 @@ def test_nothing_but_hidden_photos(tmp_path: Path) -> None:
     hidden = tmp_path / "photos" / ".cache" / "a.jpg"
     hidden.parent.mkdir(parents=True)
     hidden.touch()
-    with pytest.raises(HardnetError, match=r"all 1 photos, such as .*a.jpg, are hidden.*--hidden"):
+    words = r"every photo is hidden .*1 photo, such as .*a.jpg.*--hidden"
+    with pytest.raises(HardnetError, match=words):
         named_photos([tmp_path / "photos"], tmp_path / "index")
     for given, options in (("photos", {"hidden": True}), ("photos/.cache", {})):
         found = named_photos([tmp_path / given], tmp_path / "index", **options)

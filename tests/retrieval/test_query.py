@@ -89,7 +89,7 @@ def test_more_words_asked_for_than_there_are(vocabulary: Vocabulary) -> None:
         ({"ma": 0}, "ma is 0"),
         ({"box": (1, 2, 0, 4)}, "box 1,2,0,4"),
         ({"box": (1, 2, float("nan"), 4)}, "box 1,2,nan,4"),
-        ({"box": [(1, 2, 3, 4), None]}, "2 boxes for 1 query images"),
+        ({"box": [(1, 2, 3, 4), None]}, "2 boxes for 1 query image"),
     ],
 )
 def test_mistakes(vocabulary: Vocabulary, arguments: dict, message: str) -> None:

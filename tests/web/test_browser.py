@@ -173,7 +173,7 @@ def test_a_photo_is_removed_and_comes_back_and_a_folder_is_added(own_site, visit
     page.get_by_role("button", name="Undo removal").click()
     page.get_by_text("12 photos", exact=True).wait_for()
     page.get_by_role("button", name="Add folder").click()
-    page.get_by_text("1 photos added").wait_for()
+    page.get_by_text("1 photo added").wait_for()
     page.get_by_text("13 photos", exact=True).wait_for()
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hardnet import descriptors, detectors
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector, affine
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, counted
 from hardnet.features import Features, check_settings
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
@@ -120,7 +120,8 @@ def named_photos(
             found.setdefault(name_of(photo, folder), photo)
     if left_out and not found:
         raise HardnetError(
-            f"all {len(left_out)} photos, such as {left_out[0]}, are hidden or thumbnails: use "
+            "every photo is hidden or a thumbnail "
+            f"({counted(len(left_out), 'photo')}, such as {left_out[0]}): use "
             "--hidden (hidden=True in Python) to take them"
         )
     return found
@@ -148,7 +149,7 @@ def gone_photos(snapshot: Snapshot) -> set[str]:
     gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
     if gone and len(gone) == len(names):
         raise HardnetError(
-            f"all {len(gone)} photos of {snapshot.folder} are gone: is their disk there, and is "
+            f"every photo of {snapshot.folder} is gone ({len(gone)}): is their disk there, and is "
             "the index where it was? If so, name their folder to remove them"
         )
     return gone

@@ -175,7 +175,7 @@ def test_too_few_photos(photos: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     one.mkdir()
     shutil.copy(photos / "camera.png", one)
-    with pytest.raises(HardnetError, match="1 of 1 photos can be used, 2 are needed"):
+    with pytest.raises(HardnetError, match="1 of 1 photo can be used, 2 are needed"):
         reconstruct(one, tmp_path / "a", SMALL)
     assert not (tmp_path / "a").exists()  # or it would refuse the photos that are added now
     (one / "broken.png").write_bytes(b"")

@@ -50,7 +50,7 @@ def test_scenes_are_reconstructed_or_named(report: tuple[SfmReport, Path]) -> No
     assert len(model.xyz) > 100
     assert np.median(model.tracks.error) < 1
     assert sorted(found.failed) == ["mixed", "single"]
-    assert "1 photos" in found.failed["single"]
+    assert "1 photo;" in found.failed["single"]
 
 
 def test_a_second_run_repeats_nothing_and_other_photos_are_noticed(

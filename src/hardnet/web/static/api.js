@@ -65,6 +65,11 @@ export function save(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
+/** "1 photo", "2 photos", "3 matches". */
+export function counted(number, thing) {
+  return `${number} ${thing}${number === 1 ? "" : thing.endsWith("ch") ? "es" : "s"}`;
+}
+
 export function milliseconds(seconds) {
   return Object.entries(seconds)
     .filter(([, value]) => value >= 0.00005)

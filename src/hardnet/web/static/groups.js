@@ -1,6 +1,6 @@
 // Groups: which photos are copies and crops of each other, or show the same.
 
-import { Photo, ask, follow, h, regionOverlay, save, say } from "/static/api.js";
+import { Photo, ask, counted, follow, h, regionOverlay, save, say } from "/static/api.js";
 import { PairView, inverse, outline, square } from "/static/pair.js";
 
 const WORDS = {
@@ -61,7 +61,7 @@ export async function openGroups(panel, info) {
   function show() {
     if (!found) return;
     const groups = found.groups.filter((group) => !kind.value || group.kind === kind.value);
-    say(status, `${groups.length} groups among ${found.photos} photos; nothing is ever deleted`, "good");
+    say(status, `${counted(groups.length, "group")} among ${counted(found.photos, "photo")}; nothing is ever deleted`, "good");
     list.hidden = !found.removable.length;
     list.onclick = () => save("removable.txt", `${found.removable.join("\n")}\n`, "text/plain");
     shown.replaceChildren(...groups.map((group) => groupBox(group, found.pairs)));
@@ -75,7 +75,7 @@ function groupBox(group, pairs) {
   const photos = h("ol", { className: "hits" });
   group.photos.forEach((path, i) => photos.append(photoItem(group, path, group.ids[i], own, detail)));
   return h("article", { className: "group" },
-    h("h2", {}, `${WORDS[group.kind] || group.kind}: ${group.photos.length} photos`), photos, detail);
+    h("h2", {}, `${WORDS[group.kind] || group.kind}: ${counted(group.photos.length, "photo")}`), photos, detail);
 }
 
 function photoItem(group, path, id, pairs, detail) {
@@ -89,7 +89,7 @@ function photoItem(group, path, id, pairs, detail) {
     if (crops.length) image.addEventListener("load", () => drawCrops(shot, image, path, crops));
   }
   const pair = partner(group, path, pairs);
-  const note = pair ? `${pair.kind}, ${pair.inliers} inliers` : "";
+  const note = pair ? `${pair.kind}, ${counted(pair.inliers, "inlier")}` : "";
   return h("li", {}, h("button", { title: path, disabled: !pair, onclick: () => showPair(pair, detail) }, shot,
     h("span", { className: "note" }, name, h("br"), best ? h("span", { className: "sure" }, "best") : "", best && note ? ", " : "", note)));
 }
@@ -128,7 +128,7 @@ async function showPair(pair, detail) {
   const view = new PairView();
   const shares = pair.overlap.map((share) => `${(100 * share).toFixed(0)} %`);
   detail.replaceChildren(
-    h("p", {}, `${pair.kind}: ${pair.inliers} inliers; the second shows ${shares[0]} of the first, the first ${shares[1]} of the second.`),
+    h("p", {}, `${pair.kind}: ${counted(pair.inliers, "inlier")}; the second shows ${shares[0]} of the first, the first ${shares[1]} of the second.`),
     view.element, h("button", { onclick: () => detail.replaceChildren() }, "Close"));
   view.show(...photos, {
     sizes: facts.map((one) => one.size),

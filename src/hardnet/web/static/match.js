@@ -1,6 +1,6 @@
 // Match: two photos, how to match them, and what agrees.
 
-import { Latest, Photo, dropZone, form, h, milliseconds, save, say } from "/static/api.js";
+import { Latest, Photo, counted, dropZone, form, h, milliseconds, save, say } from "/static/api.js";
 import { PairView } from "/static/pair.js";
 
 const DEFAULTS = { detector: "dog", descriptor: "hardnet", keypoints: 2048, orientation: "auto" };
@@ -85,7 +85,7 @@ export async function openMatch(panel, info) {
   function show(a, b, found, used) {
     const agreed = found.inliers.filter(Boolean).length;
     const kind = found.geometry.kind;
-    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}` : `nothing is verified: ${found.matches.length} tentative matches, but no geometry agrees`, kind ? "good" : "bad");
+    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}` : `nothing is verified: ${counted(found.matches.length, "tentative match")}, but no geometry agrees`, kind ? "good" : "bad");
     output.hidden = false;
     view.show(a, b, {
       sizes: found.images.map((image) => image.size),
@@ -94,7 +94,7 @@ export async function openMatch(panel, info) {
       matrix: kind === "homography" ? found.geometry.model : null,
     });
     const rows = {
-      photos: found.images.map((image) => `${image.path}: ${image.size.join(" x ")}, ${image.keypoints} keypoints`).join("; "),
+      photos: found.images.map((image) => `${image.path}: ${image.size.join(" x ")}, ${counted(image.keypoints, "keypoint")}`).join("; "),
       orientation: found.orientation,
       geometry: kind || "none",
       matches: found.matches.length,

@@ -1,6 +1,6 @@
 // Search: the collection, a part of a photo to look for, and what was found.
 
-import { Latest, Photo, ask, dropZone, follow, form, h, milliseconds, regionOverlay, say, svg } from "/static/api.js";
+import { Latest, Photo, ask, counted, dropZone, follow, form, h, milliseconds, regionOverlay, say, svg } from "/static/api.js";
 import { Grid } from "/static/grid.js";
 import { PairView, square } from "/static/pair.js";
 
@@ -42,12 +42,12 @@ export async function openSearch(panel, info) {
 
   async function refresh() {
     const total = await grid.load(filter.value);
-    count.textContent = `${total} photos`;
+    count.textContent = counted(total, "photo");
   }
 
   async function fillFolders() {
     const found = await ask("/folders");
-    folders.replaceChildren(...found.map((one) => h("option", { value: one.id, title: one.path }, `${one.path.split("/").slice(-2).join("/")}: ${one.images} photos`)));
+    folders.replaceChildren(...found.map((one) => h("option", { value: one.id, title: one.path }, `${one.path.split("/").slice(-2).join("/")}: ${counted(one.images, "photo")}`)));
     folders.hidden = add.hidden = !found.length;
   }
 
@@ -90,7 +90,7 @@ export async function openSearch(panel, info) {
       const body = form({ ...photo.fields("file", "photo"), box: box && box.join(","), mode: mode.value, k: 24 });
       const found = await latest.ask("/search", { method: "POST", body });
       const sure = found.hits.filter((hit) => hit.verified).length;
-      say(status, `${found.hits.length} hits in ${found.images} photos, ${sure} verified; ${milliseconds(found.seconds)}`, sure ? "good" : "");
+      say(status, `${counted(found.hits.length, "hit")} in ${counted(found.images, "photo")}, ${sure} verified; ${milliseconds(found.seconds)}`, sure ? "good" : "");
       hits.replaceChildren(...found.hits.map((hit, rank) => hitItem(photo, box, hit, rank + 1)));
     } catch (error) {
       if (error.name !== "AbortError") say(status, error.message, "bad");
@@ -105,7 +105,7 @@ export async function openSearch(panel, info) {
     const name = hit.path.split("/").slice(-2).join("/");
     return h("li", {}, h("button", { disabled: !hit.id, title: hit.path, onclick: () => explain(photo, box, hit) }, shot,
       h("span", { className: "note" }, `${rank}. ${name}`, h("br"),
-        h("span", { className: hit.verified ? "sure" : "" }, verdict), `, ${hit.inliers} inliers, score ${hit.score.toPrecision(3)}`)));
+        h("span", { className: hit.verified ? "sure" : "" }, verdict), `, ${counted(hit.inliers, "inlier")}, score ${hit.score.toPrecision(3)}`)));
   }
 
   async function explain(photo, box, hit) {
@@ -150,7 +150,7 @@ export async function openSearch(panel, info) {
     try {
       const answer = await ask("/undo", { method: "POST" });
       undo.disabled = !answer.undo;
-      say(status, `${-answer.removed} restored, ${answer.images} photos in the index`, "good");
+      say(status, `${-answer.removed} restored, ${counted(answer.images, "photo")} in the index`, "good");
       await refresh();
     } catch (error) {
       say(status, error.message, "bad");
@@ -173,7 +173,7 @@ export async function openSearch(panel, info) {
         say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
       });
       const made = end.result;
-      say(status, end.state === "stopped" ? "stopped: what is done is kept" : `${made.indexed} photos added, ${made.unchanged} unchanged, ${made.skipped.length} skipped`, "good");
+      say(status, end.state === "stopped" ? "stopped: what is done is kept" : `${counted(made.indexed, "photo")} added, ${made.unchanged} unchanged, ${made.skipped.length} skipped`, "good");
       await refresh();
     } catch (error) {
       say(status, error.message, "bad");
