@@ -70,21 +70,14 @@ _DECODE = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH  # unlike IMREAD_UNCHANGED, 
 
 
 def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
-    """Read an image upright (EXIF rotation applied).
+    """(H, W) grey or (H, W, 3) RGB pixels of an image, upright (EXIF rotation applied).
 
-    Args:
-        source: path, or array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; uint8, uint16,
-            bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that the brightest
-            value becomes 255; transparent pixels become white. An image of Pillow's is taken as
-            the array of its pixels: what its EXIF data say is not applied.
-        max_bytes: files are refused that are larger, or whose decoded pixels would be; None for
-            the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
+    Arrays are uint8, uint16, bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that
+    the brightest value becomes 255; transparent pixels become white. An image of Pillow's is taken
+    as the array of its pixels: what its EXIF data say is not applied.
 
-    Returns:
-        (H, W) grey or (H, W, 3) RGB, uint8.
-
-    Raises:
-        HardnetError: names the file and what to do.
+    Files are refused that are larger than ``max_bytes``, or whose decoded pixels would be; None is
+    the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
     """
     if (given := as_array(source)) is not None:
         name, array = "the array", given
@@ -159,9 +152,8 @@ def to_colour(pixels: Pixels) -> Pixels:
 def shrink(pixels: Pixels, max_size: int | None) -> tuple[Pixels, tuple[float, float]]:
     """Shrink to a longer side of at most ``max_size`` pixels; None leaves the image as it is.
 
-    Returns:
-        The image, and by what factor its width and height changed. Sides are whole pixels, so
-        the two differ slightly; one common factor would be half a pixel wrong at the far border.
+    Also by what factor its width and height changed. Sides are whole pixels, so the two differ
+    slightly; one common factor would be half a pixel wrong at the far border.
     """
     height, width = pixels.shape[:2]
     if max_size is None or max(height, width) <= max_size:
@@ -296,12 +288,8 @@ def _decode(path: Path, data: bytes, limit: int) -> NDArray[Any]:
     return array
 
 
-class _Quiet:
-    """How many threads want OpenCV to be quiet, and how loud it was before the first of them."""
-
-    lock = Lock()
-    users = 0
-    level = 0
+_quiet = {"users": 0, "level": 0}  # threads that want silence, and how loud it was before
+_quiet_lock = Lock()
 
 
 @contextmanager
@@ -309,18 +297,18 @@ def quiet_opencv() -> Iterator[None]:
     """OpenCV's own words about a broken file would drown ours; any number of threads may ask."""
     # Newer versions have moved these functions, and not every wheel has both places.
     log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
-    with _Quiet.lock:
-        if not _Quiet.users:
-            _Quiet.level = log.getLogLevel()
+    with _quiet_lock:
+        if not _quiet["users"]:
+            _quiet["level"] = log.getLogLevel()
             log.setLogLevel(0)
-        _Quiet.users += 1
+        _quiet["users"] += 1
     try:
         yield
     finally:
-        with _Quiet.lock:
-            _Quiet.users -= 1
-            if not _Quiet.users:
-                log.setLogLevel(_Quiet.level)
+        with _quiet_lock:
+            _quiet["users"] -= 1
+            if not _quiet["users"]:
+                log.setLogLevel(_quiet["level"])
 
 
 def _decode_by_opencv(data: bytes) -> NDArray[Any] | None:
@@ -392,13 +380,11 @@ def _decode_apart(path: Path, data: bytes, kind: str, limit: int) -> NDArray[Any
         ) from None
 
 
-class _TooLargeError(Exception):
-    """Width, height and bytes of a pixel of what is not decoded."""
-
-
 def _check_claim(width: int, height: int, pixel_bytes: int, limit: int) -> None:
+    """The process answers with the size and ends instead of decoding."""
     if width * height * pixel_bytes > limit:
-        raise _TooLargeError(width, height, pixel_bytes)
+        print(json.dumps({"size": [width, height, pixel_bytes]}))
+        sys.exit()
 
 
 def _avif(data: bytes, limit: int) -> NDArray[Any]:
@@ -440,12 +426,7 @@ def _answer(kind: str, limit: int) -> None:
     __import__(package.replace("-", "_"))
     cv2.setNumThreads(1)
     _limit_resources(_SPARE + _COPIES * limit)
-    data = sys.stdin.buffer.read()
-    try:
-        pixels = np.ascontiguousarray(decode(data, limit))
-    except _TooLargeError as error:
-        print(json.dumps({"size": error.args}))
-        return
+    pixels = np.ascontiguousarray(decode(sys.stdin.buffer.read(), limit))
     print(json.dumps({"shape": pixels.shape, "dtype": str(pixels.dtype)}), flush=True)
     sys.stdout.buffer.write(pixels.data)
 

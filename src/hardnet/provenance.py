@@ -28,20 +28,9 @@ from hardnet.storage import MARKER, as_path, file_digest, replacing
 from hardnet.threads import usable_cores
 
 PACKAGES = (
-    "hardnet",
-    "numpy",
-    "opencv-python-headless",
-    "opencv-contrib-python-headless",
-    "onnxruntime",
-    "torch",
-    "lightning-fabric",
-    "faiss-cpu",
-    "numba",
-    "ray",
-    "asmk",
-    "kornia",
-    "pycolmap",
-    "scikit-image",
+    *("hardnet", "numpy", "opencv-python-headless", "opencv-contrib-python-headless"),
+    *("onnxruntime", "torch", "lightning-fabric", "faiss-cpu", "numba", "ray", "asmk", "kornia"),
+    *("pycolmap", "scikit-image"),
 )
 """The distributions whose versions can change a number."""
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -73,17 +73,24 @@ def map_processes(
     context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
     # The pieces are spread over processes: OpenCV's threads inside each would only compete.
     with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
-        pending: deque[Future[Result]] = deque()
-        try:
-            for piece in pieces:
-                pending.append(pool.submit(work, piece))
-                if len(pending) >= 4 * workers:
-                    yield pending.popleft().result()
-            while pending:
+        yield from in_order(pool, work, pieces, 4 * workers)
+
+
+def in_order(
+    pool: Executor, work: Callable[[Piece], Result], pieces: Iterable[Piece], ahead: int
+) -> Iterator[Result]:
+    """``work`` of every piece in a pool, in order; at most ``ahead`` are begun but not taken."""
+    pending: deque[Future[Result]] = deque()
+    try:
+        for piece in pieces:
+            pending.append(pool.submit(work, piece))
+            if len(pending) >= ahead:
                 yield pending.popleft().result()
-        finally:  # an error in one must not wait for all the others
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # an error in one must not wait for all the others
+        for future in pending:
+            future.cancel()
 
 
 @cache

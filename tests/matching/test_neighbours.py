@@ -18,7 +18,7 @@ from hardnet.matching.geometry import Grid
 from hardnet.matching.neighbours import (
     CHECKS,
     FarSecond,
-    Method,
+    Neighbours,
     approximate_nearest,
     far_second,
     match_descriptors,
@@ -385,7 +385,7 @@ def curved_pair(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_recall_and_exact_distances(method: Method) -> None:
+def test_recall_and_exact_distances(method: Neighbours) -> None:
     a, b = curved_pair(3000)
     index, distance = approximate_nearest(a, b, 2, method)
     exact, exact_distance = two_nearest(a, b)
@@ -398,7 +398,7 @@ def test_recall_and_exact_distances(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_small_sets_are_searched_exactly(method: Method) -> None:
+def test_small_sets_are_searched_exactly(method: Neighbours) -> None:
     a, b = curved_pair(CHECKS)
     for size in (1, 2, 3, len(b)):
         index, distance = approximate_nearest(a, b[:size], 2, method)
@@ -410,7 +410,7 @@ def test_small_sets_are_searched_exactly(method: Method) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mutual", [True, False])
 @pytest.mark.parametrize("fginn", [True, False])
-def test_small_sets_match_as_exact_ones(method: Method, mutual: bool, fginn: bool) -> None:
+def test_small_sets_match_as_exact_ones(method: Neighbours, mutual: bool, fginn: bool) -> None:
     a, b = curved_pair(100)
     xy = np.random.default_rng(2).uniform(0, 60, (100, 2))
     places = FarSecond(xy, xy[::-1], 10.0) if fginn else None
@@ -423,7 +423,7 @@ def test_small_sets_match_as_exact_ones(method: Method, mutual: bool, fginn: boo
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_large_sets_match_nearly_as_exact_ones(method: Method) -> None:
+def test_large_sets_match_nearly_as_exact_ones(method: Neighbours) -> None:
     a, b = curved_pair(2000)
     xy = np.random.default_rng(2).uniform(0, 300, (2000, 2))
     places = FarSecond(xy, xy[::-1], 10.0)
@@ -436,7 +436,7 @@ def test_large_sets_match_nearly_as_exact_ones(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_all_vectors_the_same(method: Method) -> None:
+def test_all_vectors_the_same(method: Neighbours) -> None:
     same = np.ones((300, 16), np.float32)
     index, distance = approximate_nearest(same, same, 2, method)
     assert index.min() >= 0
@@ -453,13 +453,13 @@ print(digest(sys.argv[1]))
 """
 
 
-def digest(method: Method) -> str:
+def digest(method: Neighbours) -> str:
     index, distance = approximate_nearest(*curved_pair(2000), 2, method)
     return hashlib.sha256(index.tobytes() + distance.tobytes()).hexdigest()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_same_input_same_output(method: Method) -> None:
+def test_same_input_same_output(method: Neighbours) -> None:
     first = digest(method)
     cv2.setRNGSeed(123)  # what else a program does with OpenCV does not matter
     threads = cv2.getNumThreads()
@@ -493,7 +493,7 @@ def test_the_callers_random_numbers_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("method", ["flann", "faiss"])
-def test_what_cannot_be_searched_is_said(method: Method) -> None:
+def test_what_cannot_be_searched_is_said(method: Neighbours) -> None:
     bits = np.zeros((300, 8), np.uint8)
     with pytest.raises(HardnetError, match="packed bits"):
         match_descriptors(bits, bits, neighbours=method)

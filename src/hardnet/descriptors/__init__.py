@@ -79,30 +79,22 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
             ``module:function``, your own (:mod:`hardnet.descriptors.functions`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
-
-    Raises:
-        HardnetError: no such name or file, a file that is not a descriptor's, or a descriptor that
-            the installed OpenCV does not have.
     """
+    from hardnet.descriptors import base
+
     text = str(name_or_path)
     suffix = Path(text).suffix.lower()
     if text == "pixels":
-        from hardnet.descriptors.base import PixelsDescriptor
-
-        return PixelsDescriptor()
+        return base.PixelsDescriptor()
     if text in _OPENCV:
         from hardnet.descriptors import opencv
 
         return opencv.load(text)
     if text in (shipped := shipped_names()) or suffix == ".onnx":
-        from hardnet.descriptors.base import OnnxDescriptor
-
         path = WEIGHTS / f"{text}.onnx" if text in shipped else Path(text)
-        return OnnxDescriptor(path, threads=threads)
+        return base.OnnxDescriptor(path, threads=threads)
     if suffix in _TORCH_SUFFIXES:
-        from hardnet.descriptors.base import TorchDescriptor
-
-        return TorchDescriptor(text)
+        return base.TorchDescriptor(text)
     if ":" in text:
         from hardnet.descriptors.functions import FunctionDescriptor
 

@@ -177,9 +177,10 @@ class HardNet:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sift, options = self._sift, {"descriptor": self._descriptor, "window": self._window}
+        sift = self._sift
         thresholds = sift.getContrastThreshold(), sift.getEdgeThreshold()
         first = sift.getNFeatures(), sift.getNOctaveLayers(), *thresholds, sift.getSigma()
+        options: dict[str, Any] = {"descriptor": self._descriptor, "window": self._window}
         return partial(type(self), *first, self._precise, **options), ()
 
     def _rows(self, image: NDArray[np.uint8], keypoints: KeyPoints) -> NDArray[Any]:

@@ -23,6 +23,7 @@ Estimator = Literal["magsac", "degensac"]
 Matrix = NDArray[np.float64]
 Points = NDArray[np.float64]
 Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
+Intrinsics = tuple[Matrix, Matrix]
 Cameras = tuple[ArrayLike, ArrayLike]
 """The (3, 3) matrices of intrinsic parameters of both cameras, in pixels."""
 
@@ -71,7 +72,7 @@ class Geometry:
     kind: Kind | None
     model: Matrix | None
     inliers: NDArray[np.bool_]
-    cameras: tuple[Matrix, Matrix] | None = None
+    cameras: Intrinsics | None = None
 
     @property
     def fundamental(self) -> Matrix | None:
@@ -112,9 +113,7 @@ def verify(
     return best
 
 
-def check_model(
-    model: Model, estimator: Estimator, cameras: Cameras | None
-) -> tuple[Matrix, Matrix] | None:
+def check_model(model: Model, estimator: Estimator, cameras: Cameras | None) -> Intrinsics | None:
     """The intrinsics that the model needs, if any; a HardnetError if it cannot be fitted."""
     if model not in get_args(Model):
         raise InputError(f"no model '{model}': choose auto, homography, fundamental or essential")
@@ -148,7 +147,7 @@ def refit(
 
 
 def errors(
-    kind: Kind, model: Matrix, a: Points, b: Points, cameras: tuple[Matrix, Matrix] | None = None
+    kind: Kind, model: Matrix, a: Points, b: Points, cameras: Intrinsics | None = None
 ) -> Points:
     """(M,) pixels between matches and a geometry: transfer or Sampson error."""
     if kind == "homography":
@@ -185,7 +184,7 @@ def _fit(
     kind: Kind,
     threshold: float,
     estimator: Estimator,
-    cameras: tuple[Matrix, Matrix] | None,
+    cameras: Intrinsics | None,
 ) -> Geometry | None:
     """The best geometry of one kind, or None if there is none to believe."""
     if len(a) < MIN_INLIERS:
@@ -241,7 +240,7 @@ def estimate(
     kind: Kind,
     threshold: float,
     estimator: Estimator = "magsac",
-    cameras: tuple[Matrix, Matrix] | None = None,
+    cameras: Intrinsics | None = None,
 ) -> Matrix | None:
     """(3, 3) finite matrix of one kind of geometry, or None if the matches do not determine one.
 
@@ -264,7 +263,7 @@ def estimate(
     return np.asarray(matrix, np.float64)
 
 
-def check_cameras(cameras: Cameras) -> tuple[Matrix, Matrix]:
+def check_cameras(cameras: Cameras) -> Intrinsics:
     """Both intrinsics as (3, 3) float64 arrays, or a HardnetError."""
     if len(cameras) != 2:
         raise InputError(f"cameras are the intrinsics of two images, got {len(cameras)}")
@@ -286,7 +285,7 @@ def normalise(points: Points, camera: Matrix) -> Points:
     return directions
 
 
-def to_fundamental(essential: Matrix, cameras: tuple[Matrix, Matrix]) -> Matrix:
+def to_fundamental(essential: Matrix, cameras: Intrinsics) -> Matrix:
     """The fundamental matrix, for pixels, of an essential matrix."""
     left, right = (np.linalg.inv(camera) for camera in cameras)
     matrix: Matrix = right.T @ essential @ left
@@ -307,9 +306,7 @@ def _magsac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] 
     return cv2.findFundamentalMat(a, b, how)[0]
 
 
-def _essential(
-    a: Points, b: Points, threshold: float, cameras: tuple[Matrix, Matrix]
-) -> NDArray[Any] | None:
+def _essential(a: Points, b: Points, threshold: float, cameras: Intrinsics) -> NDArray[Any] | None:
     """Fitted twice: among outliers OpenCV's last step leaves a pose that is degrees off."""
     focal = float(np.mean([camera[k, k] for camera in cameras for k in (0, 1)]))
     left, right = normalise(a, cameras[0]), normalise(b, cameras[1])

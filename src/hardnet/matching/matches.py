@@ -31,6 +31,7 @@ from hardnet.matching.geometry import (
     Estimator,
     Geometry,
     Grid,
+    Intrinsics,
     Matrix,
     Model,
     check_model,
@@ -293,7 +294,7 @@ def _match_features(
     b: Features,
     model: Model,
     strategy: Strategy,
-    intrinsics: tuple[Matrix, Matrix] | None,
+    intrinsics: Intrinsics | None,
 ) -> Matches:
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
@@ -396,7 +397,7 @@ def _resizing(features: Features) -> Matrix:
     return np.diag([features.scale, features.scale, 1.0])
 
 
-def _in_original_pixels(found: Matches, cameras: tuple[Matrix, Matrix] | None) -> Geometry:
+def _in_original_pixels(found: Matches, cameras: Intrinsics | None) -> Geometry:
     """A geometry of the pixels that were looked at, for those of the original images."""
     geometry, to_a, to_b = found.geometry, _resizing(found.a), _resizing(found.b)
     if geometry.model is None:

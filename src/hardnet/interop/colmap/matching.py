@@ -8,9 +8,8 @@ and gives larger models than our inliers, which are stricter.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from hardnet.interop.colmap.database import (
 )
 from hardnet.interop.colmap.pairs import Pair
 from hardnet.matching.matches import Matches, Strategy, find_matches, match
-from hardnet.threads import usable_cores
+from hardnet.threads import in_order, usable_cores
 
 Verification = Literal["colmap", "hardnet"]
 """Who decides which matches of a pair agree with a geometry."""
@@ -121,12 +120,14 @@ def match_pairs(
             return pair, indices, verify_pair(a, b, indices, seed)
 
         left = [pair for pair in pairs if not is_done(pair)]
-        done = len(pairs) - len(left)
-        progress(done, len(pairs))
-        for (a, b), indices, geometry in _in_threads(work, in_blocks(left), workers):
-            write_pair(database, photos[a], photos[b], indices, geometry)
-            done += 1
-            progress(done, len(pairs))
+        before = len(pairs) - len(left)
+        progress(before, len(pairs))
+        count = workers or usable_cores()
+        with ThreadPoolExecutor(count, "hardnet-match") as pool:
+            matched = in_order(pool, work, in_blocks(left), 2 * count + 1)
+            for done, ((a, b), indices, geometry) in enumerate(matched, before + 1):
+                write_pair(database, photos[a], photos[b], indices, geometry)
+                progress(done, len(pairs))
 
 
 def in_blocks(pairs: Sequence[Pair], block: int = BLOCK) -> list[Pair]:
@@ -196,22 +197,3 @@ def pixel_map(features: Features, points: NDArray[np.float64]) -> NDArray[np.flo
     xy = features.xy.astype(np.float64)
     off = [np.abs(xy @ m[:2, :2].T + m[:2, 2] - points).max(initial=0.0) for m in maps]
     return maps[int(np.argmin(off))]
-
-
-def _in_threads(
-    work: Callable[[Pair], tuple[Pair, NDArray[np.intp], Any]],
-    pairs: Sequence[Pair],
-    workers: int | None,
-) -> Iterator[tuple[Pair, NDArray[np.intp], Any]]:
-    count = workers or usable_cores()
-    waiting: deque[Future[tuple[Pair, NDArray[np.intp], Any]]] = deque()
-    with ThreadPoolExecutor(count, "hardnet-match") as pool:
-        try:
-            for pair in pairs:
-                waiting.append(pool.submit(work, pair))
-                if len(waiting) > 2 * count:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # an error in one must not wait for all the others
-            pool.shutdown(wait=False, cancel_futures=True)
