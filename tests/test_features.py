@@ -358,6 +358,20 @@ def test_files_that_hold_no_features_are_named(camera: np.ndarray, tmp_path: Pat
         extract(camera, descriptor=MeanGrey(), keypoints=5).save(tmp_path / "no" / "a.npz")
 
 
+@pytest.mark.parametrize("way", ["upright", "dominant"])
+def test_files_say_which_way_up(camera: np.ndarray, tmp_path: Path, way: str) -> None:
+    found = extract(camera, descriptor=MeanGrey(), keypoints=5, orientation=way)
+    found.save(tmp_path / "a.npz")
+    write_npz(tmp_path / "b.npz", found)
+    write_hdf5(tmp_path / "c.h5", "x", found)
+    again = (
+        hardnet.Features.load(tmp_path / "a.npz"),
+        read_npz(tmp_path / "b.npz"),
+        read_hdf5(tmp_path / "c.h5", "x"),
+    )
+    assert [features.orientation for features in again] == [way] * 3
+
+
 def test_interop_reads_saved_features(camera: np.ndarray, tmp_path: Path) -> None:
     from hardnet.interop import feature_files
 
