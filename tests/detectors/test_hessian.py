@@ -16,32 +16,33 @@ Scene = Callable[..., Any]
 
 @pytest.mark.parametrize("spread", [2.0, 3.0, 4.5, 6.0, 10.0, 14.0])
 def test_a_blob_is_found_where_and_as_large_as_it_is(blob: Scene, spread: float) -> None:
-    places = hessian.find_places(blob(150.3, 140.6, spread))
-    error = np.abs(places.xy[0] - [150.3, 140.6])
+    frames, scores = hessian.find_places(blob(150.3, 140.6, spread))
+    xy, sigma, _ = to_similarity(frames)
+    error = np.abs(xy[0] - [150.3, 140.6])
     assert (error < 0.05 + 0.01 * spread).all()
-    assert places.sigma[0] == pytest.approx(spread, rel=0.025)
+    assert sigma[0] == pytest.approx(spread, rel=0.025)
     # sigma^2 times each curvature of a blob of height 150 is a quarter of its height.
-    assert places.scores[0] == pytest.approx(150 / 4, rel=0.04)
+    assert scores[0] == pytest.approx(150 / 4, rel=0.04)
 
 
 def test_a_symmetric_blob_between_four_pixels_is_one_keypoint(blob: Scene) -> None:
-    places = hessian.find_places(blob(150.5, 150.5, 5.0))
-    near = np.linalg.norm(places.xy - 150.5, axis=1) < 3
+    frames, _ = hessian.find_places(blob(150.5, 150.5, 5.0))
+    near = np.linalg.norm(centres(frames) - 150.5, axis=1) < 3
     assert near.sum() == 1
 
 
 def test_no_keypoint_is_found_twice_where_octaves_meet(blob: Scene) -> None:
     for spread in (3.4, 3.55, 3.6, 3.7, 7.1, 14.2):  # the seam is at 1.6 * 2^(1 + 1/6) = 3.59
-        places = hessian.find_places(blob(150.3, 140.6, spread))
-        near = np.linalg.norm(places.xy - [150.3, 140.6], axis=1) < spread
+        frames, _ = hessian.find_places(blob(150.3, 140.6, spread))
+        near = np.linalg.norm(centres(frames) - [150.3, 140.6], axis=1) < spread
         assert near.sum() == 1, spread
 
 
 def test_a_saddle_is_found() -> None:
     yy, xx = np.mgrid[:200, :200] - 100.0
     hill = np.exp(-(xx**2 + yy**2) / (2 * 12.0**2)) * xx * yy / 12**2
-    places = hessian.find_places(np.round(128 + 150 * hill).astype(np.uint8))
-    assert np.linalg.norm(places.xy - 100, axis=1).min() < 0.1
+    frames, _ = hessian.find_places(np.round(128 + 150 * hill).astype(np.uint8))
+    assert np.linalg.norm(centres(frames) - 100, axis=1).min() < 0.1
 
 
 def test_extrema_equal_an_explicit_search() -> None:
@@ -124,26 +125,27 @@ def test_keypoints_follow_a_turned_and_scaled_photograph(
 def test_strips_and_threads_change_nothing(
     camera: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = hessian.find_places(camera)
+    frames, scores = hessian.find_places(camera)
     monkeypatch.setattr(hessian, "_ROWS", 64)
     threads = cv2.getNumThreads()
     try:
         for count in (1, 3):
             cv2.setNumThreads(count)
-            parts = hessian.find_places(camera)
-            np.testing.assert_allclose(parts.xy, whole.xy, atol=1e-3)
-            np.testing.assert_allclose(parts.sigma, whole.sigma, rtol=1e-4)
-            np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4)
+            parts, again = hessian.find_places(camera)
+            np.testing.assert_allclose(centres(parts), centres(frames), atol=1e-3)
+            sizes = to_similarity(parts)[1], to_similarity(frames)[1]
+            np.testing.assert_allclose(*sizes, rtol=1e-4)
+            np.testing.assert_allclose(again, scores, rtol=1e-4)
     finally:
         cv2.setNumThreads(threads)
 
 
 def test_the_threshold_counts_grey_levels(camera: np.ndarray) -> None:
-    assert hessian.find_places(camera).scores.min() >= hessian.THRESHOLD
-    more = hessian.find_places(camera, 2.0)
-    assert 2.0 <= more.scores.min() < 2.2
+    assert hessian.find_places(camera)[1].min() >= hessian.THRESHOLD
+    more = hessian.find_places(camera, 2.0)[1]
+    assert 2.0 <= more.min() < 2.2
     faint = (camera * 0.5).astype(np.uint8)
-    fewer = hessian.find_places(faint)
+    fewer = hessian.find_places(faint)[1]
     # Half the contrast, half the score.
-    expected = (hessian.find_places(camera, 2 * hessian.THRESHOLD).scores > 0).sum()
-    assert len(fewer.scores) == pytest.approx(expected, rel=0.05)
+    expected = (hessian.find_places(camera, 2 * hessian.THRESHOLD)[1] > 0).sum()
+    assert len(fewer) == pytest.approx(expected, rel=0.05)

@@ -57,16 +57,15 @@ def detect(
 
     ``upright`` frames have the rotation-free form of the shape.
     """
-    places = find_places(image)
-    round_frames = places.frames()
-    frames, scores = [round_frames[:0]], [places.scores[:0]]
+    round_frames, responses = find_places(image)
+    frames, scores = [round_frames[:0]], [responses[:0]]
     tried = found = 0
     # The places beyond the budget are only looked at if too many of the first do not settle.
     while found < keypoints and tried < len(round_frames):
         stop = tried + int((keypoints - found) * _RESERVE) + 8
         shaped, settled = adapt(image, round_frames[tried:stop])
         frames.append(shaped[settled])
-        scores.append(places.scores[tried:stop][settled])
+        scores.append(responses[tried:stop][settled])
         tried, found = stop, found + int(settled.sum())
     chosen = np.concatenate(frames)[:keypoints]
     return chosen if upright else orient(image, chosen), np.concatenate(scores)[:keypoints]
@@ -174,8 +173,7 @@ class AffNetDetector:
         self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
     ) -> tuple[Frames, NDArray[np.float32]]:
         """See :class:`hardnet.detectors.Detector`."""
-        places = find_places(image)
-        frames, scores = places.frames()[:keypoints], places.scores[:keypoints]
+        frames, scores = (part[:keypoints] for part in find_places(image))
         frames = self.shape(image, frames)
         short, long = axes(frames[:, :, :2])
         good = long < MAX_STRETCH * short

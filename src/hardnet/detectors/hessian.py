@@ -8,8 +8,6 @@ busy. Between the samples an extremum is that of a quadratic in x, y and scale.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -54,40 +52,28 @@ _STRIDES = (9, 3, 1)  # of k, y and x in a flat cube of 27 samples
 _PLANES = ((9, 3), (9, 1), (3, 1))
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Keypoints without shape and orientation, strongest first.
-
-    Their places (N, 2) in pixels, scales (N,), and scores (N,), the root of the absolute response.
-    """
-
-    xy: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    scores: NDArray[np.float32]
-
-    def frames(self) -> Frames:
-        """(N, 2, 3) upright circular frames."""
-        return from_similarity(self.xy, self.sigma)
-
-
 def detect(
     image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
 ) -> tuple[Frames, NDArray[np.float32]]:
     """Find the strongest Hessian keypoints of an image; see ``detectors.Detector``."""
-    places = find_places(image)
-    frames = places.frames()[:keypoints]
-    return frames if upright else orient(image, frames), places.scores[:keypoints]
+    frames, scores = (part[:keypoints] for part in find_places(image))
+    return frames if upright else orient(image, frames), scores
 
 
-def find_places(image: NDArray[np.uint8], threshold: float = THRESHOLD) -> Places:
-    """All keypoints of an image whose score is at least ``threshold``."""
+def find_places(
+    image: NDArray[np.uint8], threshold: float = THRESHOLD
+) -> tuple[Frames, NDArray[np.float32]]:
+    """All keypoints of an image with a score of at least ``threshold``, strongest first.
+
+    Upright circular frames (N, 2, 3), and scores (N,), the root of the absolute response.
+    """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     table = search_octaves(image, threshold**2)
     # Equal responses are ordered by place, so that the order is always the same.
     x, y, sigma, response = table[np.lexsort((*table[:, :3].T, -np.abs(table[:, 3])))].T
     scores = np.sqrt(np.abs(response)).astype(np.float32)
-    return Places(np.column_stack([x, y]), sigma, scores)
+    return from_similarity(np.column_stack([x, y]), sigma), scores
 
 
 def search_octaves(image: NDArray[np.uint8], floor: float) -> NDArray[np.float64]:
