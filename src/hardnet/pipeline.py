@@ -13,9 +13,8 @@ on, and to hold them back gains nothing.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
@@ -30,7 +29,7 @@ from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
 from hardnet.images import quiet_opencv
-from hardnet.threads import usable_cores
+from hardnet.threads import in_order, usable_cores
 
 if TYPE_CHECKING:
     Result = tuple[Path, Features | HardnetError]
@@ -108,20 +107,15 @@ def _run(
 
     def describe_all() -> None:
         """The thread that describes; its last word is None, or an error nobody expected."""
-        left = iter(images)
-        waiting: deque[tuple[Path, Future[Found | HardnetError]]] = deque()
         try:
-            while not stop.is_set():
-                while len(waiting) < count + AHEAD and (path := next(left, None)) is not None:
-                    waiting.append((path, pool.submit(_attempt, find, path, path)))
-                if not waiting:
+            finds = in_order(pool, lambda path: _attempt(find, path, path), images, count + AHEAD)
+            for path, found in zip(images, finds, strict=True):
+                if stop.is_set():
                     break
-                path, future = waiting.popleft()
-                found = future.result()
-                if not isinstance(found, HardnetError):
-                    described.put((path, _attempt(describe, found, path)))
-                else:
+                if isinstance(found, HardnetError):
                     described.put((path, found))
+                else:
+                    described.put((path, _attempt(describe, found, path)))
             described.put(None)
         except BaseException as error:
             described.put(error)
