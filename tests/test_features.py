@@ -133,8 +133,9 @@ def test_the_stages_are_extract(photos: Path) -> None:
     whole = extract(path, descriptor="rootsift", keypoints=200, max_size=400)
     prepared = prepare(path, 400)
     found = find(prepared, detectors.load("dog"), 200)
-    parts = describe(found, descriptors.load("rootsift"))
-    assert found.patches.shape == (200, 32, 32)
+    describer = descriptors.load("rootsift")
+    parts = describe(found, describer)
+    assert found.patches(describer).shape == (200, 32, 32)
     for name in ("frames", "scores", "descriptors"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
     for name in ("image_size", "descriptor", "scale", "path", "pixels"):
@@ -157,7 +158,8 @@ def test_own_frames_are_in_pixels_of_the_original(camera: np.ndarray) -> None:
     full = find(prepare(camera, None), detectors.load("dog"), frames=frame)
     half = find(prepare(camera, 256), detectors.load("dog"), frames=frame)
     np.testing.assert_array_equal(half.frames, frame)
-    assert np.abs(full.patches.astype(int) - half.patches).mean() < 3
+    large, small = (found.patches(descriptors.load("rootsift")) for found in (full, half))
+    assert np.abs(large.astype(int) - small).mean() < 3
 
 
 def test_frames_of_keypoints_carry_their_response(camera: np.ndarray) -> None:

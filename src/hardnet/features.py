@@ -1,8 +1,8 @@
 """From an image to features: detect frames, cut patches, describe them; and features in a file.
 
 :func:`extract` does all of it. Its three stages are functions of their own, so that a pipeline can
-run them on different threads: :func:`prepare` reads the image, :func:`find` detects frames and cuts
-their patches, :func:`describe` makes the features.
+run them on different threads: :func:`prepare` reads the image, :func:`find` detects frames,
+:meth:`Found.patches` cuts their patches and :func:`describe` makes the features.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hardnet.frames import (
 )
 from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
-from hardnet.patches import cut_patches
+from hardnet.patches import cut_for, window_of
 from hardnet.storage import OwnedFolder, as_path, replacing
 
 if TYPE_CHECKING:
@@ -304,17 +304,27 @@ class Prepared:
 class Found:
     """The keypoints of an image, ready to be described.
 
-    Frames are in pixels of the original, and there is one patch (32, 32) for each. ``turned`` are
-    turned frames of the shrunk image, and their scores, if they were found with upright ones.
+    Frames are in pixels of the original, ``shrunk`` are the same in pixels of the shrunk image.
+    ``turned`` are turned frames of the shrunk image, and their scores, if they were found with
+    upright ones.
     """
 
     prepared: Prepared
     frames: Frames
+    shrunk: Frames
     scores: NDArray[np.float32]
-    patches: NDArray[np.uint8]
     seconds: dict[str, float]
     upright: bool = False
     turned: tuple[Frames, NDArray[np.float32]] | None = None
+    cut: dict[tuple[float, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
+        """(N, S, S), one per frame, as the descriptor reads them; kept for others like it."""
+        start, wanted = perf_counter(), window_of(descriptor)
+        if wanted not in self.cut:
+            self.cut[wanted] = cut_for(descriptor, self.prepared.grey, self.shrunk)
+            self.seconds["cut"] = perf_counter() - start
+        return self.cut[wanted]
 
 
 def extract(
@@ -389,7 +399,10 @@ def _extract(
 
     def found(image: Source) -> Found:
         prepared = prepare(image, max_size)
-        return find(prepared, detect, keypoints, way != "dominant", frames, both=way == "auto")
+        both = way == "auto"
+        found = find(prepared, detect, keypoints, way != "dominant", frames, both)
+        found.patches(network)  # here, where several images are cut at once
+        return found
 
     if len(images) == 1:
         every = [found(images[0])]
@@ -432,7 +445,7 @@ def find(
     frames: GivenFrames | None = None,
     both: bool = False,
 ) -> Found:
-    """Detect frames, or take those that are given, and cut their patches; see :func:`extract`.
+    """Detect frames, or take those that are given; see :func:`extract`.
 
     With ``both``, turned frames are kept beside upright ones if the detector finds them together.
     """
@@ -452,17 +465,16 @@ def find(
             options = {"upright": True} if upright else {}
             shrunk, scores = detector(prepared.grey, keypoints, **options)
         original = rescale(shrunk, (1 / fx, 1 / fy))
-    detected = perf_counter()
-    patches = cut_patches(prepared.grey, shrunk)
-    seconds = {"detect": detected - start, "cut": perf_counter() - detected}
-    return Found(prepared, original, scores, patches, prepared.seconds | seconds, upright, turned)
+    seconds = prepared.seconds | {"detect": perf_counter() - start}
+    return Found(prepared, original, shrunk, scores, seconds, upright, turned)
 
 
 def describe(found: Found, descriptor: Descriptor) -> Features:
-    """Describe the patches that were found; see :func:`extract`."""
+    """Describe the keypoints that were found; see :func:`extract`."""
+    patches = found.patches(descriptor)
     start = perf_counter()
     empty = np.zeros((0, descriptor.dim), np.float32)
-    vectors = descriptor(found.patches) if len(found.patches) else empty
+    vectors = descriptor(patches) if len(patches) else empty
     prepared = found.prepared
     return Features(
         frames=found.frames,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import InputError
-from hardnet.frames import Frames, check_frames
+from hardnet.frames import WINDOW_SIGMAS, Frames, check_frames
 
 PATCH_SIZE = 32
 """Side of the patch the networks read."""
@@ -37,6 +37,21 @@ def pyramid(image: NDArray[np.uint8], levels: int) -> list[NDArray[np.uint8]]:
     while len(out) < levels and min(out[-1].shape[:2]) >= 4:
         out.append(np.asarray(cv2.pyrDown(out[-1]), np.uint8))
     return out
+
+
+def window_of(descriptor: object) -> tuple[float, int]:
+    """The window in sigmas, and the side of its patch in pixels, that a descriptor reads."""
+    window = getattr(descriptor, "window", WINDOW_SIGMAS)
+    return window, getattr(descriptor, "window_pixels", PATCH_SIZE)
+
+
+def cut_for(descriptor: object, image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8]:
+    """:func:`cut_patches` of frames in the default window, but in the window of a descriptor."""
+    window, size = window_of(descriptor)
+    if window != WINDOW_SIGMAS:
+        frames = frames.copy()
+        frames[:, :, :2] *= np.float32(window / WINDOW_SIGMAS)
+    return cut_patches(image, frames, size)
 
 
 def cut_patches(

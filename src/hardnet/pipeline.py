@@ -85,7 +85,9 @@ def extract_many(
     def find(path: Path) -> Found:
         prepared = features.prepare(path, max_size)
         with room.of(prepared.grey.size):
-            return features.find(prepared, detect, keypoints, upright)
+            found = features.find(prepared, detect, keypoints, upright)
+            found.patches(describe)
+            return found
 
     return _run(
         [Path(image) for image in images],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +59,7 @@ WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
 PRECISION = "HARDNET_PRECISION"
 """The environment variable that chooses between the forms of a network: float32, int8 or auto."""
 
+_WINDOWS = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:\+\d+(?:\.\d+)?)*)")
 _INT8 = "-int8"
 _OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
 
@@ -76,13 +78,18 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     Args:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
             onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
-            ``module:function``, your own (:mod:`hardnet.descriptors.functions`).
+            ``module:function``, your own (:mod:`hardnet.descriptors.functions`). Any of them may
+            end in the windows it describes, ``hardnet@12+24`` (:mod:`hardnet.descriptors.pooled`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
     """
     from hardnet.descriptors import base
 
-    text = str(name_or_path)
+    text, windows = split_windows(str(name_or_path))
+    if windows:
+        from hardnet.descriptors.pooled import PooledDescriptor
+
+        return PooledDescriptor(load(text, threads), windows)
     suffix = Path(text).suffix.lower()
     if text == "pixels":
         return base.PixelsDescriptor()
@@ -119,10 +126,11 @@ def fastest(name: str, made_with: str | None = None) -> str:
     wanted = os.environ.get(PRECISION) or "auto"
     if wanted not in ("auto", "float32", "int8"):
         raise HardnetError(f"{PRECISION} is {wanted!r}: choose auto, float32 or int8")
-    small = f"{name}{_INT8}"
+    network, at, windows = name.partition("@")
+    small = f"{network}{_INT8}{at}{windows}"
     if made_with in (name, small):
         return made_with
-    if small not in shipped_names():
+    if f"{network}{_INT8}" not in shipped_names():
         return name
     return small if wanted == "int8" or (wanted == "auto" and multiplies_int8()) else name
 
@@ -139,12 +147,20 @@ def multiplies_int8() -> bool:
     return not words.isdisjoint({"avx_vnni", "avx512_vnni", "amx_int8", "asimddp"})
 
 
+def split_windows(name: str) -> tuple[str, tuple[float, ...]]:
+    """The name of a descriptor without its windows, and these in sigmas; none if it names none."""
+    found = _WINDOWS.fullmatch(name)
+    return (found[1], tuple(map(float, found[2].split("+")))) if found else (name, ())
+
+
 def registered(name: object, source: Path, again: str) -> str:
     """A name that was read from a file: one of :func:`names`, never a module or a path.
 
     ``again`` says, for the error, how a person names the descriptor.
     """
-    return check_registered(name, "descriptor", names(), source, again)
+    plain = split_windows(name)[0] if isinstance(name, str) else name
+    check_registered(plain, "descriptor", names(), source, again)
+    return str(name)
 
 
 def names() -> list[str]:

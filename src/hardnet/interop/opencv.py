@@ -28,7 +28,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, counted
 from hardnet.frames import WINDOW_SIGMAS, from_opencv
 from hardnet.images import as_array, read_image, to_colour
-from hardnet.patches import PATCH_SIZE, cut_patches
+from hardnet.patches import PATCH_SIZE, cut_for
 
 KeyPoints = tuple[cv2.KeyPoint, ...]
 
@@ -190,7 +190,7 @@ class HardNet:
         rows = np.zeros((len(table), len(self._row)), self._row.dtype)
         if len(good):
             frames = from_opencv([keypoints[i] for i in good], self._window)
-            rows[good] = self._describe(cut_patches(image, frames))
+            rows[good] = self._describe(cut_for(self._describe, image, frames))
         return rows
 
 

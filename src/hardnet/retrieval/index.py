@@ -269,8 +269,8 @@ class Index:
         chosen = replace(
             found,
             frames=found.frames[kept],
+            shrunk=found.shrunk[kept],
             scores=found.scores[kept],
-            patches=found.patches[kept],
         )
         is_array = as_array(image) is not None
         return replace(
