@@ -35,7 +35,7 @@ from torch import Tensor
 from hardnet import provenance
 from hardnet.learn.batches import Flips
 from hardnet.learn.chunked import ChunkedNet
-from hardnet.learn.objective import build_objective
+from hardnet.learn.objective import Objective
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.teacher import TeacherOutputs
 from hardnet.learn.trainer import keep_freed_memory
@@ -186,7 +186,7 @@ def make_step(kind: str, net: Net, chunk: int) -> Callable[[Tensor], Tensor]:
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     chunked = ChunkedNet(net, chunk)
     recipe = Recipe()
-    objective = build_objective(
+    objective = Objective(
         sampling="hardest", loss="triplet", margin=1.0, regularizer="none",
         anchor_swap=True, same_patch=recipe.same_patch,
     )  # fmt: skip
@@ -207,7 +207,7 @@ def taught_step(batch: int, chunk: int) -> Callable[[Tensor], Tensor]:
     net = make_net(STUDENT)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     chunked = ChunkedNet(net, chunk)
-    objective = build_objective(**Recipe(teacher="any").axes)
+    objective = Objective(**Recipe(teacher="any").axes)
     rng = np.random.default_rng(0)
     outputs = TeacherOutputs([rng.integers(-127, 128, (8 * batch, 4, 128)).astype(np.int8)])
 

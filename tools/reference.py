@@ -131,7 +131,7 @@ def train(on: Recorder) -> Iterator[tuple[str, Any]]:
     """Losses of 20 steps of every sampling and loss, float64, on a small real set."""
     import torch
 
-    from hardnet.learn.objective import build_objective
+    from hardnet.learn.objective import Objective
     from hardnet.nets.hardnet import HardNet
 
     torch.set_num_threads(1)
@@ -140,7 +140,7 @@ def train(on: Recorder) -> Iterator[tuple[str, Any]]:
     cells = [(s, *loss, r) for s in samplings for loss in losses for r in ("none", "cpr")]
     for cell in [*cells, ("all", "l2net", 1.0, "none")]:
         sampling, loss, margin, regularizer = cell
-        objective = build_objective(
+        objective = Objective(
             sampling=sampling,
             loss=loss,
             margin=margin,

@@ -119,10 +119,10 @@ def test_each_process_knows_its_place(tmp_path: Path) -> None:
         "' '.join(os.environ[n] for n in names))"
     )
     before = signal.getsignal(signal.SIGTERM)
-    assert run_processes(program(body), devices=3, nodes=1) == 0
+    assert run_processes(program(body), devices=2, nodes=1) == 0
     assert signal.getsignal(signal.SIGTERM) is before
-    assert [(tmp_path / str(r)).read_text() for r in range(3)] == [
-        f"{r} 3 0 127.0.0.1" for r in range(3)
+    assert [(tmp_path / str(r)).read_text() for r in range(2)] == [
+        f"{r} 2 0 127.0.0.1" for r in range(2)
     ]
 
 

@@ -20,7 +20,7 @@ from hardnet.learn.losses import (
     softmin,
     triplet_margin,
 )
-from hardnet.learn.objective import build_objective, gradient_magnitudes
+from hardnet.learn.objective import Objective, gradient_magnitudes
 
 
 def values(*numbers: float) -> torch.Tensor:
@@ -105,7 +105,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("margin", [0.5, 1.0])
 def test_the_papers_three_steps_are_the_default_objective(margin: float) -> None:
     a, p = (torch.nn.functional.normalize(x) for x in torch.randn(2, 40, 8, generator=generator()))
-    objective = build_objective(
+    objective = Objective(
         sampling="hardest",
         loss="triplet",
         margin=margin,

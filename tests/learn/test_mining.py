@@ -115,6 +115,7 @@ def test_missing_faiss_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         mine(unit(4, 1), np.arange(4), 0)
 
 
+@pytest.mark.slow  # it imports torch
 def test_importing_it_does_not_import_faiss() -> None:
     code = "import sys, hardnet.learn.mining; assert 'faiss' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,7 +20,7 @@ from hardnet.learn.objective import (
     NEGATIVES,
     REGULARIZERS,
     SAMPLINGS,
-    build_objective,
+    Objective,
 )
 from hardnet.learn.sampling import EPSILON
 
@@ -305,7 +305,7 @@ def test_the_batch_has_what_the_grid_is_about() -> None:
 
 @on_grid(5)
 def test_loss_and_gradient_equal_explicit_loops(cell: dict[str, Any]) -> None:
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     fast, slow = (batch(scale=objective.any_length) for _ in range(2))
     third = objective.streams == 3
     terms = objective(fast[0], fast[1], fast[2] if third else None, seeded())
@@ -320,7 +320,7 @@ def test_loss_and_gradient_equal_explicit_loops(cell: dict[str, Any]) -> None:
 
 @on_grid(13)
 def test_gradient_equals_finite_differences(cell: dict[str, Any]) -> None:
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     inputs = batch(scale=objective.any_length)[: objective.streams]
 
     def loss(*x: torch.Tensor) -> torch.Tensor:
@@ -332,7 +332,7 @@ def test_gradient_equals_finite_differences(cell: dict[str, Any]) -> None:
 @on_grid(13)
 def test_terms_are_the_distances_compared(cell: dict[str, Any]) -> None:
     a, p, n = batch()
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     terms = objective(a, p, n if objective.streams == 3 else None, seeded())
     # Where all negatives are looked at, the hardest is reported.
     sampling = "hardest" if cell["sampling"] == "all" else cell["sampling"]
@@ -346,7 +346,7 @@ def test_terms_are_the_distances_compared(cell: dict[str, Any]) -> None:
 @on_grid(13)
 def test_one_pair(cell: dict[str, Any]) -> None:
     a, p, n = (unit(1, seed).requires_grad_() for seed in (1, 2, 3))
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     terms = objective(a, p, n if objective.streams == 3 else None, seeded())
     terms.loss.backward()
     assert all(torch.isfinite(x.grad).all() for x in (a, p))
@@ -363,7 +363,7 @@ def test_collapsed_network(cell: dict[str, Any]) -> None:
     """All descriptors the same: copies are no negatives unless the guard is off."""
     n, floor = 4, EPSILON**0.5
     x = [unit(1, 7).repeat(n, 1).requires_grad_() for _ in range(3)]
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     order = permutation(n)
     terms = objective(x[0], x[1], x[2] if objective.streams == 3 else None, seeded())
     met = n if cell["sampling"] != "random" else sum(order[i] != i for i in range(n))
@@ -387,7 +387,7 @@ def test_collapsed_network(cell: dict[str, Any]) -> None:
 
 @on_grid(13)
 def test_nan_descriptors_are_not_hidden(cell: dict[str, Any]) -> None:
-    objective = build_objective(**cell)
+    objective = Objective(**cell)
     for stream in range(objective.streams):
         x = [y.detach() for y in batch()]
         x[stream][3, 0] = math.nan
@@ -398,7 +398,7 @@ def test_nan_descriptors_are_not_hidden(cell: dict[str, Any]) -> None:
 @pytest.mark.parametrize("sampling", ["hardest", "random", "classical"])
 @pytest.mark.parametrize("loss", ["triplet", "softmin", "contrastive"])
 def test_float32_gives_the_same(sampling: str, loss: str) -> None:
-    objective = build_objective(**{**PLAIN, "sampling": sampling, "loss": loss})
+    objective = Objective(**{**PLAIN, "sampling": sampling, "loss": loss})
     x = [unit(50, seed) for seed in (1, 2, 3)]
     both = [
         objective(y[0], y[1], y[2] if objective.streams == 3 else None, seeded()).loss.item()
@@ -413,7 +413,7 @@ def test_many_pairs_within_and_across(swap: bool) -> None:
     changes = {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "anchor_swap": swap}
     cell = {**PLAIN, **changes}
     fast, slow = ([unit(16, s, 4).requires_grad_() for s in (1, 2)] for _ in range(2))
-    found = build_objective(**cell)(*fast, None, seeded()).loss
+    found = Objective(**cell)(*fast, None, seeded()).loss
     expected = slow_objective(*slow, None, **cell, order=[])
     assert found.item() == pytest.approx(expected.item(), abs=1e-12)
     found.backward()
@@ -423,19 +423,19 @@ def test_many_pairs_within_and_across(swap: bool) -> None:
 
 
 def test_random_follows_the_generator_and_only_it() -> None:
-    objective = build_objective(**{**PLAIN, "sampling": "random"})
+    objective = Objective(**{**PLAIN, "sampling": "random"})
     a, p = unit(30, 1), unit(30, 2)
     first, again, other = (objective(a, p, None, seeded(s)).loss for s in (1, 1, 2))
     assert first == again != other
     generator, state = seeded(1), seeded(1).get_state()
-    build_objective(**PLAIN)(a, p, None, generator)
+    Objective(**PLAIN)(a, p, None, generator)
     assert torch.equal(generator.get_state(), state)
 
 
 def test_streams() -> None:
     for sampling, streams in (("hardest", 2), ("random", 2), ("classical", 3)):
-        assert build_objective(**{**PLAIN, "sampling": sampling}).streams == streams
-    objective = build_objective(**{**PLAIN, "sampling": "classical"})
+        assert Objective(**{**PLAIN, "sampling": sampling}).streams == streams
+    objective = Objective(**{**PLAIN, "sampling": "classical"})
     with pytest.raises(ValueError, match="mined"):
         objective(unit(3, 1), unit(3, 2), None, seeded())
 
@@ -467,6 +467,6 @@ def test_streams() -> None:
 )
 def test_errors_name_the_key_and_the_fix(change: dict[str, Any], message: str) -> None:
     with pytest.raises(HardnetError) as error:
-        build_objective(**{**PLAIN, **change})
+        Objective(**{**PLAIN, **change})
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.objective import build_objective
+from hardnet.learn.objective import Objective
 
 from .test_objective import GUARD, PLAIN, batch, distance, length, seeded, unit
 
@@ -67,7 +67,7 @@ def test_teacher_terms_equal_explicit_loops(
 ) -> None:
     cell = {**PLAIN, "same_patch": GUARD, **changes}
     weights = {"teacher_cosine": cosine, "teacher_distances": distances}
-    taught, alone = build_objective(**cell, **weights), build_objective(**cell)
+    taught, alone = Objective(**cell, **weights), Objective(**cell)
     teacher = unit(5, 21, 3), unit(5, 22, 3)
     fast, slow = (batch(scale=taught.any_length)[:2] for _ in range(2))
     terms = taught(*fast, None, seeded(), teacher)
@@ -92,7 +92,7 @@ def test_teacher_gradients_equal_finite_differences(
     changes: dict[str, Any], cosine: float, distances: float
 ) -> None:
     weights = {"teacher_cosine": cosine, "teacher_distances": distances}
-    objective = build_objective(**{**PLAIN, "same_patch": GUARD, **changes}, **weights)
+    objective = Objective(**{**PLAIN, "same_patch": GUARD, **changes}, **weights)
     teacher = unit(5, 21, 3), unit(5, 22, 3)
     inputs = batch(scale=objective.any_length)[:2]
     assert torch.autograd.gradcheck(
@@ -101,7 +101,7 @@ def test_teacher_gradients_equal_finite_differences(
 
 
 def test_a_perfect_student_is_told_nothing() -> None:
-    objective = build_objective(**PLAIN, teacher_cosine=1.0, teacher_distances=1.0)
+    objective = Objective(**PLAIN, teacher_cosine=1.0, teacher_distances=1.0)
     a, p = unit(20, 1), unit(20, 2)
     assert objective(a, p, None, seeded(), (a, p)).teacher.item() == pytest.approx(0, abs=1e-12)
     away = objective(a, p, None, seeded(), (-a, -p)).teacher  # as far apart, and all wrong

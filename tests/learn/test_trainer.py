@@ -20,10 +20,12 @@ torch = pytest.importorskip("torch")
 
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn import run
-from hardnet.learn.distributed import to_input
+from hardnet.learn.distributed import open_fabric, to_input
+from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe, read_recipe
-from hardnet.learn.run import CHECKPOINT, drop_mined, write_mined
+from hardnet.learn.run import CHECKPOINT
 from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
+from hardnet.nets import find_net
 from hardnet.nets.checkpoints import load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
@@ -306,12 +308,15 @@ def test_a_folder_that_is_a_file_or_is_not_there(patch_set: PatchSet, tmp_path: 
     assert not (tmp_path / "none").exists()
 
 
-def test_only_tables_of_mined_negatives_are_dropped(tmp_path: Path) -> None:
+def test_only_tables_of_mined_negatives_are_dropped(patch_set: PatchSet, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
     (tmp_path / "mined-by-hand.npy").write_bytes(b"")
     (tmp_path / "mined-7.npy").write_bytes(b"of somebody else")
-    for epoch in (8, 9, 10):
-        write_mined(tmp_path, epoch, np.arange(3))
-    drop_mined(tmp_path, before=10)
+    net, fabric = find_net("hardtfeat")(0.0), open_fabric("cpu", 1, 1)
+    epochs = MinedEpochs(net, patch_set, tmp_path, steps=1, seed=0, fabric=fabric)
+    for step in (8, 9, 10):
+        epochs(step)
+    epochs.saved(10)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {MARKER, "mined-by-hand.npy", "mined-7.npy", "mined-10.npy"}
 

@@ -213,7 +213,7 @@ def _joined(names: Sequence[str]) -> str:
 
 def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
     """Fail now, not after hours, if a cell cannot be trained on the set."""
-    from hardnet.learn.objective import build_objective
+    from hardnet.learn.objective import Objective
     from hardnet.patchsets.sampler import PairSampler
 
     largest = max(runs, key=lambda run: run.recipe.batch)
@@ -224,7 +224,7 @@ def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
     except HardnetError as error:
         raise HardnetError(f"cell {largest.cell.name}: {error}") from None
     for run in runs:
-        build_objective(**run.recipe.axes)
+        Objective(**run.recipe.axes)
 
 
 def _train_and_test(

@@ -13,17 +13,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
-from hardnet.learn.run import drop_mined, read_mined, write_mined
-from hardnet.nets import Net
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.sampler import PairSampler
 
@@ -79,12 +72,7 @@ class Batches:
         self._teacher = teacher
 
     def __call__(self, step: int, mined: NDArray[np.int64] | None = None) -> Batch:
-        """The patches of step ``step``.
-
-        Args:
-            step: number of the step, from 0.
-            mined: (N,) for each patch of the set the patch that is its hard negative.
-        """
+        """The patches of a step; ``mined`` (N,) has the hard negative of each patch of the set."""
         everyone = self._sampler(step)
         anchors, positives = (index[self._rows] for index in everyone)
         all_flips = flips = teacher = None
@@ -108,14 +96,9 @@ def prefetched(
 ) -> Generator[Batch]:
     """Batches ``first`` ... ``last - 1`` in order, made ahead of time by ``workers`` threads.
 
-    At most ``workers + 1`` batches are made and not yet taken. An error in a thread is raised here
-    in place of its batch. When the caller stops early, nothing more is begun.
-
-    Args:
-        make: the batch of a step.
-        first: first step.
-        last: one after the last step.
-        workers: threads; 0 makes each batch when it is asked for.
+    At most ``workers + 1`` batches are made and not yet taken; without workers each is made when it
+    is asked for. An error in a thread is raised here in place of its batch. When the caller stops
+    early, nothing more is begun.
     """
     if workers <= 0:
         yield from map(make, range(first, last))
@@ -138,14 +121,10 @@ SYMMETRIES = 4
 
 @dataclass(frozen=True)
 class Flips:
-    """What happens to each pair of a batch: a transpose or not, then a mirror image or not.
+    """What happens to each of n pairs: a transpose or not, then a mirror image or not.
 
     These are four of the eight symmetries of the square, as in the published training: identity,
     transpose, mirror, and a quarter turn.
-
-    Attributes:
-        transpose: (n,) swap rows and columns.
-        mirror: (n,) mirror left-right, after that.
     """
 
     transpose: NDArray[np.bool_]
@@ -176,64 +155,6 @@ class Flips:
         out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
         out[self.mirror] = out[self.mirror][:, :, ::-1]
         return out
-
-
-class MinedEpochs:
-    """The hard negatives of the whole set, found again at the first step of each epoch.
-
-    Args:
-        net: the network that is trained.
-        train_set: its patches.
-        folder: of the run; keeps the tables of the current and the next epoch.
-        steps: of an epoch.
-        seed: of the run.
-        fabric: the processes; each describes its part of the set.
-    """
-
-    def __init__(
-        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
-    ) -> None:
-        self._net, self._train_set, self._folder = net, train_set, folder
-        self._steps, self._seed, self._fabric = steps, seed, fabric
-
-    def end(self, step: int) -> int:
-        """One after the last step of the epoch that ``step`` is in."""
-        return step - step % self._steps + self._steps
-
-    def __call__(self, step: int) -> NDArray[np.int64]:
-        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
-
-        At the first step of an epoch they are mined with the network as it is now; in its middle,
-        where a resumed run begins, they are read from the folder.
-        """
-        epoch = step // self._steps
-        if step % self._steps:
-            return from_rank_zero(self._fabric, partial(read_mined, self._folder, epoch))
-        from hardnet.learn.mining import mine  # needs faiss, which other samplings do not
-
-        descriptors = self._describe_all()
-
-        def mine_and_keep() -> NDArray[np.int64]:
-            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
-            write_mined(self._folder, epoch, mined)
-            return mined
-
-        return from_rank_zero(self._fabric, mine_and_keep)
-
-    def saved(self, step: int) -> None:
-        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
-        drop_mined(self._folder, before=step // self._steps)
-
-    def _describe_all(self) -> NDArray[np.float32]:
-        """(N, D) descriptors of the training set; each process computes a part."""
-        patches = self._train_set.patches
-        share = -(-len(patches) // self._fabric.world_size)
-        first = self._fabric.global_rank * share
-        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
-        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
-        own[: len(part)] = torch.from_numpy(part)
-        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
-        return np.asarray(joined.cpu().numpy())
 
 
 DROPOUT, SAMPLING, MINING = 2, 3, 4

@@ -74,9 +74,6 @@ class ChunkedNet:
             seed: of dropout; the mask follows from it and from ``rows`` alone.
             rows: (n,) number of each patch in the batch of all processes; by default 0 ... n - 1.
             total: patches in the batch of all processes; by default those of this one.
-
-        Returns:
-            (n, dim), what the last layer gives: unit vectors if all layers are applied.
         """
         self.net.train()
         total = len(patches) if total is None else total
@@ -228,10 +225,8 @@ class _Step:
 class Segment:
     """A stretch of layers without batch normalisation, except before it.
 
-    Attributes:
-        norm: the batch normalisation whose output enters the first layer; None at the start.
-        layers: applied in order.
-        dropouts: number of dropout layers in the segments before.
+    ``norm`` is the batch normalisation whose output enters the first layer, None at the start;
+    ``dropouts`` the number of dropout layers in the segments before.
     """
 
     norm: _BatchNorm | None
@@ -251,9 +246,8 @@ class Segment:
     ) -> tuple[Tensor | None, Totals]:
         """Run a chunk again, now for its gradients, from the one of the loss by its output.
 
-        Returns:
-            The gradient by ``x`` (None in the first segment, where nobody needs it), and by the
-            parameters.
+        Returns the gradient by ``x`` (None in the first segment, where nobody needs it), and by the
+        parameters.
         """
         totals: Totals = {}
         # The gradient of a convolution needs its input alone: it is not computed again.
@@ -365,11 +359,7 @@ class Store:
     """Named tensors in one piece of memory: that of a chunk, in this training step and the next.
 
     Left to the C library, buffers of many sizes that come and go in this order fill about twice the
-    memory they need.
-
-    Args:
-        size: values it can hold.
-        like: a tensor of the type and on the device of the values.
+    memory they need. It holds ``size`` values of the type and on the device of ``like``.
     """
 
     def __init__(self, size: int, like: Tensor) -> None:
@@ -412,13 +402,10 @@ class Store:
 
 
 def kept_values(sizes: Sequence[int]) -> int:
-    """Values per patch held at the worst moment of a step.
+    """Values per patch held at the worst moment of a step; ``sizes`` are those of segments' inputs.
 
     That is while the gradient by an input is stored beside the input itself and those of every
     second segment before it.
-
-    Args:
-        sizes: values per patch in the input of each segment but the first.
     """
     worst = 0
     for i, size in enumerate(sizes):

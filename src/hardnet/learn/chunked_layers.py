@@ -32,10 +32,7 @@ _BLOCK = 8192  # values per channel summed in float32
 class Norm:
     """One batch normalisation of one training step; its learned scale is left to the caller.
 
-    Args:
-        module: the layer.
-        rows: patches in the whole batch, of all processes.
-        group: the processes that share the batch.
+    ``rows`` are the patches in the whole batch, of all the processes of ``group``.
     """
 
     def __init__(self, module: _BatchNorm, rows: int, group: dist.ProcessGroup | None) -> None:
@@ -148,17 +145,11 @@ _PER_BLOCK = 16  # 16-bit numbers in one block of Philox, which counts in blocks
 
 
 def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: NDArray[np.int64]) -> Tensor:
-    """Zero a share ``rate`` of the entries, and scale the others to keep the mean.
+    """Zero a share ``rate`` of the entries of (n, ...), and scale the others to keep the mean.
 
     Philox is a function of a key and a counter. The key is (seed, layer) and the counter follows
-    from the row, so every chunk, process and recomputation draws the same mask for the same row.
-
-    Args:
-        x: (n, ...) values.
-        rate: share of zeros, in steps of 2^-16.
-        seed: of this training step.
-        layer: which dropout layer of the network.
-        rows: (n,) number of each row in the batch of all processes.
+    from ``rows``, the (n,) numbers of the rows in the batch of all processes, so every chunk,
+    process and recomputation draws the same mask for the same row.
     """
     if not rate:
         return x
@@ -184,13 +175,10 @@ def _random_bits(seed: int, layer: int, rows: NDArray[np.int64], size: int) -> N
 
 
 class Threads:
-    """Threads whose operations have one thread each; they take whole chunks.
+    """Threads whose operations have one thread each; they take whole chunks. 1 is the caller alone.
 
     PyTorch splits every operation among its threads and waits for all of them, some thousand times
     in a training step. On a machine that also does other work each wait can cost a time slice.
-
-    Args:
-        count: how many; 1 is the caller alone.
     """
 
     def __init__(self, count: int) -> None:

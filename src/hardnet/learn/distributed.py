@@ -170,13 +170,8 @@ def _of_an_exchange(error: RuntimeError) -> bool:
 class Embedding:
     """The network in training mode, applied to a batch of which each process has some rows.
 
-    Args:
-        net: the network.
-        batch: n, pairs of all processes.
-        rows: those of this process.
-        chunk: patches at a time; 0 for all at once by plain autograd (if there is one process).
-        group: the processes; None for this one alone.
-        any_length: leave out the last layer, which scales descriptors to unit length.
+    ``chunk`` patches are computed at a time; 0 takes all at once by plain autograd (if there is one
+    process). ``any_length`` leaves out the last layer, which scales descriptors to unit length.
     """
 
     def __init__(
@@ -203,14 +198,8 @@ class Embedding:
     def __call__(self, streams: Sequence[NDArray[np.uint8]], seed: int) -> list[Tensor]:
         """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
 
-        Args:
-            streams: anchors, positives, and mined negatives if there are any: the rows of this
-                process.
-            seed: of dropout.
-
-        Returns:
-            For each stream the descriptors of all processes. Batch normalisation looks at all
-            streams together, as in the published training.
+        Streams are anchors, positives, and mined negatives if there are any. Batch normalisation
+        looks at all of them together, as in the published training.
         """
         device = next(self._net.parameters()).device
         inputs = to_input(np.concatenate(streams), device)
@@ -235,16 +224,9 @@ def to_input(patches: NDArray[np.uint8], device: torch.device) -> Tensor:
 def describe(
     net: Net, patches: Patches, rows: range | None = None, batch: int = 512
 ) -> NDArray[np.float32]:
-    """Descriptors by ``net`` as it is now; it is left in evaluation mode.
+    """(n, D) unit vectors of patches by ``net``, which is left in evaluation mode.
 
-    Args:
-        net: on any device.
-        patches: (N, S, S).
-        rows: the patches to describe; all by default.
-        batch: patches at a time.
-
-    Returns:
-        (len(rows), D) unit vectors.
+    ``rows`` are those of the (N, S, S) patches to describe, all by default.
     """
     rows = range(len(patches)) if rows is None else rows
     device = next(net.parameters()).device
@@ -289,12 +271,8 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
     """Run ``command`` once per device of this machine with torchrun's agent; wait for the end.
 
     The agent passes a signal to stop on to all processes. When one ends badly it stops the others.
-
-    Args:
-        command: the words of a command whose processes meet through Fabric.
-        devices: processes on this machine.
-        nodes: machines; each runs this function, with MASTER_ADDR, MASTER_PORT and NODE_RANK in
-            its environment.
+    Each of several nodes runs this function, with MASTER_ADDR, MASTER_PORT and NODE_RANK in its
+    environment.
 
     Returns:
         The exit code of the first process that failed by itself, negative for a signal; 130 if

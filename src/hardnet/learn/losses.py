@@ -1,11 +1,9 @@
 """The losses of the paper: equation 1 of section 3.1, and the others of section 4.2 and table 2.
 
-Beside them stand those of two successors, SOSNet (CVPR 2019) and HyNet (NeurIPS 2020).
-
-Each is a function of two distances per pair: d(a_i, p_i) of the match and d_i of its negative. A
-pair that has no negative comes with d_i = inf, and each loss is then what its formula says.
-
-At the end stand the two terms by which a small network learns from a large one, its teacher.
+Beside them stand those of two successors, SOSNet (CVPR 2019) and HyNet (NeurIPS 2020). Each is a
+function of two distances per pair, (n,) d(a_i, p_i) of the match and (n,) d_i of its negative, and
+gives a scalar. A pair that has no negative comes with d_i = inf, and each loss is then what its
+formula says. At the end stand the two terms by which a small network learns from a large one.
 """
 
 from __future__ import annotations
@@ -23,16 +21,7 @@ from hardnet.stored_names import find_code
 
 
 def triplet_margin(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
-    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i).
-
-    Args:
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of their negatives.
-        margin: m; 1 in the paper.
-
-    Returns:
-        Scalar.
-    """
+    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i), with m = 1 in the paper."""
     return (margin + positive - negative).clamp_min(0).mean()
 
 
@@ -41,44 +30,20 @@ def softmin(positive: Tensor, negative: Tensor) -> Tensor:
 
     Divided by e^(2 - d(a_i, p_i)) this is log(1 + e^(d(a_i, p_i) - d_i)), which never overflows.
     The published code adds 1e-8 to the denominator instead; the loss differs by less than 1e-8.
-
-    Args:
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of their negatives.
-
-    Returns:
-        Scalar.
     """
     return softplus(positive - negative).mean()
 
 
 def contrastive(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
-    """L = 1/n sum_i d(a_i, p_i) + max(0, m - d_i).
-
-    Args:
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of their negatives.
-        margin: m; 1 and 2 in the paper. 2 is the largest distance of unit vectors.
-
-    Returns:
-        Scalar.
-    """
+    """L = 1/n sum_i d(a_i, p_i) + max(0, m - d_i); m is 1 and 2 in the paper."""
     return (positive + (margin - negative).clamp_min(0)).mean()
 
 
 def quadratic(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
-    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i)^2, SOSNet's first-order term.
+    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i)^2, SOSNet's first-order term; m = 1 there.
 
     The publication has the sum over the batch; here, as everywhere, it is the mean, so that the
     learning rate does not depend on the batch.
-
-    Args:
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of their negatives.
-        margin: m; 1 in the publication.
-
-    Returns:
-        Scalar.
     """
     return (margin + positive - negative).clamp_min(0).square().mean()
 
@@ -88,15 +53,7 @@ def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
 
     d^2 = 2 (1 - a.p), so s joins the distance with HyNet's alpha = 2 times the inner product: the
     first pulls hard on pairs that are close already, the second on those far apart. The publication
-    has the sum over the batch; here it is the mean.
-
-    Args:
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of their negatives.
-        margin: m; 1.2 in the publication.
-
-    Returns:
-        Scalar.
+    has m = 1.2 and the sum over the batch; here it is the mean.
     """
     # The square of inf has a slope that no factor 0 undoes: a number beyond any margin instead.
     negative = negative.masked_fill(negative.isinf(), 1e3)
@@ -107,13 +64,8 @@ def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
 def hardnet_loss(anchors: Tensor, positives: Tensor, margin: float = 1.0) -> Tensor:
     """Distance matrix, hardest-in-batch sampling, triplet margin: the three steps of the paper.
 
-    Training uses :class:`hardnet.learn.objective.Objective`, which gives the same number without
-    holding the matrix.
-
-    Args:
-        anchors: (n, D) unit vectors, one per 3D point.
-        positives: (n, D) unit vectors of the same points in the same order.
-        margin: see :func:`triplet_margin`.
+    Training uses :class:`hardnet.learn.objective.Objective`, which gives the same number for the
+    (n, D) unit vectors of anchors and positives without holding the matrix.
     """
     distances = distance_matrix(anchors, positives)
     return triplet_margin(distances.diagonal(), hardest_in_batch(distances), margin)
@@ -156,27 +108,14 @@ def _own_loss(
 
 
 def teacher_cosine(student: Tensor, teacher: Tensor) -> Tensor:
-    """1 - 1/m sum_i s_i . t_i: the student's vectors should be the teacher's.
-
-    Args:
-        student: (m, D) unit vectors.
-        teacher: (m, D) unit vectors of the same patches.
-
-    Returns:
-        Scalar between 0 and 2.
-    """
+    """1 - 1/m sum_i s_i . t_i of (m, D) unit vectors: the student's should be the teacher's."""
     return 1 - (student * teacher).sum(dim=1).mean()
 
 
 def teacher_distances(student: Tensor, teacher: Tensor) -> Tensor:
     """1/n sum_i (d_S,i - d_T,i)^2: two patches should be as far apart as the teacher sees them.
 
-    Args:
-        student: (n,) distances of the student; inf for a pair without negative, which adds 0.
-        teacher: (n,) distances of the same patches by the teacher.
-
-    Returns:
-        Scalar.
+    The student's distance of a pair without negative is inf, and adds 0.
     """
     nobody = student.isinf()
     difference = student.masked_fill(nobody, 0) - teacher.masked_fill(nobody, 0)

@@ -6,12 +6,22 @@ there are many that do show the same point, under another name.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError, MissingExtraError
+from hardnet.learn.batches import MINING, seed_of
+from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
+from hardnet.learn.run import write_whole
+from hardnet.nets import Net
+from hardnet.patchsets.patchset import PatchSet
+from hardnet.storage import OwnedFolder
 
 NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
 QUERIES = 16_384  # at a time, so that ctrl-C is answered
@@ -23,20 +33,11 @@ def mine(
     seed: int,
     neighbours: int = NEIGHBOURS,
 ) -> NDArray[np.int64]:
-    """A hard negative of each patch.
+    """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
 
-    Of the nearest ``neighbours`` of a patch those that show another point are kept, and one of
-    them is drawn. Where none is left, any patch of another point is drawn. The exact search takes
-    N^2 D multiplications.
-
-    Args:
-        descriptors: (N, D) of all patches of the training set.
-        points: (N,) 3D point of each patch.
-        seed: all that is drawn follows from it.
-        neighbours: how many are looked at, the patch itself among them.
-
-    Returns:
-        (N,) index of the negative of each patch.
+    Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
+    kept, and one of them is drawn. Where none is left, any patch of another point is drawn. The
+    exact search takes N^2 D multiplications.
     """
     if len(points) == 0 or (points == points[0]).all():
         raise HardnetError("classical mining needs patches of two 3D points at least")
@@ -79,3 +80,71 @@ def _of_another_point(
     same = np.searchsorted(ordered, points[patches], side="right") - first
     place = rng.integers(len(points) - same)
     return order[np.where(place < first, place, place + same)]
+
+
+class MinedEpochs:
+    """The hard negatives of the whole set, found again at the first step of each epoch.
+
+    ``folder``, that of the run, keeps the tables of the current and the next epoch: a run resumed
+    in the middle of an epoch needs them. Each process describes its part of the set.
+    """
+
+    def __init__(
+        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
+    ) -> None:
+        self._net, self._train_set, self._folder = net, train_set, folder
+        self._steps, self._seed, self._fabric = steps, seed, fabric
+
+    def end(self, step: int) -> int:
+        """One after the last step of the epoch that ``step`` is in."""
+        return step - step % self._steps + self._steps
+
+    def __call__(self, step: int) -> NDArray[np.int64]:
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
+
+        At the first step of an epoch they are mined with the network as it is now; in its middle,
+        where a resumed run begins, they are read from the folder.
+        """
+        epoch = step // self._steps
+        path = self._folder / f"mined-{epoch}.npy"
+        if step % self._steps:
+            return from_rank_zero(self._fabric, partial(_read, path))
+        descriptors = self._describe_all()
+
+        def mine_and_keep() -> NDArray[np.int64]:
+            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
+            OwnedFolder.mark(self._folder)  # so that it can be dropped
+            write_whole(path, lambda file: np.save(file, mined))
+            return mined
+
+        return from_rank_zero(self._fabric, mine_and_keep)
+
+    def saved(self, step: int) -> None:
+        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
+        owned = OwnedFolder.mark(self._folder)
+        for name in owned.names(".npy"):
+            epoch = name.removeprefix("mined-").removesuffix(".npy")
+            if epoch.isdecimal() and int(epoch) < step // self._steps:
+                owned.remove(name)
+
+    def _describe_all(self) -> NDArray[np.float32]:
+        """(N, D) descriptors of the training set; each process computes a part."""
+        patches = self._train_set.patches
+        share = -(-len(patches) // self._fabric.world_size)
+        first = self._fabric.global_rank * share
+        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
+        own[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
+        return np.asarray(joined.cpu().numpy())
+
+
+def _read(path: Path) -> NDArray[np.int64]:
+    try:
+        mined: NDArray[np.int64] = np.load(path)
+    except (OSError, ValueError) as error:
+        raise HardnetError(
+            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
+            "restore it, or begin again in another --output"
+        ) from error
+    return mined

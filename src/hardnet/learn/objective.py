@@ -59,9 +59,12 @@ class Terms:
     teacher: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Descriptors of a batch -> :class:`Terms`. Made by :func:`build_objective`."""
+    """Descriptors of a batch -> :class:`Terms`; the fields are those keys of a recipe.
+
+    Names that are not known or do not go together are an error.
+    """
 
     sampling: str
     loss: str
@@ -69,10 +72,48 @@ class Objective:
     regularizer: str
     anchor_swap: bool
     same_patch: float
-    negatives: str
-    regularizer_weight: float
-    teacher_cosine: float
-    teacher_distances: float
+    negatives: str = "cross"
+    regularizer_weight: float = 1.0
+    teacher_cosine: float = 0.0
+    teacher_distances: float = 0.0
+
+    def __post_init__(self) -> None:
+        sampling, loss = self.sampling, self.loss
+        _check_name("sampling", sampling, SAMPLINGS)
+        if ":" in loss:
+            pair_loss(loss, self.margin)  # says now if there is no such function
+        else:
+            _check_name("loss", loss, LOSSES)
+        _check_name("regularizer", self.regularizer, REGULARIZERS)
+        _check_name("negatives", self.negatives, NEGATIVES)
+        if self.negatives == "all" and sampling != "hardest":
+            raise HardnetError(
+                f"negatives=all is for sampling=hardest: sampling {sampling} takes negatives=cross"
+            )
+        if loss == "l2net" and sampling != "all":
+            raise HardnetError(
+                f"loss l2net looks at all pairs of a batch: use sampling=all, not {sampling}"
+            )
+        if sampling == "all" and loss != "l2net":
+            raise HardnetError(
+                f"loss {loss} takes one negative per pair: use sampling=hardest, random or "
+                "classical; sampling all is for loss l2net"
+            )
+        if not (0 < self.margin < math.inf):
+            raise HardnetError(f"margin must be positive, got {self.margin}")
+        if not (0 <= self.same_patch < FURTHEST):
+            raise HardnetError(
+                f"same_patch is a distance of unit vectors, from 0 (off) to {FURTHEST:g}, "
+                f"got {self.same_patch}"
+            )
+        for key in ("regularizer_weight", "teacher_cosine", "teacher_distances"):
+            if not (0 <= getattr(self, key) < math.inf):
+                raise HardnetError(f"{key} must not be negative, got {getattr(self, key)}")
+        if (self.teacher_cosine or self.teacher_distances) and sampling != "hardest":
+            raise HardnetError(
+                "a teacher is asked about the hardest negatives: use sampling=hardest, not "
+                f"{sampling}"
+            )
 
     @property
     def streams(self) -> int:
@@ -94,19 +135,16 @@ class Objective:
     ) -> Terms:
         """The loss of a batch, in memory for a block of the distance matrix.
 
-        Descriptors with a NaN make the loss NaN.
-
         Args:
             anchors: (n, D) unit vectors, one per 3D point; vectors of any length if ``any_length``.
             positives: (n, D) likewise, of the same points in the same order.
             negatives: (n, D) likewise, of the mined patches if ``streams`` is 3, else None.
             generator: of the random sampling; the others leave it as it is.
-            teacher: (n, E) unit vectors of the anchors and (n, E) of the positives by the teacher,
-                if its terms have weights.
+            teacher: (n, E) unit vectors of the anchors and of the positives by the teacher.
         """
-        difference = None
+        penalty: Tensor | None = None
         if self.any_length:
-            difference = length_difference(anchors, positives)
+            penalty = length_difference(anchors, positives)
             anchors, positives = unit_length(anchors), unit_length(positives)
             negatives = None if negatives is None else unit_length(negatives)
         details = (self.anchor_swap, self.same_patch)
@@ -127,13 +165,13 @@ class Objective:
                 raise ValueError("classical sampling needs the descriptors of the mined negatives")
             else:
                 negative = mined(anchors, positives, negatives, *details)
-            loss = losses.pair_loss(self.loss, self.margin)(positive, negative)
-        if difference is not None:
-            loss = loss + self.regularizer_weight * difference
-        elif self.regularizer == "cpr":
-            loss = loss + self.regularizer_weight * correlation_penalty(anchors)
+            loss = pair_loss(self.loss, self.margin)(positive, negative)
+        if self.regularizer == "cpr":
+            penalty = correlation_penalty(anchors)
         elif self.regularizer == "sos":
-            loss = loss + self.regularizer_weight * second_order_similarity(anchors, positives)
+            penalty = second_order_similarity(anchors, positives)
+        if penalty is not None:
+            loss = loss + self.regularizer_weight * penalty
         taught = None
         if teacher is not None and hardest is not None:
             apart = pair_distances(*teacher), hardest.distances(*teacher)
@@ -146,90 +184,6 @@ class Objective:
                 taught = taught + self.teacher_cosine * losses.teacher_cosine(*both)
             loss = loss + taught
         return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST), taught)
-
-
-def build_objective(
-    *,
-    sampling: str,
-    loss: str,
-    margin: float,
-    regularizer: str,
-    anchor_swap: bool,
-    same_patch: float,
-    negatives: str = "cross",
-    regularizer_weight: float = 1.0,
-    teacher_cosine: float = 0.0,
-    teacher_distances: float = 0.0,
-) -> Objective:
-    """Check the names and that they go together; the arguments are keys of a recipe.
-
-    Args:
-        sampling: "hardest" or "random" in batch, "classical" (mined over the whole set), or "all"
-            with the loss "l2net".
-        loss: "triplet", "softmin", "contrastive", "quadratic", "hybrid", "l2net" or your own,
-            ``module:function``.
-        margin: of the losses but "softmin" and "l2net", which have none.
-        regularizer: "none", "cpr", "sos" or "lengths".
-        anchor_swap: negatives of the positive too, not only of the anchor.
-        same_patch: near-duplicate guard, a distance; 0 turns it off.
-        negatives: of the hardest sampling: "cross" (anchors with positives), or "all" for those
-            among the anchors and among the positives too.
-        regularizer_weight: of the regularizer against the loss.
-        teacher_cosine: weight of :func:`hardnet.learn.losses.teacher_cosine`.
-        teacher_distances: weight of :func:`hardnet.learn.losses.teacher_distances`, of the matching
-            pairs and of the hardest negatives.
-    """
-    _check_name("sampling", sampling, SAMPLINGS)
-    if ":" in loss:
-        pair_loss(loss, margin)  # says now if there is no such function
-    else:
-        _check_name("loss", loss, LOSSES)
-    _check_name("regularizer", regularizer, REGULARIZERS)
-    _check_name("negatives", negatives, NEGATIVES)
-    if negatives == "all" and sampling != "hardest":
-        raise HardnetError(
-            f"negatives=all is for sampling=hardest: sampling {sampling} takes negatives=cross"
-        )
-    if loss == "l2net" and sampling != "all":
-        raise HardnetError(
-            f"loss l2net looks at all pairs of a batch: use sampling=all, not {sampling}"
-        )
-    if sampling == "all" and loss != "l2net":
-        raise HardnetError(
-            f"loss {loss} takes one negative per pair: use sampling=hardest, random or classical; "
-            "sampling all is for loss l2net"
-        )
-    if not (0 < margin < math.inf):
-        raise HardnetError(f"margin must be positive, got {margin}")
-    if not (0 <= same_patch < FURTHEST):
-        raise HardnetError(
-            f"same_patch is a distance of unit vectors, from 0 (off) to {FURTHEST:g}, "
-            f"got {same_patch}"
-        )
-    weights = {
-        "regularizer_weight": regularizer_weight,
-        "teacher_cosine": teacher_cosine,
-        "teacher_distances": teacher_distances,
-    }
-    for key, weight in weights.items():
-        if not (0 <= weight < math.inf):
-            raise HardnetError(f"{key} must not be negative, got {weight}")
-    if (teacher_cosine or teacher_distances) and sampling != "hardest":
-        raise HardnetError(
-            f"a teacher is asked about the hardest negatives: use sampling=hardest, not {sampling}"
-        )
-    return Objective(
-        sampling,
-        loss,
-        margin,
-        regularizer,
-        anchor_swap,
-        same_patch,
-        negatives,
-        regularizer_weight,
-        teacher_cosine,
-        teacher_distances,
-    )
 
 
 def _check_name(key: str, name: str, known: Sequence[str]) -> None:
@@ -255,18 +209,9 @@ def l2net(
     """L = -1/(2n) sum_i [ log( e^-D_ii / sum_j e^-D_ij ) + log( e^-D_ii / sum_j e^-D_ji ) ].
 
     (e^(2 - D) of the publication: the e^2 cancels.) The mean of rows and columns is L2-Net's; the
-    published HardNet code adds them up, which is twice as much. The matrix is made ``block`` rows
-    at a time, and again in the backward pass: its gradients are exact and it is never held.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (n, D) unit vectors.
-        anchor_swap: the mean of rows and columns; otherwise the rows alone.
-        same_patch: other descriptors closer than this are copies and count in no sum.
-        block: rows of the matrix held at a time.
-
-    Returns:
-        Scalar.
+    published HardNet code adds them up, which is twice as much; without ``anchor_swap`` there are
+    rows alone. The matrix is made ``block`` rows at a time, and again in the backward pass: its
+    gradients are exact and it is never held.
     """
     rows, columns = [], []
     for start in range(0, len(anchors), block):
@@ -311,16 +256,11 @@ NEIGHBOURS = 8
 
 
 def correlation_penalty(descriptors: Tensor) -> Tensor:
-    """|| offdiagonal( C ) ||_F / n with C = (X - mean X)^T (X - mean X).
+    """|| offdiagonal( C ) ||_F / n with C = (X - mean X)^T (X - mean X) of (n, D) descriptors.
 
     C is not divided by the channels' variances: this is the penalty of the published training
-    code, which is what table 2 measured. It is added to the loss with weight 1.
-
-    Args:
-        descriptors: (n, D), the anchors of a batch.
-
-    Returns:
-        Scalar; 0, with gradient 0, where the channels do not vary at all.
+    code, which is what table 2 measured. Where the channels do not vary at all it is 0, with
+    gradient 0.
     """
     centred = descriptors - descriptors.mean(dim=0)
     products = centred.T @ centred
@@ -337,17 +277,8 @@ def second_order_similarity(
 
     Neighbours should be as far apart among the anchors as among the positives. j is in A_i if one
     of i and j is among the ``neighbours`` nearest of the other: a_j of a_i, p_j of p_i, or p_j of
-    a_i. Who is a neighbour is found block by block without gradient; the n x n distances are never
-    held.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (n, D) unit vectors.
-        neighbours: of each descriptor in each of the three matrices.
-        block: rows of a matrix held at a time.
-
-    Returns:
-        Scalar.
+    a_i. Who is a neighbour is found ``block`` rows at a time without gradient; the n x n distances
+    are never held.
     """
     n = len(anchors)
     i, j = _neighbour_pairs(anchors, positives, min(neighbours, n - 1), block)
@@ -379,13 +310,6 @@ def length_difference(anchors: Tensor, positives: Tensor) -> Tensor:
     """1/n sum_i (|a_i| - |p_i|)^2 of descriptors before they are scaled to unit length.
 
     HyNet adds it with weight 0.1.
-
-    Args:
-        anchors: (n, D) of any length.
-        positives: (n, D) of any length.
-
-    Returns:
-        Scalar.
     """
     return (lengths(anchors) - lengths(positives)).square().mean()
 
@@ -396,16 +320,9 @@ Magnitudes = NDArray[np.float64]
 def gradient_magnitudes(
     loss: str, margin: float, positive: ArrayLike, negative: ArrayLike
 ) -> tuple[Magnitudes, Magnitudes]:
-    """Derivatives of the loss of one pair by its two distances, from autograd.
+    """(P, N) |dL/dpositive| and |dL/dnegative| of the loss of one pair, from autograd.
 
-    Args:
-        loss: "triplet", "softmin" or "contrastive".
-        margin: of the loss.
-        positive: (P,) distances d(a, p).
-        negative: (N,) distances d(a, n).
-
-    Returns:
-        (P, N) |dL/dpositive| and (P, N) |dL/dnegative|.
+    ``positive`` are (P,) distances d(a, p), ``negative`` (N,) distances d(a, n).
     """
     pulls, pushes = (torch.as_tensor(np.asarray(x, np.float64)) for x in (positive, negative))
     grid = torch.meshgrid(pulls, pushes, indexing="ij")

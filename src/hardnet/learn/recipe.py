@@ -24,7 +24,7 @@ AXES = (
     "anchor_swap",
     "same_patch",
 )
-"""The keys that make the objective; see :func:`hardnet.learn.objective.build_objective`."""
+"""The keys that make the objective; see :class:`hardnet.learn.objective.Objective`."""
 
 CODE = ("loss", "net")
 """The keys that may name code of the user, as ``module:name``."""
@@ -153,7 +153,7 @@ class Recipe:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """The arguments of ``build_objective``."""
+        """The arguments of ``Objective``."""
         teacher = TEACHER if self.teacher else ()
         return {key: getattr(self, key) for key in (*AXES, *teacher)}
 
@@ -188,13 +188,9 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
     A key whose default is empty may be given without a value (``validation=``): it is empty then.
-    Paths of data sets are taken relative to the working directory, as typed by the user.
-
-    Args:
-        path: the recipe of a person. The file of a run may come from anybody: it is read too, but
-            code that it names is not run unless an override says the same.
-        overrides: ``key=value``.
-        stored: the recipe is only compared with another one; code that it names is not run.
+    Paths of data sets are taken relative to the working directory, as typed by the user. The file
+    of a run may come from anybody: code that it names is not run unless an override says the same;
+    nor is that of a ``stored`` recipe, which is only compared with another one.
     """
     try:
         from omegaconf import OmegaConf
@@ -268,12 +264,10 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
-    """Refuse to resume a run with another recipe than it began with.
+    """Refuse to resume a run with another recipe than ``stored``, the one it began with.
 
-    Args:
-        stored: the recipe.yaml of the run; keys that a file of an older version lacks have their
-            defaults, which do what that version did.
-        recipe: of the command that resumes; keys of :data:`FREE` may differ.
+    Keys that a file of an older version lacks have their defaults, which do what that version did.
+    Keys of :data:`FREE` may differ.
     """
     begun = asdict(read_recipe(stored, [], stored=True))
     now = {key: value for key, value in asdict(recipe).items() if key not in FREE}
@@ -349,7 +343,7 @@ def _check_weights(recipe: Recipe, where: object) -> None:
 
 def _check_choices(recipe: Recipe, where: object) -> None:
     try:
-        from hardnet.learn.objective import build_objective
+        from hardnet.learn.objective import Objective
         from hardnet.nets import NETS, find_net
     except ImportError:
         raise MissingExtraError("torch", "train") from None
@@ -359,6 +353,6 @@ def _check_choices(recipe: Recipe, where: object) -> None:
         raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     try:
         find_net(recipe.net)
-        build_objective(**recipe.axes)
+        Objective(**recipe.axes)
     except HardnetError as error:
         raise HardnetError(f"{where}: {error}") from None

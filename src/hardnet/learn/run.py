@@ -14,14 +14,13 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from hardnet import provenance
@@ -30,7 +29,6 @@ from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
 from hardnet.nets import NETS, Net, find_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
-from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
@@ -43,11 +41,8 @@ def open_run(
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Begin a run, or continue one; its resolved recipe and its origin are written.
 
-    Args:
-        folder: of the run; made if absent.
-        recipe: the settings.
-        resume: continue from the folder's checkpoint; otherwise a folder with one is refused.
-        lock: of the folder; it is held when this returns.
+    ``resume`` continues from the folder's checkpoint; otherwise a folder with one is refused. The
+    lock is held when this returns.
 
     Returns:
         The checkpoint to continue from (None for a new run), and the facts of the run's origin.
@@ -63,33 +58,32 @@ def open_run(
             "--output"
         )
     try:
-        return _open_locked(folder, recipe, resume)
+        state = _state_to_resume(folder, recipe, resume)
+        _claim_files(folder, recipe, state is not None)
+        facts = record_origin(folder, recipe, state["step"] if state else 0)
+        write_recipe(recipe, folder / RECIPE)
+        return state, facts
     except BaseException:
         lock.release()
         raise
 
 
-def _open_locked(
-    folder: Path, recipe: Recipe, resume: bool
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    state = None
-    if (folder / CHECKPOINT).exists():
-        if not resume:
-            raise HardnetError(f"{folder} holds a run already; continue it with --resume")
-        state = read_state(folder)
-        if state["seed"] != recipe.seed:
-            raise HardnetError(
-                f"{folder / CHECKPOINT} was made with seed {state['seed']}; resume with that seed"
-            )
-        if (folder / RECIPE).exists():
-            refuse_changes(folder / RECIPE, recipe)
-    _own(folder, recipe, state is not None)
-    facts = record_origin(folder, recipe, state["step"] if state else 0)
-    write_recipe(recipe, folder / RECIPE)
-    return state, facts
+def _state_to_resume(folder: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+    if not (folder / CHECKPOINT).exists():
+        return None
+    if not resume:
+        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+    state = read_state(folder)
+    if state["seed"] != recipe.seed:
+        raise HardnetError(
+            f"{folder / CHECKPOINT} was made with seed {state['seed']}; resume with that seed"
+        )
+    if (folder / RECIPE).exists():
+        refuse_changes(folder / RECIPE, recipe)
+    return state
 
 
-def _own(folder: Path, recipe: Recipe, begun: bool) -> None:
+def _claim_files(folder: Path, recipe: Recipe, begun: bool) -> None:
     """Say which files of the folder are ours; files of others with their names are an error."""
     names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
     marked = OwnedFolder.find(folder) is not None
@@ -144,12 +138,7 @@ PREVIOUS = "previous.ckpt"
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that a kill or a full disk leaves the previous version in place.
-
-    Args:
-        path: the file.
-        write: writes the content to the open file it is given.
-    """
+    """Write a file so that a kill or a full disk leaves the previous version in place."""
     owned = OwnedFolder.find(path.parent)
     if owned is not None:
         owned.claim(path.name)
@@ -219,40 +208,8 @@ def last_step(folder: Path) -> int | None:
     return int(read_state(folder)["step"]) if (folder / CHECKPOINT).exists() else None
 
 
-def write_mined(folder: Path, epoch: int, mined: NDArray[np.int64]) -> None:
-    """Keep the hard negatives of an epoch: a run resumed in its middle needs them."""
-    OwnedFolder.mark(folder)  # so that it can be dropped
-    write_whole(_mined_file(folder, epoch), lambda file: np.save(file, mined))
-
-
-def read_mined(folder: Path, epoch: int) -> NDArray[np.int64]:
-    """The (N,) hard negatives that :func:`write_mined` kept."""
-    path = _mined_file(folder, epoch)
-    try:
-        mined: NDArray[np.int64] = np.load(path)
-    except (OSError, ValueError) as error:
-        raise HardnetError(
-            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
-            "restore it, or begin again in another --output"
-        ) from error
-    return mined
-
-
-def drop_mined(folder: Path, before: int) -> None:
-    """Remove the hard negatives of epochs that no checkpoint needs any more."""
-    owned = OwnedFolder.mark(folder)
-    for name in owned.names(".npy"):
-        epoch = name.removeprefix("mined-").removesuffix(".npy")
-        if epoch.isdecimal() and int(epoch) < before:
-            owned.remove(name)
-
-
-def _mined_file(folder: Path, epoch: int) -> Path:
-    return folder / f"mined-{epoch}.npy"
-
-
 LOG = "log.csv"
-COLUMNS = (
+COLUMNS = [
     "step",
     "pairs",
     "lr",
@@ -262,7 +219,7 @@ COLUMNS = (
     "pairs_per_second",
     "fpr95",
     "teacher",
-)
+]
 
 
 class RunLog:
@@ -270,13 +227,22 @@ class RunLog:
 
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / LOG
-        rows = _rows_until(self._path, step) if step and self._path.exists() else []
+        rows: list[dict[str, str]] = []
+        if step and self._path.exists():
+            with self._path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        # A row that a kill or a full disk cut short has empty columns.
+        rows = [r for r in rows if None not in r.values() and int(r["step"]) <= step]
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
         write_whole(self._path, lambda file: file.write(text.getvalue().encode()))
-        self._board = _open_board(folder / "tensorboard", step)
+        self._board: Any = None
+        with suppress(ImportError):  # curves are a convenience: they must not stop a run
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def add(self, row: dict[str, float]) -> None:
         """Append one row; absent columns stay empty."""
@@ -295,41 +261,28 @@ class RunLog:
             self._board.close()
 
 
-def _rows_until(path: Path, step: int) -> list[dict[str, str]]:
-    """The rows up to ``step``; a row that a kill or a full disk cut short has empty columns."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [r for r in rows if None not in r.values() and int(r["step"]) <= step]
-
-
-def _open_board(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:  # curves are a convenience: a missing tensorboard must not stop a run
-        return None
-    return SummaryWriter(str(folder), purge_step=step + 1)
-
-
 def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
-    """Write the facts of a run that begins; check and extend those of a run that continues.
-
-    Args:
-        folder: of the run.
-        recipe: its settings.
-        step: where it continues; 0 for a new run.
+    """Write the facts of a run that begins; check and extend those of one that continues.
 
     Returns:
         Command, settings, data (one digest per set), machine, versions, revision, date; and
         ``resumed``: the same facts, without settings and data, of each time it continued.
     """
-    facts = provenance.collect(provenance.command_line(), _settings(recipe))
+    settings = asdict(recipe)
+    settings["data"] = [provenance.without_folders(name) for name in recipe.data]
+    for key in ("validation", "init", "teacher"):
+        settings[key] = provenance.without_folders(settings[key])
+    facts = provenance.collect(provenance.command_line(), settings)
     facts["data"] = [_data_facts(name) for name in recipe.data]
     if recipe.teacher:
         facts["teacher"] = getattr(load(recipe.teacher), "weights", None)
     facts["resumed"] = []
     path = folder / ORIGIN
     if step and path.exists():
-        begun = _read(path)
+        try:
+            begun = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise HardnetError(f"{path} cannot be read: {error}; restore or remove it") from error
         for was, now in zip(begun["data"], facts["data"], strict=True):
             if was["sha256"] != now["sha256"]:
                 raise HardnetError(
@@ -341,42 +294,23 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
                 f"the weights of the teacher {recipe.teacher} have changed since {folder} was "
                 "begun: train in another --output, or restore them"
             )
-        again = {
-            key: value
-            for key, value in facts.items()
-            if key not in ("settings", "data", "teacher", "resumed")
-        }
-        begun["resumed"].append({"step": step, **again})
+        for key in ("settings", "data", "teacher", "resumed"):
+            facts.pop(key, None)
+        begun["resumed"].append({"step": step, **facts})
         facts = begun
     write_whole(path, lambda file: file.write(f"{json.dumps(facts, indent=1)}\n".encode()))
     return facts
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
-    settings = asdict(recipe)
-    settings["data"] = [provenance.without_folders(name) for name in recipe.data]
-    for key in ("validation", "init", "teacher"):
-        settings[key] = provenance.without_folders(settings[key])
-    return settings
-
-
 def _data_facts(name: str) -> dict[str, Any]:
-    """DataDigest of one training set; a set that is no folder, made by a program, has none."""
+    """The digest of one training set; a set that is no folder, made by a program, has none."""
     folder = Path(name)
     if not folder.exists():
         folder = Path(name.rpartition(":")[0] or name)  # FOLDER:SPLIT
-    shown = provenance.without_folders(name)
-    if not folder.exists():
-        return {"name": shown, "sha256": None, "files": 0}
-    found = data_digest(folder)
-    return {"name": shown, "sha256": found.sha256, "files": found.files}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        facts: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise HardnetError(f"{path} cannot be read: {error}; restore or remove it") from error
+    facts = {"name": provenance.without_folders(name), "sha256": None, "files": 0}
+    if folder.exists():
+        found = provenance.data_digest(folder)
+        facts |= {"sha256": found.sha256, "files": found.files}
     return facts
 
 
@@ -397,12 +331,7 @@ class StopRequest:
                 self._before[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

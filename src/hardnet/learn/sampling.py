@@ -7,9 +7,10 @@ of positive p_i to every anchor. A sampling picks one of them for pair i, never 
 - random: of one other pair of the batch, drawn blindly;
 - classical: of a patch that was mined over the whole training set (:mod:`hardnet.learn.mining`).
 
-Every function returns (n,) distances, inf for a pair that has no negative. With ``anchor_swap`` the
-closer of two negatives is taken, one of the anchor (the row) and one of the positive (the column);
-without it only the anchor's. The hardest in batch may also be looked for within the anchors and
+Every function takes (n, D) unit vectors and returns (n,) distances, inf for a pair that has no
+negative. With ``anchor_swap`` the closer of two negatives is taken, one of the anchor (the row) and
+one of the positive (the column); without it only the anchor's. Distances below ``same_patch`` are
+copies of a patch, not negatives. The hardest in batch may also be looked for within the anchors and
 within the positives, as SOSNet and HyNet do.
 """
 
@@ -24,16 +25,10 @@ EPSILON = 1e-6  # keeps the square root's gradient finite where two descriptors 
 
 
 def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
-    """Euclidean distances D[i, j] = d(a_i, p_j) between unit vectors.
+    """Euclidean distances D[i, j] = d(a_i, p_j) between (n, D) and (m, D) unit vectors.
 
-    For unit vectors |a - p|^2 = 2 - 2 a.p, so the whole matrix is one multiplication.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (m, D) unit vectors.
-
-    Returns:
-        (n, m) distances, never below sqrt(EPSILON).
+    For unit vectors |a - p|^2 = 2 - 2 a.p, so the whole matrix is one multiplication. No distance
+    is below sqrt(EPSILON).
     """
     return torch.sqrt((2 - 2 * anchors @ positives.T).clamp_min(0) + EPSILON)
 
@@ -53,15 +48,9 @@ BLOCK = 256  # rows of the distance matrix held at a time; more are not faster
 def hardest_in_batch(
     distances: Tensor, anchor_swap: bool = True, same_patch: float = SAME_PATCH
 ) -> Tensor:
-    """Distance of each pair's hardest negative, from the whole matrix.
+    """Each pair's hardest negative, from the whole (n, n) matrix D.
 
-    Args:
-        distances: (n, n), D[i, j] = d(a_i, p_j).
-        anchor_swap: look at the column of D too.
-        same_patch: distances below this are copies of a patch, not negatives.
-
-    Returns:
-        (n,) min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ).
+    (n,) min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ).
     """
     candidates = only_negatives(distances, 0, same_patch)
     row = candidates.min(dim=1).values
@@ -81,12 +70,9 @@ def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Negatives:
-    """Which two descriptors pair i is compared by, as rows of [anchors; positives].
+    """Which two descriptors pair i is compared by, as (n,) rows ``left`` and ``right`` of [a; p].
 
-    Attributes:
-        left: (n,) one of the two.
-        right: (n,) the other.
-        found: (n,) whether the pair has a negative at all.
+    ``found`` (n,) says whether the pair has a negative at all.
     """
 
     left: Tensor
@@ -108,17 +94,10 @@ def hardest_negatives(
     block: int = BLOCK,
     within: bool = False,
 ) -> Negatives:
-    """Which negative is the hardest of each pair, found block by block without gradient.
+    """Which negative is the hardest of each pair, found ``block`` rows at a time without gradient.
 
-    Only this needs the whole distance matrix, and it is never held.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (n, D) unit vectors.
-        anchor_swap: look at the column of D too.
-        same_patch: distances below this are copies of a patch, not negatives.
-        block: rows of the matrix held at a time.
-        within: look at d(a_i, a_j) too, and with ``anchor_swap`` at d(p_i, p_j).
+    Only this needs the whole distance matrix, and it is never held. ``within`` looks at d(a_i, a_j)
+    too, and with ``anchor_swap`` at d(p_i, p_j).
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)
@@ -160,10 +139,7 @@ def hardest_in_batch_blockwise(
     block: int = BLOCK,
     within: bool = False,
 ) -> Tensor:
-    """The same as ``hardest_in_batch(distance_matrix(a, p))`` without ever holding n x n numbers.
-
-    Arguments as of :func:`hardest_negatives`; the (n,) distances have a gradient.
-    """
+    """As ``hardest_in_batch(distance_matrix(a, p))``, without ever holding n x n numbers."""
     chosen = hardest_negatives(anchors, positives, anchor_swap, same_patch, block, within)
     return chosen.distances(anchors, positives)
 
@@ -178,17 +154,7 @@ def random_in_batch(
     """Pair i is compared with pair s(i), s a random permutation of the batch.
 
     A pair that the permutation leaves in its place has no negative; there is one per batch on
-    average, as in the published code.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (n, D) unit vectors.
-        generator: draws the permutation.
-        anchor_swap: d(a_s(i), p_i) if that is closer than d(a_i, p_s(i)).
-        same_patch: distances below this are copies of a patch, not negatives.
-
-    Returns:
-        (n,) distances of the negatives.
+    average, as in the published code. With ``anchor_swap`` d(a_s(i), p_i) is the other candidate.
     """
     n = len(anchors)
     other = torch.randperm(n, generator=generator, device=generator.device).to(anchors.device)
@@ -207,18 +173,7 @@ def mined(
     anchor_swap: bool = True,
     same_patch: float = SAME_PATCH,
 ) -> Tensor:
-    """Pair i is compared with the mined patch n_i.
-
-    Args:
-        anchors: (n, D) unit vectors.
-        positives: (n, D) unit vectors.
-        negatives: (n, D) unit vectors of the mined patches.
-        anchor_swap: d(p_i, n_i) if that is closer than d(a_i, n_i).
-        same_patch: distances below this are copies of a patch, not negatives.
-
-    Returns:
-        (n,) distances of the negatives.
-    """
+    """Pair i is compared with the mined patch n_i: by a_i or, with ``anchor_swap``, by p_i."""
     row = _without_copies(pair_distances(anchors, negatives), same_patch)
     if not anchor_swap:
         return row

@@ -94,13 +94,8 @@ def teacher_outputs(
 
     They are in the user's cache under the digests of the weights and of the patches. Each set of a
     union has a file of its own. A computation that was stopped continues where it was; of several
-    processes one computes and the others wait for it.
-
-    Args:
-        teacher: see :func:`load_teacher`.
-        train_set: the patches, of one set or of a union.
-        augment: all four symmetries of each patch, not only the patch itself.
-        progress: called with (patches described, patches in all) while it computes.
+    processes one computes and the others wait for it. ``augment`` asks for all four symmetries of
+    each patch.
     """
     describe = load_teacher(teacher)
     symmetries = SYMMETRIES if augment else 1

@@ -26,15 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.learn.batches import (
-    DROPOUT,
-    SAMPLING,
-    Batch,
-    Batches,
-    MinedEpochs,
-    prefetched,
-    seed_of,
-)
+from hardnet.learn.batches import DROPOUT, SAMPLING, Batch, Batches, prefetched, seed_of
 from hardnet.learn.distributed import (
     Embedding,
     any_rank,
@@ -46,7 +38,8 @@ from hardnet.learn.distributed import (
     sum_gradients,
     world_group,
 )
-from hardnet.learn.objective import Terms, build_objective
+from hardnet.learn.mining import MinedEpochs
+from hardnet.learn.objective import Objective, Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run import (
     CHECKPOINT,
@@ -109,7 +102,7 @@ class Trainer:
     ) -> None:
         keep_freed_memory()
         self.recipe, self.folder, self._validate = recipe, folder, validate
-        self._objective = build_objective(**recipe.axes)
+        self._objective = Objective(**recipe.axes)
         sampler = PairSampler(
             train_set.points,
             recipe.batch,
@@ -338,17 +331,9 @@ def plan_pairs(
 ) -> int:
     """How many pairs this machine trains on in ``minutes``, measured by a few steps of a trial.
 
-    The plan is a number of pairs, not a deadline: a run with it is a function of the recipe as any
-    other, and takes longer or shorter than ``minutes`` if the machine changes its speed.
-
-    Args:
-        recipe: the settings; its ``pairs`` do not matter.
-        train_set: as of :class:`Trainer`.
-        minutes: for the trial, the steps and the validations.
-        validate: as of :class:`Trainer`; its time is measured too.
-
-    Returns:
-        A multiple of the batch.
+    The plan is a number of pairs, a multiple of the batch, not a deadline: a run with it is a
+    function of the recipe as any other, and takes longer or shorter than ``minutes`` if the machine
+    changes its speed. The time of validations is measured too.
     """
     begun = time.perf_counter()
     seconds: list[float] = []

@@ -35,12 +35,12 @@ def test_cells_have_names_of_their_own_and_change_real_keys(grid: Grid) -> None:
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS.keys())
 def test_every_cell_has_an_objective(grid: Grid) -> None:
     pytest.importorskip("torch")
-    from hardnet.learn.objective import build_objective
+    from hardnet.learn.objective import Objective
 
     for cell in grid.cells:
         recipe = cell_recipe(Recipe(data=["x"]), cell, 0)
         keys = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
-        build_objective(**{key: getattr(recipe, key) for key in keys})
+        Objective(**{key: getattr(recipe, key) for key in keys})
 
 
 def test_ablation_is_table_2() -> None:

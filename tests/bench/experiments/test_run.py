@@ -297,7 +297,7 @@ def test_a_cell_that_diverges_is_a_result(
 ) -> None:
     from hardnet.learn import trainer
 
-    build = trainer.build_objective
+    build = trainer.Objective
 
     def broken(**settings: Any) -> Any:
         objective = build(**settings)
@@ -316,7 +316,7 @@ def test_a_cell_that_diverges_is_a_result(
 
     experiment = Experiment(grids.recipes(), base, tmp_path, tests, "nips,nips-flip")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "build_objective", broken)
+        patch.setattr(trainer, "Objective", broken)
         experiment.run()
     results = experiment.finish({})
     cell = results["cells"][0]
@@ -331,10 +331,10 @@ def test_a_cell_that_diverges_before_mining_is_a_result(
 ) -> None:
     """The network may break in the last step of an epoch, and mining is the first to see it."""
     pytest.importorskip("faiss")
-    from hardnet.learn import batches
+    from hardnet.learn import mining
 
-    describe = batches.describe
-    monkeypatch.setattr(batches, "describe", lambda *rest: describe(*rest) * float("nan"))
+    describe = mining.describe
+    monkeypatch.setattr(mining, "describe", lambda *rest: describe(*rest) * float("nan"))
     experiment = Experiment(grids.ablation(), base, tmp_path, tests, "classical-triplet")
     assert experiment.run() == []
     cells = {cell["cell"]: cell for cell in experiment.finish({})["cells"]}
