@@ -139,11 +139,6 @@ def test_which_pair_file(tmp_path: Path) -> None:
     assert len(read_brown(folder).pairs) == 100
     (folder / PAIR_FILE).unlink()
     assert read_brown(folder).pairs.tolist() == [[0, 1]]  # the largest, by number not by letter
-    assert read_brown(folder, pairs_file="m50_3000_3000_0.txt").pairs.tolist() == [[0, 2]]
-    (tmp_path / "mine.txt").write_text("5 1 0 3 1 0\n")
-    assert read_brown(folder, pairs_file=tmp_path / "mine.txt").pairs.tolist() == [[5, 3]]
-    with pytest.raises(HardnetError, match=r"x\.txt: no such pair file; .* has m50_200000"):
-        read_brown(folder, pairs_file="x.txt")
 
 
 def test_no_pair_file_is_no_pairs(tmp_path: Path) -> None:

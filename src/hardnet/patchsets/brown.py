@@ -91,24 +91,14 @@ class Brown:
                 )
 
 
-def read_brown(
-    folder: str | Path,
-    size: int = PATCH,
-    progress: Progress | None = None,
-    pairs_file: str | Path | None = None,
-) -> PatchSet:
+def read_brown(folder: str | Path, size: int = PATCH, progress: Progress | None = None) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
     The sheets are decoded once, one by one, into the user's cache: a set larger than memory
     works, a large set opens at once the second time, and a changed set is decoded again.
-
-    Args:
-        folder: the set.
-        size: side of the patches wanted; 64 as on disk, 32 for the networks.
-        progress: called with (patches done, patches in all) while the cache is written.
-        pairs_file: see :func:`open_brown`.
+    ``size`` is the side of the patches wanted: 64 as on disk, 32 for the networks.
     """
-    brown = open_brown(folder, pairs_file)
+    brown = open_brown(folder)
 
     def pictures() -> Iterator[NDArray[np.uint8]]:
         brown.check_sheets()  # all of them, before minutes of decoding
@@ -121,14 +111,8 @@ def read_brown(
     return PatchSet(brown.name, patches, brown.points, brown.pairs, images=brown.images)
 
 
-def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brown:
-    """Open a set without decoding it.
-
-    Args:
-        folder: the set.
-        pairs_file: the pair file, by its path or its name in the set; by default the one of
-            100000 pairs, else the largest.
-    """
+def open_brown(folder: str | Path) -> Brown:
+    """Open a set without decoding it, with its pair file of 100000 pairs, else the largest."""
     folder = as_path(folder)
     info = folder / INFO
     if not info.is_file():
@@ -142,7 +126,7 @@ def open_brown(folder: str | Path, pairs_file: str | Path | None = None) -> Brow
         )
     sheets = _find_sheets(folder, len(points), exact=not known)
     pairs: NDArray[np.int64] = np.zeros((0, 2), np.int64)
-    if file := _find_pairs(folder, pairs_file):
+    if file := _find_pairs(folder):
         pairs = decoded(
             folder, f"pairs-{file.stem}", [info, file], lambda: _read_pairs(file, info, points)
         )
@@ -190,13 +174,7 @@ def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
     return tuple(sheets[:needed])
 
 
-def _find_pairs(folder: Path, pairs_file: str | Path | None) -> Path | None:
-    if pairs_file is not None:
-        for path in (folder / pairs_file, Path(pairs_file)):
-            if path.is_file():
-                return path
-        there = ", ".join(sorted(p.name for p in folder.glob("m50_*.txt"))) or "none"
-        raise HardnetError(f"{pairs_file}: no such pair file; {folder} has {there}")
+def _find_pairs(folder: Path) -> Path | None:
     if (folder / PAIR_FILE).is_file():
         return folder / PAIR_FILE
     numbers = {p: [int(n) for n in re.findall(r"\d+", p.stem)] for p in folder.glob("m50_*.txt")}
@@ -251,14 +229,10 @@ class BrownWriter:
         group: int | NDArray[np.int64],
         image: int | NDArray[np.int64] = 0,
     ) -> None:
-        """Append (n, 64, 64) patches.
+        """Append (n, 64, 64) patches of (n,) 3D points.
 
-        Args:
-            patches: what to append.
-            points: (n,) their 3D points.
-            group: their scene, or (n,) one for each: non-matching test pairs are of one scene.
-            image: the image they were cut from, or (n,) one for each; 0 throughout the set if
-                that is not known.
+        ``group`` is their scene, for all or (n,) for each: non-matching test pairs are of one. And
+        ``image`` is the image they were cut from; 0 throughout the set if that is not known.
         """
         groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
         self._images += images.tolist()

@@ -91,10 +91,9 @@ class PhotoFolder:
     """The growing output folder: writes every new picture once and counts per source.
 
     Pictures go to `train` or `val`; those of repositories, which show one scene from many sides
-    each, to `scenes/SCENE`, a folder for `data build sfm`.
-
-    Everything is written below a hidden folder and takes the place of these folders
-    in `finish`, so that an interrupted run leaves the previous result whole.
+    each, to `scenes/SCENE`, a folder for `data build sfm`. Everything is written below a hidden
+    folder and takes the place of these folders in `finish`, so that an interrupted run leaves the
+    previous result whole.
     """
 
     folder: Path
@@ -206,15 +205,11 @@ def fetch_photos(
     Args:
         output: folder to write; a previous result in it is replaced as the last step.
         multiview: parent folder of the sources of kind "folder"; without it they are skipped.
-        repositories: folder of bare copies of the sources of kind "git"; without it they are
-            skipped.
+        repositories: bare copies of the sources of kind "git"; without it they are skipped.
         cache: folder of downloaded archives; by default ``output/archives``.
         manifest: TOML file of sources; by default the one that comes with the package.
         progress: called with (name of a source, sources done, sources in all).
         warn: called with a sentence for each thing left out.
-
-    Raises:
-        HardnetError: no photo at all could be fetched, or ``output`` holds other work.
     """
     absent = {k for k, given in (("folder", multiview), ("git", repositories)) if given is None}
     sources = [source for source in read_manifest(manifest) if source.kind not in absent]
@@ -263,16 +258,9 @@ def _add_source(
 def read_frames(
     path: Path, first: int = 0, last: int | None = None, step: int = 1
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Every ``step``-th frame from number ``first`` up to and with ``last``.
+    """Every ``step``-th frame from number ``first`` (from 0) up to and with ``last``, or the end.
 
-    Args:
-        path: the video.
-        first: number of the first frame wanted, from 0.
-        last: number of the last; None for the end of the video.
-        step: distance between two frames.
-
-    Yields:
-        (number, (H, W, 3) picture in OpenCV's order of colours).
+    Yields (number, (H, W, 3) picture in OpenCV's order of colours).
     """
     if not path.is_file():
         raise HardnetError(f"no video {path}")

@@ -202,15 +202,9 @@ def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None =
 def as_patchset(
     hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Progress | None = None
 ) -> PatchSet:
-    """The sequences ``names`` for training: 16 patches of each 3D point.
+    """The sequences ``names`` for training: 16 patches of each 3D point, ``size`` pixels wide.
 
     The strips are decoded one by one into the user's cache, which is then mapped into memory.
-
-    Args:
-        hpatches: the set.
-        names: sequences to take, in this order.
-        size: side of the patches wanted.
-        progress: called with (patches done, patches in all) while the cache is written.
     """
     _check_names(hpatches, names, hpatches.name)
     if not names:
@@ -270,10 +264,8 @@ def write_sequence(
 ) -> None:
     """Write one sequence: ``ref.png``, and ``e1.png`` ... ``t5.png`` for the targets.
 
-    Args:
-        folder: made here; its name is that of the sequence.
-        reference: (N, S, S).
-        targets: noise level ("easy", "hard", "tough") -> (N, S, S) per target image.
+    ``targets`` has (N, S, S) patches per target image for each noise level ("easy", "hard",
+    "tough"). ``folder`` is made here; its name is that of the sequence.
     """
     if folder.exists():
         raise FileExistsError(folder)

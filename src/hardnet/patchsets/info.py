@@ -95,12 +95,7 @@ class Description:
 
 
 def describe(path: str | Path, seed: int = 0) -> Description:
-    """Describe a set of any format, or a single HPatches strip.
-
-    Args:
-        path: folder of the set, or the png of a strip.
-        seed: of the sample of grey values.
-    """
+    """Describe a set of any format, or a single HPatches strip (png); ``seed`` draws the sample."""
     path = as_path(path)
     decoded: list[Path] = []
     if path.is_file():
@@ -212,11 +207,7 @@ class Row:
 def matching_rows(
     patch_set: Brown | HPatches | W1BS, points: int = 16, seed: int = 0
 ) -> tuple[list[Row], tuple[str, ...]]:
-    """Draw points at random.
-
-    Returns:
-        A row for each of them, and the headings of the columns where columns have a meaning.
-    """
+    """A row for each of some points drawn at random, and headings if columns have a meaning."""
     rng = np.random.default_rng(seed)
     if isinstance(patch_set, Brown):
         return list(_brown_rows(patch_set, points, rng)), ()

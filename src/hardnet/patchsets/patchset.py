@@ -114,13 +114,10 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
 
 
 class JoinedPatches:
-    """The patches of ``parts``, one after the other, without a copy of them.
+    """The (N_k, S, S) patches of ``parts``, one after the other, without a copy of them.
 
     What is asked for is copied, as indexing an array by an array does; the parts stay mapped into
     memory, so a union may be larger than memory.
-
-    Args:
-        parts: (N_k, S, S) uint8 each, all of the same side.
     """
 
     def __init__(self, parts: Sequence[Patches]) -> None:
@@ -174,11 +171,7 @@ def decoded(
 ) -> NDArray[Any]:
     """An array that is slow to read from a set: read once, mapped into memory later.
 
-    Args:
-        folder: the set.
-        label: what the array is, e.g. ``points``.
-        files: it is read from these; if one of them changes, it is read again.
-        read: gives the array.
+    ``label`` says what it is, e.g. ``points``; if one of ``files`` changes, it is read again.
     """
     about = {"files": files_state(files)}
     return set_cache(folder).get(about, read, save_array, load_array, ".npy", label, alone=True)

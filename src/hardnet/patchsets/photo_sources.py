@@ -163,10 +163,7 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
 def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[str]]:
     """Write the files below ``root`` of a source of kind "git" into ``folder``.
 
-    Args:
-        source: an entry of the manifest.
-        copies: folder of bare repositories, each as OWNER+NAME or OWNER+NAME/repo.
-        folder: where the files go.
+    ``copies`` has bare repositories, each as OWNER+NAME or OWNER+NAME/repo.
 
     Returns:
         The folder that ``root`` names, and the files that the copy lists but does not have:

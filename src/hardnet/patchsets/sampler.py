@@ -200,15 +200,10 @@ class Sightings:
 def split_batch(batch: int, shares: NDArray[np.float64], step: int) -> list[int]:
     """How many pairs of batch ``step`` each set gives; they sum to ``batch``.
 
-    Systematic rounding: the shares are laid end to end on a line of length ``batch``, and the whole
-    numbers plus an offset are the pairs. Each set gets its share rounded down or up. The offset
-    moves by the golden ratio from step to step, so the mean over the steps is the exact share, and
-    after any number of steps the total is off by a few pairs at most.
-
-    Args:
-        batch: pairs in all.
-        shares: (K,) of sum 1.
-        step: number of the batch.
+    Systematic rounding: the shares (K,), of sum 1, are laid end to end on a line of length
+    ``batch``, and the whole numbers plus an offset are the pairs. Each set gets its share rounded
+    down or up. The offset moves by the golden ratio from step to step, so the mean over the steps
+    is the exact share, and after any number of steps the total is off by a few pairs at most.
     """
     ends = np.round(batch * np.cumsum(shares), 9)  # so that whole shares stay whole
     ends[-1] = batch

@@ -70,9 +70,8 @@ def find_sequences(
 ) -> list[Sequence]:
     """All sequences under ``roots``, in the order of the roots and then by name.
 
-    Args:
-        roots: each a sequence folder, a folder of sequence folders, or a pair folder.
-        names: keep only these sequences; a name that does not exist is an error.
+    A root is a sequence folder, a folder of sequence folders, or a pair folder. ``names`` keeps
+    only these sequences; a name that does not exist is an error.
     """
     found: dict[str, Sequence] = {}
     for root in map(Path, roots):
@@ -153,11 +152,7 @@ class ImagePair:
 
 
 def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
-    """The pairs of one folder and the layout it has.
-
-    Raises:
-        HardnetError: no such folder, no layout that is known, a file that is missing or broken.
-    """
+    """The pairs of one folder and the layout it has."""
     root = as_path(root)
     if not root.is_dir():
         raise HardnetError(f"{root}: no such folder")

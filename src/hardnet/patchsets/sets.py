@@ -77,13 +77,10 @@ def open_sets(names: Sequence[str], size: int, progress: Progress | None = None)
 
 
 def open_training_set(name: str, size: int, progress: Progress | None = None) -> PatchSet:
-    """Open one set to train on.
+    """Open one set to train on, with patches of ``size`` pixels.
 
-    Args:
-        name: a folder in the Brown or HPatches format; ``FOLDER:SPLIT`` means the training
-            sequences of that split of an HPatches folder, a folder alone all its sequences.
-        size: side of the patches wanted.
-        progress: called with (patches done, patches in all) while they are decoded.
+    ``name`` is a folder in the Brown or HPatches format; ``FOLDER:SPLIT`` means the training
+    sequences of that split of an HPatches folder, a folder alone all its sequences.
     """
     folder, split = _parse(name)
     kind = identify(folder)

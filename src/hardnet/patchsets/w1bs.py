@@ -113,12 +113,7 @@ def write_pair(
 ) -> None:
     """Write ``SUBSET/1/NAME.bmp`` and ``SUBSET/2/NAME.bmp``: row i of both shows the same spot.
 
-    Args:
-        folder: the set.
-        subset: what differs between the two photos, such as "viewpoint".
-        name: of the pair.
-        first: (N, S, S).
-        second: (N, S, S).
+    The subset is what differs between the two photos, such as "viewpoint".
     """
     if first.shape != second.shape:
         raise ValueError(f"{name}: {first.shape} and {second.shape} patches")

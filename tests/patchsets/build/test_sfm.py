@@ -71,6 +71,7 @@ def test_a_second_run_repeats_nothing_and_other_photos_are_noticed(
         reconstruct(album, tmp_path, SfmSettings())
 
 
+@pytest.mark.slow
 def test_the_same_model_every_time(
     album: Path, report: tuple[SfmReport, Path], tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_folder_with_photos_is_a_scene(album: Path) -> None:
     assert list(find_photo_folders(album / "chair")) == ["chair"]
 
 
+@pytest.mark.slow
 def test_all_cameras_at_once_give_the_same_scene(
     album: Path, report: tuple[SfmReport, Path], tmp_path: Path
 ) -> None:

@@ -10,6 +10,9 @@ import numpy as np
 from hardnet.frames import from_similarity, to_similarity, transform
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.views import (
+    SHIFT,
+    STRETCH,
+    ZOOM,
     forget_affine_shape,
     jitter,
     random_homography,
@@ -39,32 +42,32 @@ def test_rendering_and_frames_agree(photos: Path) -> None:
 
 def test_jitter_stays_within_its_limits() -> None:
     frames = np.repeat(from_similarity([[100, 50]], 4.0, 0.7), 5000, 0)
-    noisy = jitter(frames, np.random.default_rng(0), 0.1, 0.2, 15, 0.3)
+    noisy = jitter(frames, np.random.default_rng(0))
     relative = np.linalg.inv(frames[:, :, :2]) @ noisy[:, :, :2]
     shift = np.linalg.inv(frames[:, :, :2]) @ (noisy[:, :, 2:] - frames[:, :, 2:])
-    assert 0.09 < np.abs(shift).max() <= 0.1 + 1e-5
+    assert 0.98 * SHIFT < np.abs(shift).max() <= SHIFT + 1e-5
     size = np.log2(np.linalg.det(relative)) / 2
-    assert 0.19 < np.abs(size).max() <= 0.2 + 1e-4
+    assert 0.98 * ZOOM < np.abs(size).max() <= ZOOM + 1e-4
     singular = np.linalg.svd(relative, compute_uv=False)
     stretch = np.log2(singular[:, 0] / singular[:, 1])
-    assert 0.27 < stretch.max() <= 0.3 + 1e-4
+    assert 0.9 * STRETCH < stretch.max() <= STRETCH + 1e-4
 
 
 def test_amount_scales_every_part_of_the_jitter() -> None:
     frames = np.repeat(from_similarity([[100, 50]], 4.0, 0.7), 3000, 0)
     amount = np.where(np.arange(3000) < 1500, 0.0, 2.0)
-    noisy = jitter(frames, np.random.default_rng(0), 0.1, 0.2, 15, 0.3, amount)
+    noisy = jitter(frames, np.random.default_rng(0), amount)
     assert np.allclose(noisy[:1500], frames[:1500], atol=1e-4)
     relative = np.linalg.inv(frames[1500:, :, :2]) @ noisy[1500:, :, :2]
     shift = np.linalg.inv(frames[:, :, :2]) @ (noisy[:, :, 2:] - frames[:, :, 2:])
-    assert 0.19 < np.abs(shift).max() <= 0.2 + 1e-5
+    assert 1.9 * SHIFT < np.abs(shift).max() <= 2 * SHIFT + 1e-5
     size = np.log2(np.linalg.det(relative)) / 2
-    assert 0.38 < np.abs(size).max() <= 0.4 + 1e-4
+    assert 1.9 * ZOOM < np.abs(size).max() <= 2 * ZOOM + 1e-4
 
 
 def test_no_jitter_is_the_identity() -> None:
     frames = from_similarity([[10, 20], [30, 40]], [2, 3], [0.1, 2.0])
-    assert np.allclose(jitter(frames, np.random.default_rng(0), 0, 0, 0, 0), frames, atol=1e-5)
+    assert np.allclose(jitter(frames, np.random.default_rng(0), 0.0), frames, atol=1e-5)
 
 
 def test_similarity_frames_keep_centre_area_and_axis() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import Frames, centres
+
+T = TypeVar("T", bound="Rows")
 
 MIN_STD = 10.0
 """Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
@@ -13,6 +19,24 @@ LEVEL = 25.0
 """Degrees by which two photos that are both held upright may be turned against each other."""
 MAX_OVERLAP = 0.5
 """Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table: the fields of a subclass are arrays of equal length, its columns."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, rows: NDArray[Any]) -> Self:
+        """Only these rows: a mask or indices."""
+        return replace(self, **{name: column[rows] for name, column in vars(self).items()})
+
+    @staticmethod
+    def join(parts: Sequence[T]) -> T:
+        """All rows of tables with the same columns."""
+        columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        return replace(parts[0], **{name: np.concatenate(c) for name, c in columns.items()})
 
 
 def inside(
@@ -26,13 +50,10 @@ def inside(
 
 
 def informative(patches: NDArray[np.uint8], min_std: float, min_detail: float) -> NDArray[np.bool_]:
-    """(N,) whether a patch has contrast and detail, and is not black or white.
+    """(N,) whether an (N, 64, 64) patch has contrast and detail, and is not black or white.
 
-    Args:
-        patches: (N, 64, 64).
-        min_std: grey levels of contrast (standard deviation) it must have.
-        min_detail: grey levels of contrast that must be left after 8 x 8 blocks are averaged away:
-            a ramp or an out-of-focus blob has contrast but no detail.
+    ``min_detail`` is the contrast that must be left after 8 x 8 blocks are averaged away: a ramp or
+    an out-of-focus blob has contrast (standard deviation of grey levels) but no detail.
     """
     blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
     detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
@@ -81,17 +102,10 @@ def disc_overlap(
 def suppress_overlaps(
     frames: Frames, limit: int, max_overlap: float = MAX_OVERLAP
 ) -> NDArray[np.intp]:
-    """Pick frames, first come first served, none of which overlaps an earlier one too much.
+    """(K,) ascending indices of frames that do not overlap an earlier one too much.
 
-    The overlap is that of the discs with the area of the ellipse inscribed in each window.
-
-    Args:
-        frames: (N, 2, 3), best first.
-        limit: stop after this many.
-        max_overlap: intersection over union that is still allowed.
-
-    Returns:
-        (K,) ascending indices, K <= limit.
+    The overlap (intersection over union) is that of the discs with the area of the ellipse
+    inscribed in each window. ``frames`` are (N, 2, 3), best first; K <= ``limit``.
     """
     centre = frames[:, :, 2].astype(np.float64)
     radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))

@@ -95,12 +95,7 @@ def choose_patches(
 ) -> ModelPatches:
     """Decide which observations of a model become patches, and by which frames.
 
-    Args:
-        model: see :func:`~hardnet.patchsets.build.colmap_model.read_model`.
-        settings: see :class:`ColmapSettings`.
-        workers: processes.
-        used: photos that another model of the set has used: the same spot must not get two names.
-        progress: called with (what is done, done, total).
+    ``used`` are photos of another model of the set: the same spot must not get two names.
     """
     counts: dict[str, int | str] = {"model": model.scene.name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
@@ -228,14 +223,8 @@ def _whole(model: Model, tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
 
 def only(chosen: ModelPatches, rows: NDArray[np.bool_] | NDArray[np.intp] | Ints) -> ModelPatches:
     """Keep some of the rows: a mask or indices."""
-    return replace(
-        chosen,
-        tracks=chosen.tracks[rows],
-        frames=chosen.frames[rows],
-        kind=chosen.kind[rows],
-        reference=chosen.reference[rows],
-        interest=chosen.interest[rows],
-    )
+    columns: tuple[str, ...] = ("tracks", "frames", "kind", "reference", "interest")
+    return replace(chosen, **{name: getattr(chosen, name)[rows] for name in columns})
 
 
 def number_of_points(tracks: Tracks) -> int:
@@ -264,13 +253,14 @@ def build_from_colmap(
 ) -> ColmapReport:
     """Build a patch set in the Brown format from COLMAP models.
 
-    Non-matching test pairs come from points with the same reference photo.
+    Non-matching test pairs come from points with the same reference photo. The set does not depend
+    on the number of ``workers``, which are processes.
 
     Args:
         scenes: models, photos and databases; the larger ones should come first.
         output: the set to write; must not exist.
         settings: see :class:`ColmapSettings`.
-        workers: processes; the set does not depend on their number.
+        workers: processes.
         progress: called with (what is done, done, total).
         origin: more to write into ``set.json``: where the models come from.
         detected: detect frames in every photo, instead of those that COLMAP has matched.
@@ -286,9 +276,8 @@ def build_from_colmap(
                 chosen = choose_patches(model, settings, workers, used, progress)
             else:
                 chosen = choose_detections(model, settings, detected, workers, used, progress)
-            with tempfile.TemporaryDirectory(
-                dir=output.parent, prefix=f"{output.name}."
-            ) as scratch:
+            prefix = f"{output.name}."
+            with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
                 patches = _cut(chosen, Path(scratch) / "patches.npy", workers, progress)
                 rows = _worth_keeping(patches, chosen)
                 chosen = only(chosen, rows)
@@ -309,18 +298,10 @@ def build_from_colmap(
             points += number_of_points(chosen.tracks)
             photos += len(model.views) * (1 if detected is None else len(KINDS))
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.tracks.view)}
-        about: dict[str, Any] = {
-            "builder": "colmap",
-            "settings": asdict(settings),
-            "models": models,
-        }
-        if detected is not None:
-            about["detections"] = asdict(detected)
-        about |= origin or {}
-        files = {
-            "set.json": json.dumps(about, indent=1) + "\n",
-            "interest.txt": "".join(interest),
-        }
+        about = {"builder": "colmap", "settings": asdict(settings), "models": models}
+        about |= {} if detected is None else {"detections": asdict(detected)}
+        text = json.dumps({**about, **(origin or {})}, indent=1) + "\n"
+        files = {"set.json": text, "interest.txt": "".join(interest)}
         size = writer.finish(settings.pairs, settings.seed, files)
     return ColmapReport(points, size, tuple(models))
 

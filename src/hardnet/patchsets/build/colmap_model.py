@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -23,6 +23,7 @@ from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
 from hardnet.interop.colmap.database import DATABASE, require_pycolmap
 from hardnet.interop.colmap.mapping import find_models, is_model
+from hardnet.patchsets.build.choice import Rows
 from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
@@ -34,14 +35,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scene:
-    """A COLMAP model on disk and the photos it was made from.
-
-    Attributes:
-        name: shown in messages and written to ``set.json``.
-        model: folder with cameras, images and points3D, binary or text.
-        images: folder of the photos; the names in the model are relative to it.
-        database: COLMAP's database with the keypoints, if there is one.
-    """
+    """A COLMAP model on disk, and the folder its photos are named relative to."""
 
     name: str
     model: Path
@@ -89,7 +83,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Tracks:
+class Tracks(Rows):
     """Observations of points: row i says that a point was seen in a view. Sorted by point.
 
     Attributes:
@@ -107,14 +101,6 @@ class Tracks:
     xy: Floats
     error: Floats
     depth: Floats
-
-    def __getitem__(self, rows: NDArray[Any]) -> Tracks:
-        """Only these rows: a mask or indices."""
-        columns = (self.point, self.view, self.keypoint, self.xy, self.error, self.depth)
-        return Tracks(*(column[rows] for column in columns))
-
-    def __len__(self) -> int:
-        return len(self.point)
 
 
 @dataclass(frozen=True)
@@ -148,8 +134,7 @@ def read_model(scene: Scene) -> Model:
     except (ValueError, RuntimeError, IndexError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise HardnetError(f"{scene.model}: pycolmap cannot read this model: {reason}") from None
-    registered = sorted(source.reg_image_ids())
-    images = [source.image(number) for number in registered]
+    images = [source.image(number) for number in sorted(source.reg_image_ids())]
     _check_photos(scene, [check_inside(image.name, scene.model) for image in images])
     ids = sorted(source.point3D_ids())
     xyz = np.array([source.point3D(number).xyz for number in ids]).reshape(-1, 3)
@@ -157,12 +142,12 @@ def read_model(scene: Scene) -> Model:
     for number, image in enumerate(images):
         view = _view(scene, source.camera(image.camera_id), image)
         seen = [(i, p.point3D_id) for i, p in enumerate(image.points2D) if p.has_point3D()]
-        table = np.array(seen, np.int64).reshape(-1, 2)
+        keypoint, point = np.array(seen, np.int64).reshape(-1, 2).T
         views.append(view)
-        tracks.append(
-            _tracks_of_view(view, number, table[:, 0], np.searchsorted(ids, table[:, 1]), xyz)
-        )
-    return Model(scene, tuple(views), xyz, _join(tracks))
+        tracks.append(_tracks_of_view(view, number, keypoint, np.searchsorted(ids, point), xyz))
+    every = Tracks.join(tracks)
+    by_point = every[np.argsort(every.point, kind="stable")]
+    return Model(scene, tuple(views), xyz, by_point)
 
 
 def _refuse_damaged(model: Path) -> None:
@@ -176,9 +161,7 @@ def _refuse_damaged(model: Path) -> None:
 def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
     """(H, W) grey pixels as COLMAP sees them: it does not turn a photo by its EXIF entry.
 
-    Args:
-        path: the photo.
-        size: width and height that its camera has.
+    ``size`` is the width and height that its camera has.
     """
     data = np.frombuffer(read_image_file(path), np.uint8)
     image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -227,12 +210,6 @@ def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: F
     order = order[np.unique(point[order], return_index=True)[1]]
     where = np.full(len(keypoint), number, np.int64)
     return Tracks(point, where, keypoint, xy, error, depth)[order]
-
-
-def _join(parts: list[Tracks]) -> Tracks:
-    columns = ("point", "view", "keypoint", "xy", "error", "depth")
-    joined = Tracks(*(np.concatenate([getattr(p, name) for p in parts]) for name in columns))
-    return joined[np.argsort(joined.point, kind="stable")]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hardnet.detectors import orientation
 from hardnet.frames import Frames, centres, empty_frames
-from hardnet.patchsets.build.choice import LEVEL, apart, inside
+from hardnet.patchsets.build.choice import LEVEL, Rows, apart, inside
 from hardnet.patchsets.build.colmap_model import Floats, Ints, Model, Tracks, read_photo
 from hardnet.patchsets.build.detections import KINDS, Tolerances, detect, pair_frames
 from hardnet.patchsets.build.views import forget_affine_shape, jitter
@@ -53,7 +53,7 @@ class DetectedSettings:
 
 
 @dataclass(frozen=True)
-class Detected:
+class Detected(Rows):
     """Frames of points: those of one point follow one another, its reference is the first.
 
     Attributes:
@@ -70,10 +70,6 @@ class Detected:
     frames: Frames
     carried: NDArray[np.bool_]
 
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Detected:
-        """Only these rows: a mask or indices."""
-        return Detected(*(column[rows] for column in vars(self).values()))
-
 
 def detect_tracks(
     model: Model,
@@ -87,15 +83,8 @@ def detect_tracks(
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 
-    Args:
-        model: cameras, poses and 3D points.
-        tracks: observations that are trusted; photos without any are not used.
-        settings: see :class:`DetectedSettings`.
-        max_track: most frames of one point.
-        max_error: pixels by which the 3D points around a keypoint may miss an affine map.
-        rng: draws the keypoints that are looked for, and those that are carried.
-        workers: processes.
-        progress: called with (photos in which keypoints were detected, all of them).
+    ``tracks`` are observations that are trusted; photos without any are not used. ``max_error`` is
+    the number of pixels by which the 3D points around a keypoint may miss an affine map.
     """
     seen = [np.unique(tracks.point[tracks.view == k]) for k in range(len(model.views))]
     used = [k for k, points in enumerate(seen) if len(points)]
@@ -109,7 +98,7 @@ def detect_tracks(
     for view in used:
         for kind in range(len(KINDS)):
             search.follow(view, partners(seen, view, max_track - 1), kind)
-    every = _join(search.parts)
+    every = Detected.join(search.parts)
     return every[np.argsort(every.point, kind="stable")]
 
 
@@ -118,18 +107,11 @@ def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
     return [frames[inside(frames, *size)] for frames in detect(read_photo(path, size), keypoints)]
 
 
-def _join(parts: list[Detected]) -> Detected:
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Detected(*map(np.concatenate, columns))
-
-
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
     """At most ``limit`` photos that share 3D points with ``view``, from many to few of them.
 
-    Args:
-        seen: the 3D points of each photo.
-        view: a photo.
-        limit: where more share enough, near and far ones are taken evenly.
+    ``seen`` are the 3D points of each photo. Where more photos share enough, near and far ones are
+    taken evenly.
     """
     shared = [len(np.intersect1d(points, seen[view])) for points in seen]
     enough = [k for k, count in enumerate(shared) if k != view and count >= SHARED]
@@ -145,13 +127,14 @@ def local_maps(
     """How the surroundings of frames are mapped to another photo, by 3D points around them.
 
     The affine map of least squares over the :data:`NEIGHBOURS` nearest points. It is not trusted
-    where they miss it, as they do at the border of an object, or lie so that they do not tell.
+    where they miss it by more than ``max_error`` pixels, as they do at the border of an object, or
+    lie so that they do not tell.
 
     Args:
         source: (C, 2) projections of the 3D points in the photo of the frames.
         target: (C, 2) in the other photo.
         frames: (N, 2, 3).
-        max_error: pixels (root mean square) by which the points may miss the map.
+        max_error: root mean square.
 
     Returns:
         (N, 2, 3) the derivative of the map and the place of the frame's centre there, and (N,)

@@ -21,14 +21,13 @@ from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import read_image, shrink, to_colour, to_grey
-from hardnet.patches import cut_patches
-from hardnet.patchsets.brown import PATCH
-from hardnet.patchsets.build.choice import apart, informative, inside
+from hardnet.patchsets.build.choice import apart, inside
 from hardnet.patchsets.build.light import random_light
 from hardnet.patchsets.build.photos import (
     BuildReport,
     PhotoPatches,
     PhotoProgress,
+    cut_good,
     keep_pairs,
     write_photos,
 )
@@ -63,10 +62,10 @@ class Tolerances:
 
 
 @dataclass(frozen=True)
-class DetectionSettings:
+class DetectionSettings(Tolerances):
     """What the set is made of; stored beside it in ``set.json``.
 
-    Attributes:
+    Attributes, beside the tolerances of a detection against the frame carried from the photo:
         points: most points of one kind (see :data:`KINDS`) taken from one photo.
         views: renderings of each photo; a point has up to ``views + 1`` patches.
         max_size: photos are shrunk to this long side first.
@@ -78,10 +77,6 @@ class DetectionSettings:
             gentle changes of :func:`random_light_and_sensor`.
         carried: share of the keypoints not found again in a view for which the photo's own frame
             is carried there, so that views in which detectors fail are not left out.
-        shift: see :class:`Tolerances`, as the next three.
-        octaves: see there.
-        degrees: see there.
-        stretch: see there.
         min_std: grey levels of contrast (standard deviation) a patch must have.
         min_detail: grey levels of fine contrast, see :func:`informative`.
         pairs: rows of the test pair file.
@@ -97,19 +92,10 @@ class DetectionSettings:
     level: float = 15.0
     light: float = 1.0
     carried: float = 0.1
-    shift: float = 0.25
-    octaves: float = 0.5
-    degrees: float = 25.0
-    stretch: float = 1.2
     min_std: float = 8.0
     min_detail: float = 3.0
     pairs: int = 100_000
     seed: int = 0
-
-    @property
-    def tolerances(self) -> Tolerances:
-        """By how much a detection may miss the frame carried from the photo."""
-        return Tolerances(self.shift, self.octaves, self.degrees, self.stretch)
 
 
 def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
@@ -178,22 +164,12 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
     height, width = photo.shape[:2]
     grey = to_grey(photo)
     seeds = [_seeds(grey, frames, settings, rng) for frames in detect(grey, settings.keypoints)]
-    rows: list[PhotoPatches] = []
     first_point = np.cumsum([0, *map(len, seeds)])
-    stride = settings.views + 1
-
-    def cut(
-        picture: NDArray[np.uint8], frames: Frames, points: NDArray[np.int64], image: int
-    ) -> None:
-        fits = inside(frames, width, height)
-        frames, points = frames[fits], points[fits]
-        patches = cut_patches(picture, frames, PATCH)
-        good = informative(patches, settings.min_std, settings.min_detail)
-        points = points[good]
-        rows.append(PhotoPatches(patches[good], points, np.full_like(points, image)))
-
-    for kind, frames in enumerate(seeds):
-        cut(grey, frames, np.arange(len(frames)) + first_point[kind], kind * stride)
+    stride, contrast = settings.views + 1, (settings.min_std, settings.min_detail)
+    rows = [
+        cut_good(grey, frames, np.arange(len(frames)) + first, kind * stride, *contrast)
+        for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False))
+    ]
     for view in range(1, stride):
         homography, turned = _random_move(width, height, settings, rng)
         picture = _random_picture(render(photo, homography), settings, rng)
@@ -203,14 +179,14 @@ def patches_of_photo(path: Path, name: str, settings: DetectionSettings) -> Phot
             true = transform(seeds[kind], homography)
             if KINDS[kind].endswith("upright") and len(true):
                 true = orientation.upright_form(true)
-            match = pair_frames(true, found, settings.tolerances)
+            match = pair_frames(true, found, settings)
             carry = np.flatnonzero((match < 0) & (rng.random(len(match)) < settings.carried))
             hit = np.flatnonzero(match >= 0)
             shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
             shape = jitter(shape, rng, amount=0.5)
-            image = kind * stride + view
-            cut(picture, found[match[hit]], hit + first_point[kind], image)
-            cut(picture, shape, carry + first_point[kind], image)
+            for frames, point in ((found[match[hit]], hit), (shape, carry)):
+                number, image = point + first_point[kind], kind * stride + view
+                rows.append(cut_good(picture, frames, number, image, *contrast))
     return keep_pairs(rows)
 
 
@@ -251,14 +227,9 @@ def build_from_detections(
     workers: int,
     progress: PhotoProgress | None = None,
 ) -> BuildReport:
-    """Build a patch set in the Brown format from folders of photographs.
+    """Build a patch set in the Brown format from folders of photographs, searched recursively.
 
-    Args:
-        folders: searched recursively.
-        output: the set to write; must not exist.
-        settings: see :class:`DetectionSettings`.
-        workers: processes; the set does not depend on their number.
-        progress: see :data:`PhotoProgress`.
+    The set does not depend on the number of ``workers``, which are processes.
     """
     about = {"builder": "detections", "settings": asdict(settings)}
     cut, images = partial(patches_of_photo, settings=settings), len(KINDS) * (settings.views + 1)

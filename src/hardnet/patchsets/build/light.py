@@ -66,11 +66,8 @@ def smooth_keeping_edges(
 ) -> NDArray[np.float32]:
     """The guided filter of an (H, W) image by itself (He, Sun and Tang, 2010).
 
-    Args:
-        image: what to smooth.
-        radius: of the window, in pixels.
-        contrast: variations within a window well below this are smoothed away, edges well above it
-            stay.
+    Variations within a window of ``radius`` pixels that are well below ``contrast`` are smoothed
+    away, edges well above it stay.
     """
     side = (2 * radius + 1, 2 * radius + 1)
     mean = cv2.blur(image, side)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hardnet.frames import Frames, transform
 from hardnet.images import list_images, read_image, shrink, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
-from hardnet.patchsets.build.choice import MIN_STD, apart, informative, inside
+from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -81,7 +81,7 @@ class BuildReport:
 
 
 @dataclass(frozen=True)
-class PhotoPatches:
+class PhotoPatches(Rows):
     """Patches of one photo.
 
     Attributes:
@@ -96,19 +96,16 @@ class PhotoPatches:
 
 
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
-    """Corresponding patches of one photo.
+    """Corresponding patches of one photo; None if the file cannot be read as an image.
 
-    Args:
-        path: the image file.
-        name: identifies the photo in its folder; seeds its randomness, so that the patches of one
-            photo do not depend on which others are there.
-        settings: see :class:`PhotoSettings`.
-
-    Returns:
-        None if the file cannot be read as an image.
+    ``name`` identifies the photo in its folder and seeds its randomness, so that the patches of one
+    photo do not depend on which others are there.
     """
-    image = _read_grey(path, settings.max_size)
-    if image is None:
+    try:
+        image, _ = shrink(to_grey(read_image(path)), settings.max_size)
+    except HardnetError:
+        return None
+    if min(image.shape) < 2 * PATCH:
         return None
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
@@ -123,18 +120,26 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
             true = transform(frames, homography)
             keep_shape = rng.random(len(frames)) < settings.affine_share
             moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
-            moved = jitter(moved, rng, amount=_amounts(settings.jitter, len(frames), rng))
-        cut = cut_patches(picture, moved, PATCH)
-        good = inside(moved, width, height) & informative(
-            cut, settings.min_std, settings.min_detail
-        )
-        points = np.flatnonzero(good)
-        rows.append(PhotoPatches(cut[good], points, np.full_like(points, view)))
+            most = settings.jitter
+            amount = rng.uniform(0, most, len(frames)) if most > 1 else most
+            moved = jitter(moved, rng, amount=amount)
+        points = np.arange(len(moved))
+        rows.append(cut_good(picture, moved, points, view, settings.min_std, settings.min_detail))
     return keep_pairs(rows)
 
 
-def _amounts(most: float, count: int, rng: np.random.Generator) -> NDArray[np.float64] | float:
-    return rng.uniform(0, most, count) if most > 1 else most
+def cut_good(
+    picture: NDArray[np.uint8],
+    frames: Frames,
+    points: NDArray[np.int64],
+    view: int,
+    *contrast: float,
+) -> PhotoPatches:
+    """The patches of a view that are whole and :func:`informative` enough."""
+    fits = inside(frames, picture.shape[1], picture.shape[0])
+    patches, points = cut_patches(picture, frames[fits], PATCH), points[fits]
+    good = informative(patches, *contrast)
+    return PhotoPatches(patches, points, np.full_like(points, view))[good]
 
 
 def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
@@ -143,28 +148,16 @@ def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator
     frames, _ = dog.detect(image, 8 * count)
     frames = frames[inside(frames, width, height)][: 4 * count]
     frames = frames[apart(frames)]
-    chosen = np.sort(rng.permutation(len(frames))[:count])
-    return frames[chosen]
+    return frames[np.sort(rng.permutation(len(frames))[:count])]
 
 
 def keep_pairs(rows: Sequence[PhotoPatches]) -> PhotoPatches:
     """All patches of points that have at least two, renumbered without gaps, point by point."""
-    patches = np.concatenate([row.patches for row in rows])
-    points = np.concatenate([row.points for row in rows])
-    images = np.concatenate([row.images for row in rows])
-    _, number, counts = np.unique(points, return_inverse=True, return_counts=True)
+    every = PhotoPatches.join(rows)
+    every = every[np.argsort(every.points, kind="stable")]
+    _, number, counts = np.unique(every.points, return_inverse=True, return_counts=True)
     new = np.cumsum(counts > 1) - 1
-    good = counts[number] > 1
-    order = np.flatnonzero(good)[np.argsort(points[good], kind="stable")]
-    return PhotoPatches(patches[order], new[number[order]].astype(np.int64), images[order])
-
-
-def _read_grey(path: Path, max_size: int) -> NDArray[np.uint8] | None:
-    try:
-        image, _ = shrink(to_grey(read_image(path)), max_size)
-    except HardnetError:
-        return None
-    return image if min(image.shape) >= 2 * PATCH else None
+    return replace(every, points=new[number].astype(np.int64))[counts[number] > 1]
 
 
 def build_from_photos(
@@ -176,12 +169,7 @@ def build_from_photos(
 ) -> BuildReport:
     """Build a patch set in the Brown format from the photos below ``folder``.
 
-    Args:
-        folder: searched recursively.
-        output: the set to write; must not exist.
-        settings: see :class:`PhotoSettings`.
-        workers: processes; the set does not depend on their number.
-        progress: see :data:`PhotoProgress`.
+    The set does not depend on the number of ``workers``, which are processes.
     """
     about = {"builder": "photos", "settings": asdict(settings)}
     cut = partial(patches_of_photo, settings=settings)

@@ -127,14 +127,7 @@ def visible_everywhere(
 def cut_pair(
     image: NDArray[np.uint8], frames: Frames, target: Target, limit: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Patches (N, 64, 64) of an image and of a target.
-
-    Args:
-        image: (H, W) the reference.
-        frames: (M, 2, 3) its frames, strongest first.
-        target: the other image.
-        limit: most frames.
-    """
+    """(N, 64, 64) patches of an image and of a target, at most ``limit``, the strongest."""
     other = to_grey(read_image(target.image))
     frames = visible_everywhere(frames, image, [(other, target.homography)])
     carried = transform(frames, target.homography)
@@ -177,14 +170,9 @@ def build_from_sequences(
     workers: int,
     progress: Progress | None = None,
 ) -> SequenceReport:
-    """Build a patch set in the HPatches layout.
+    """Build a patch set in the HPatches layout; sequences of fewer than 5 targets are skipped.
 
-    Args:
-        sequences: those with fewer than 5 targets are skipped; of more, the first 5 are used.
-        output: the set to write; must not exist.
-        settings: see :class:`SequenceSettings`.
-        workers: processes; the set does not depend on their number.
-        progress: called with (sequences done, sequences in all).
+    Of more targets the first 5 are used. The set does not depend on the number of ``workers``.
     """
     every = list(sequences)
     skipped = {
@@ -223,14 +211,8 @@ def build_photo_pairs(
 ) -> SequenceReport:
     """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
 
-    Args:
-        sequences: any number of targets each.
-        output: the set to write; must not exist.
-        settings: see :class:`SequenceSettings`.
-        workers: processes; the set does not depend on their number.
-        subsets: sequence -> subset; the others are in "viewpoint" or, where the camera stays, in
-            "photometric".
-        progress: called with (sequences done, sequences in all).
+    ``subsets`` says in which subset a sequence is; the others are in "viewpoint" or, where the
+    camera stays, in "photometric".
     """
     every, chosen = list(sequences), dict(subsets or {})
     if unknown := sorted(chosen.keys() - {s.name for s in every}):

@@ -71,15 +71,8 @@ def reconstruct(
 ) -> SfmReport:
     """Reconstruct every folder of photos below ``folder``.
 
-    Args:
-        folder: photos, or folders of photos: each folder is a scene. Photos of several scenes in
-            one folder are told apart by the mapper, which makes a model of each.
-        work: databases and models are kept here, in a folder per scene.
-        settings: see :class:`SfmSettings`.
-        progress: called with (scene and stage, stages done, stages in all).
-
-    Raises:
-        HardnetError: nothing could be reconstructed.
+    Each folder is a scene. Photos of several scenes in one folder are told apart by the mapper,
+    which makes a model of each. Databases and models are kept in ``work``, in a folder per scene.
     """
     photos = find_photo_folders(folder)
     scenes: list[Scene] = []

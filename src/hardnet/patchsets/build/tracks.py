@@ -95,15 +95,7 @@ def carried_frames(
 
     The surface is taken to face the reference camera: without its normal nothing better is known.
     The frame's centre is the observation itself, which is more exact than the projected point.
-
-    Args:
-        model: cameras and poses.
-        tracks: M observations.
-        reference: (M,) see :func:`references`.
-        window: side of the measurement window in sigmas.
-        affine: keep the affine map between the views; else only its scale and rotation.
-        workers: processes.
-        progress: called with (photos in which keypoints were detected, all of them).
+    ``affine`` keeps the affine map between the views; else only its scale and rotation count.
     """
     frames = np.full((len(tracks), 2, 3), np.nan)
     roots = np.unique(reference)

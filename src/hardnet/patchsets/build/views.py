@@ -98,41 +98,26 @@ def random_sensor(
 
 
 def jitter(
-    frames: Frames,
-    rng: np.random.Generator,
-    shift: float = SHIFT,
-    scale: float = ZOOM,
-    turn: float = TURN,
-    anisotropy: float = STRETCH,
-    amount: NDArray[np.float64] | float = 1.0,
+    frames: Frames, rng: np.random.Generator, amount: NDArray[np.float64] | float = 1.0
 ) -> Frames:
-    """Frames as an imperfect detector would find them.
+    """Frames (N, 2, 3) as an imperfect detector would find them: random noise up to the easy one.
 
-    Args:
-        frames: (N, 2, 3).
-        rng: source of randomness.
-        shift: largest displacement, in half-sizes of the frame.
-        scale: largest change of size, in octaves.
-        turn: largest rotation, in degrees.
-        anisotropy: largest stretch along a random direction, in octaves.
-        amount: multiplies all four, for all frames or (N,) for each.
+    ``amount`` multiplies the noise, for all frames or (N,) for each.
     """
     n = len(frames)
-    angle = amount * np.deg2rad(rng.uniform(-turn, turn, n))
-    octaves = amount * rng.uniform(-scale, scale, n)
-    stretch = amount * rng.uniform(-anisotropy, anisotropy, n)
+    angle = amount * np.deg2rad(rng.uniform(-TURN, TURN, n))
+    octaves = amount * rng.uniform(-ZOOM, ZOOM, n)
+    stretch = amount * rng.uniform(-STRETCH, STRETCH, n)
     axis = rng.uniform(0, np.pi, n)
-    displacement = rng.uniform(-shift, shift, (n, 2)) * np.reshape(amount, (-1, 1))
+    displacement = rng.uniform(-SHIFT, SHIFT, (n, 2)) * np.reshape(amount, (-1, 1))
     return disturb(frames, displacement, octaves, angle, stretch, axis)
 
 
 def add_noise(frames: Frames, draw: NDArray[np.float64], factor: float) -> Frames:
     """Frames with a wrong place, size, orientation and shape, relative to their own size.
 
-    Args:
-        frames: (N, 2, 3).
-        draw: (N, 6) in [-1, 1]: shift x, shift y, scale, turn, stretch, direction of the stretch.
-        factor: multiple of the easy noise.
+    ``draw`` (N, 6), in [-1, 1], is the shift in x and y, scale, turn, stretch and its direction,
+    and ``factor`` a multiple of the easy noise.
     """
     shift_x, shift_y, zoom, turn, stretch = factor * draw[:, :5].T
     return disturb(
