@@ -69,6 +69,7 @@ def test_what_was_described_is_not_described_again(frames: Path, tmp_path: Path)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.slow
 def test_pose_of_real_photos(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
     output = tmp_path / "pose.json"

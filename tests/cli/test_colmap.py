@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.cli import bench_images, colmap
+from hardnet.cli.app import app
 from hardnet.errors import HardnetError
 from hardnet.interop.colmap.pairs import PairSettings
 from hardnet.interop.colmap.reconstruction import (
@@ -21,9 +20,6 @@ from hardnet.interop.colmap.reconstruction import (
     ReconstructionSettings,
 )
 
-app = typer.Typer()
-colmap.register(app)
-bench_images.register(app)
 run = CliRunner()
 FAST = ["--descriptor", "rootsift", "--keypoints", "300", "--max-size", "300"]
 
@@ -114,7 +110,7 @@ def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
 
 def test_help_has_an_example() -> None:
     assert "hardnet colmap photos -o work" in run.invoke(app, ["colmap", "--help"]).stdout
-    assert "hardnet bench sfm" in run.invoke(app, ["sfm", "--help"]).stdout
+    assert "hardnet bench sfm" in run.invoke(app, ["bench", "sfm", "--help"]).stdout
 
 
 def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
@@ -123,7 +119,7 @@ def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
         ([str(album), "--detectors", "dog,absent"], "no detector 'absent'"),
         ([str(album), "-o", str(tmp_path)], "is a folder"),
     ):
-        done = run.invoke(app, ["sfm", *arguments])
+        done = run.invoke(app, ["bench", "sfm", *arguments])
         assert isinstance(done.exception, HardnetError)
         assert message in str(done.exception)
 

@@ -323,6 +323,7 @@ def test_help_has_examples(hardnet: Hardnet) -> None:
         assert f"hardnet index {command}" in hardnet("index", command, "--help").stdout
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_continues(hardnet: Hardnet, place: Path) -> None:
     """Killed twice: while the sample is described, and as soon as something is committed."""
     rng = np.random.default_rng(0)

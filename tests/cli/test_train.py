@@ -211,6 +211,7 @@ def _is_match(line: str) -> bool:
     return words[1] == words[4]
 
 
+@pytest.mark.slow
 def test_minutes_plan_the_pairs_and_nothing_else(place: Path, train: Words) -> None:
     for minutes in (0.05, 0.2, 0.8):  # a busy machine needs longer for the trial
         started = time.perf_counter()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from typing import Annotated
 
 import typer
 from rich.markup import escape
-from typer.models import ParameterInfo
 
 from hardnet.cli import (
     bench,
@@ -24,31 +21,12 @@ from hardnet.cli import (
     serve,
     train,
 )
+from hardnet.cli.options import option
 from hardnet.cli.output import console
 from hardnet.errors import HardnetError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
-
-
-def literal_help(app: typer.Typer, seen: set[int]) -> None:
-    """Let brackets in help texts be brackets: ``--set data=[sets/mine]`` has no markup.
-
-    Args:
-        app: all its commands and groups.
-        seen: ids of the options that are done; several commands share some.
-    """
-    for command in app.registered_commands:
-        assert command.callback is not None
-        command.help = escape(command.help or inspect.getdoc(command.callback) or "")
-        for parameter in inspect.signature(command.callback, eval_str=True).parameters.values():
-            for info in getattr(parameter.annotation, "__metadata__", ()):
-                if isinstance(info, ParameterInfo) and info.help and id(info) not in seen:
-                    seen.add(id(info))
-                    info.help = escape(info.help)
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        literal_help(group.typer_instance, seen)
 
 
 def _show_version(wanted: bool) -> None:
@@ -70,22 +48,39 @@ app = typer.Typer(
 
 @app.callback()
 def hardnet(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
+    version: bool = option(
+        False, "Show the version and exit.", "--version", callback=_show_version, is_eager=True
+    ),
 ) -> None:
     """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
 
 
-commands = (
-    match, extract, index, search, groups, serve, colmap, train, data, export, bench, experiment,
-)  # fmt: skip
-for command in commands:
-    command.register(app)
-literal_help(app, set())
+for command in (
+    match.match,
+    extract.extract,
+    search.search,
+    groups.groups,
+    serve.serve,
+    colmap.colmap,
+    train.train,
+    export.export,
+):
+    app.command()(command)
+for group in (index.app, data.app, bench.app, experiment.app):
+    app.add_typer(group)
+
+
+def _literal_help(app: typer.Typer) -> None:
+    """Let brackets in the help of commands be brackets: ``data=[sets/mine]`` has no markup."""
+    for command in app.registered_commands:
+        assert command.callback is not None
+        command.help = escape(command.callback.__doc__ or "")
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        _literal_help(group.typer_instance)
+
+
+_literal_help(app)
 
 
 def main() -> None:

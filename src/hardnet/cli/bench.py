@@ -14,25 +14,24 @@ from hardnet.cli import (
     bench_patches,
     bench_retrieval,
 )
+from hardnet.cli.options import argument, option
 from hardnet.errors import HardnetError
 
-ResultsFile = Annotated[Path, typer.Argument(help="A file that `hardnet bench` wrote.")]
+ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group to ``app``."""
-    bench = typer.Typer(help="Compare descriptors on real patches and images.")
-    for group in (bench_patches, bench_images, bench_development, bench_retrieval, bench_groups):
-        group.register(bench)
-    bench.command("report")(report)
-    bench.command("table")(table)
-    bench.command("refresh")(refresh)
-    app.add_typer(bench, name="bench", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Compare descriptors on real patches and images.", no_args_is_help=True
+)
+for module in (bench_patches, bench_images, bench_development, bench_retrieval, bench_groups):
+    for command in module.COMMANDS:
+        app.command()(command)
 
 
+@app.command()
 def report(
     results: ResultsFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    output: Path = option(..., "Folder to write.", "--output", "-o"),
 ) -> None:
     """Write all tables (Markdown, LaTeX) and figures (PNG, SVG) of a results file.
 
@@ -44,13 +43,12 @@ def report(
         print(path)
 
 
+@app.command()
 def table(
     results: ResultsFile,
-    latex: Annotated[bool, typer.Option("--latex", help="LaTeX instead of Markdown.")] = False,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw the main figure here, .png or .svg.")
-    ] = None,
-    which: Annotated[str | None, typer.Option(help="Another figure, by name.")] = None,
+    latex: bool = option(False, "LaTeX instead of Markdown.", "--latex"),
+    figure: Path | None = option(None, "Also draw the main figure here, .png or .svg."),
+    which: str | None = option(None, "Another figure, by name."),
 ) -> None:
     """Print a results file as Markdown or LaTeX tables.
 
@@ -68,8 +66,9 @@ def table(
         report.figure(content, figure, which)
 
 
+@app.command()
 def refresh(
-    documents: Annotated[list[Path], typer.Argument(help="Markdown files.")],
+    documents: list[Path] = argument("Markdown files."),
 ) -> None:
     """Renew the tables of Markdown files from the results files they name.
 

@@ -7,89 +7,66 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from hardnet.cli.bench_output import (
-    Descriptors,
-    Detectors,
-    Json,
-    Output,
-    Spec,
-    StoreFolder,
-    check_output,
-    detector_names,
-    finish,
-    labels,
-    parse_specs,
-)
-from hardnet.cli.options import Keypoints, grouped
+from hardnet.cli.bench_output import Detectors, StoredComparison, detector_names, parse_specs
+from hardnet.cli.options import Keypoints, argument, grouped, option
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 Upright = Annotated[
     bool | None,
-    typer.Option(
+    option(
+        ...,
+        "Turn no frame, or turn all to their dominant orientation [both are measured].",
         "--upright/--oriented",
-        help="Turn no frame, or turn all to their dominant orientation [both are measured].",
         show_default=False,
     ),
 ]
 
 
-def register(bench: typer.Typer) -> None:
-    """Add the commands to ``hardnet bench``."""
-    bench.command("pose")(grouped(pose))
-    bench.command("light")(grouped(light))
-    bench.command("ratio")(grouped(ratio))
-
-
 Extractors = Annotated[
     str,
-    typer.Option(
-        metavar="LABEL=MODULE:FUNCTION,...",
-        help="Rivals with a detector of their own: functions that make hardnet.Features from "
+    option(
+        ...,
+        "Rivals with a detector of their own: functions that make hardnet.Features from "
         "(photo, most keypoints). Not for ratio, whose frames are shared.",
+        metavar="LABEL=MODULE:FUNCTION,...",
     ),
 ]
 
 
 @dataclass(frozen=True)
-class Contest:
+class Contest(StoredComparison):
     """The options of the three commands."""
 
-    descriptors: Descriptors = "hardnet,rootsift"
     detectors: Detectors = "dog"
     upright: Upright = None
     keypoints: Keypoints = 2048
     extractors: Extractors = ""
-    store: StoreFolder = None
-    output: Output = None
-    json_: Json = False
 
     def run(
-        self, benchmark: Any, scenes: Sequence[Any], about: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Measure every descriptor in every setup; the body of the results and the settings.
+        self, benchmark: Any, scenes: Sequence[Any], folders: Sequence[Path], about: dict[str, Any]
+    ) -> None:
+        """Measure every descriptor in every setup; write and show the results.
 
-        Args:
-            benchmark: a module of ``hardnet.bench`` with ``compare`` and ``RULES``.
-            scenes: what it compares on.
-            about: what the results say of the scenes.
+        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about`` is
+        what the results say of the scenes.
         """
         from hardnet.bench.development import Remembered, Setup, contestants
         from hardnet.bench.store import Store
-        from hardnet.descriptors import load
         from hardnet.stored_names import find_code
 
         kind = benchmark.__name__.rpartition(".")[2]
-        specs = parse_specs(self.descriptors)
         ways = (False, True) if self.upright is None else (self.upright,)
         names = detector_names(self.detectors)
         setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
-        described = {spec.label: Remembered(load(spec.spec), Store(self.store)) for spec in specs}
-        whole = {one.label: find_code(one.spec) for one in self._rivals(kind)}
+        store = Store(self.store)
+        described = {label: Remembered(d, store) for label, d in self.load().items()}
+        if self.extractors and kind == "ratio":
+            raise HardnetError("--extractors: the frames of `bench ratio` are the same for all")
+        rivals = parse_specs(self.extractors) if self.extractors else []
+        whole = {one.label: find_code(one.spec) for one in rivals}
         total = sum(len(scene.pairs) for scene in scenes)
-        total *= len(setups) * len(specs) + len(whole)
+        total *= len(setups) * len(described) + len(whole)
         with Stage(resumes=True) as stage:
             advance = stage.counter(kind, total)
             if kind == "ratio":
@@ -98,31 +75,24 @@ class Contest:
                 entrants = contestants(described, setups, whole, self.keypoints)
                 entries = benchmark.compare(scenes, entrants, advance)
         settings = {
-            "descriptors": labels(specs),
             "setups": [setup.label for setup in setups],
             "keypoints": self.keypoints,
             "max_size": setups[0].max_size,
         }
         if whole:
             settings["extractors"] = list(whole)
-        return {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}, settings
-
-    def _rivals(self, kind: str) -> list[Spec]:
-        if self.extractors and kind == "ratio":
-            raise HardnetError("--extractors: the frames of `bench ratio` are the same for all")
-        return parse_specs(self.extractors) if self.extractors else []
+        body = {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}
+        self.finish(body, settings, folders)
 
 
+@grouped
 def pose(
-    scenes: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SCENE...",
-            help="Folders with images/ and the true cameras: colmap/ or colmap_ground_truth/ (a "
-            "COLMAP model) or gt_dense_cameras/ (*.camera).",
-        ),
-    ],
     contest: Contest,
+    scenes: list[Path] = argument(
+        "Folders with images/ and the true cameras: colmap/ or colmap_ground_truth/ (a COLMAP "
+        "model) or gt_dense_cameras/ (*.camera).",
+        metavar="SCENE...",
+    ),
 ) -> None:
     """Relative pose of photo pairs with known cameras: mAA(10), the mean average accuracy.
 
@@ -132,19 +102,17 @@ def pose(
     """
     from hardnet.bench import pose as benchmark
 
-    check_output(contest.output)
     chosen = [benchmark.read_pose_scene(folder) for folder in scenes]
     about = [{"name": s.name, "pairs": len(s.pairs), "truth": s.origin} for s in chosen]
-    results = contest.run(benchmark, chosen, {"scenes": about})
-    finish(*results, scenes, contest.output, contest.json_)
+    contest.run(benchmark, chosen, scenes, {"scenes": about})
 
 
+@grouped
 def light(
-    cameras: Annotated[
-        list[Path],
-        typer.Argument(metavar="CAMERA...", help="Folders, each with the frames of a camera."),
-    ],
     contest: Contest,
+    cameras: list[Path] = argument(
+        "Folders, each with the frames of a camera.", metavar="CAMERA..."
+    ),
 ) -> None:
     """Changes of light: frames of fixed cameras, where a right match stays where it is.
 
@@ -152,22 +120,18 @@ def light(
     """
     from hardnet.bench import light as benchmark
 
-    check_output(contest.output)
     chosen = [benchmark.read_camera(folder) for folder in cameras]
     about = [{"name": c.name, "frames": len(c.frames), "pairs": len(c.pairs)} for c in chosen]
-    results = contest.run(benchmark, chosen, {"cameras": about})
-    finish(*results, cameras, contest.output, contest.json_)
+    contest.run(benchmark, chosen, cameras, {"cameras": about})
 
 
+@grouped
 def ratio(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Sequences (N.png, H_1_k), folders of them, or the frames of a fixed camera.",
-        ),
-    ],
     contest: Contest,
+    folders: list[Path] = argument(
+        "Sequences (N.png, H_1_k), folders of them, or the frames of a fixed camera.",
+        metavar="FOLDER...",
+    ),
 ) -> None:
     """Patches at detected frames: is the partner nearer than the hardest negative of its image?
 
@@ -175,8 +139,9 @@ def ratio(
     """
     from hardnet.bench import ratio as benchmark
 
-    check_output(contest.output)
     chosen = [scene for folder in folders for scene in benchmark.read_patch_scenes(folder)]
     about = [{"name": scene.name, "pairs": len(scene.pairs)} for scene in chosen]
-    results = contest.run(benchmark, chosen, {"scenes": about})
-    finish(*results, folders, contest.output, contest.json_)
+    contest.run(benchmark, chosen, folders, {"scenes": about})
+
+
+COMMANDS = (pose, light, ratio)

@@ -7,45 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from hardnet.cli.bench_output import Json, Output, check_output, finish
-from hardnet.cli.options import Keypoints, reads_images
+from hardnet.cli.options import Keypoints, argument, option, reads_images
 from hardnet.cli.output import Stage
 
 
-def register(bench: typer.Typer) -> None:
-    """Add the command to ``bench``."""
-    bench.command("groups")(reads_images(groups))
-
-
+@reads_images
 def groups(
-    photos: Annotated[
-        list[Path], typer.Argument(metavar="PHOTOS...", help="Folders: copies are made of some.")
-    ],
-    scenes: Annotated[
-        list[Path] | None, typer.Option(help="A folder of photos of one scene; may be repeated.")
-    ] = None,
-    objects: Annotated[
-        list[Path] | None, typer.Option(help="A folder like UKBench: four photos of each object.")
-    ] = None,
-    sources: Annotated[int, typer.Option(min=1, help="Photos that copies are made of.")] = 40,
-    size: Annotated[int, typer.Option(min=64, help="Longer side of all photos.")] = 640,
+    photos: list[Path] = argument("Folders: copies are made of some.", metavar="PHOTOS..."),
+    scenes: list[Path] | None = option(None, "A folder of photos of one scene; may be repeated."),
+    objects: list[Path] | None = option(None, "A folder like UKBench: four photos of each object."),
+    sources: int = option(40, "Photos that copies are made of.", min=1),
+    size: int = option(640, "Longer side of all photos.", min=64),
     keypoints: Keypoints = 500,
-    descriptor: Annotated[str, typer.Option(help="Of the index.")] = "hardnet",
-    words: Annotated[int, typer.Option(min=1, help="Of the index.")] = 2048,
-    most: Annotated[
-        int, typer.Option(min=1, help="Photos of each folder of --scenes and --objects.")
-    ] = 400,
-    pages: Annotated[int, typer.Option(min=0, help="Pages of text, and patterns.")] = 20,
-    distance: Annotated[int, typer.Option(min=0, help="Bits between hashes of copies.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Of the edits.")] = 0,
-    work: Annotated[
-        Path | None,
-        typer.Option(help="Keep the copies and their index here: the same command continues."),
-    ] = None,
+    descriptor: str = option("hardnet", "Of the index."),
+    words: int = option(2048, "Of the index.", min=1),
+    most: int = option(400, "Photos of each folder of --scenes and --objects.", min=1),
+    pages: int = option(20, "Pages of text, and patterns.", min=0),
+    distance: int = option(8, "Bits between hashes of copies.", min=0),
+    seed: int = option(0, "Of the edits.", min=0),
+    work: Path | None = option(
+        None, "Keep the copies and their index here: the same command continues."
+    ),
     output: Output = None,
     json_: Json = False,
 ) -> None:
@@ -75,3 +59,6 @@ def _workplace(work: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="hardnet-groups-") as name:
         yield Path(name)
+
+
+COMMANDS = (groups,)

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hardnet.cli.bench_output import (
-    Descriptors,
-    Detectors,
-    Json,
-    Output,
-    StoreFolder,
-    check_output,
-    detector_names,
-    finish,
-    labels,
-    parse_specs,
-)
-from hardnet.cli.options import Keypoints, Upright, reads_images
+from hardnet.cli.bench_output import Comparison, Detectors, StoredComparison, detector_names
+from hardnet.cli.options import Keypoints, Upright, argument, grouped, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
@@ -28,43 +17,27 @@ if TYPE_CHECKING:
     from hardnet.bench.stereo.run import OpenSet
 
 
-def register(bench: typer.Typer) -> None:
-    """Add the commands to ``hardnet bench``."""
-    bench.command("pairs")(reads_images(pairs))
-    bench.command("stereo")(reads_images(stereo))
-    bench.command("sfm")(reads_images(sfm))
-
-
+@reads_images
+@grouped
 def pairs(
-    data: Annotated[
-        list[Path],
-        typer.Argument(help="Folders of sequences (N.png, H_1_k) or of pairs (1/, 2/, h/)."),
-    ],
-    output: Output = None,
-    descriptors: Descriptors = "hardnet,rootsift",
-    sequences: Annotated[
-        str | None, typer.Option(help="Only these, by name, separated by commas.")
-    ] = None,
+    rivals: Comparison,
+    data: list[Path] = argument("Folders of sequences (N.png, H_1_k) or of pairs (1/, 2/, h/)."),
+    sequences: str | None = option(None, "Only these, by name, separated by commas."),
     keypoints: Keypoints = 2048,
-    json_: Json = False,
 ) -> None:
     """Correct matches and verified image pairs, in the pipeline of `hardnet match`.
 
     Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
     """
     from hardnet.bench import pairs as benchmark
-    from hardnet.descriptors import load
     from hardnet.patchsets.sequences import find_sequences
 
-    check_output(output)
     chosen = find_sequences(data, None if sequences is None else sequences.split(","))
-    specs = parse_specs(descriptors)
-    contestants = {spec.label: load(spec.spec) for spec in specs}
+    contestants = rivals.load()
     total = sum(len(s.targets) for s in chosen) * len(contestants)
     with Stage() as stage:
         rows = benchmark.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
     settings = {
-        "descriptors": labels(specs),
         "sequences": [s.name for s in chosen],
         "keypoints": keypoints,
         "model": "homography",
@@ -75,45 +48,32 @@ def pairs(
         "total": benchmark.summarise(rows, "sequence"),
         "rows": rows,
     }
-    finish(body, settings, data, output, json_)
+    rivals.finish(body, settings, data)
 
 
+@reads_images
+@grouped
 def stereo(
-    sets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders of image pairs; the name of a folder says which set it is, else write "
-            "SET=FOLDER with SET one of EF, EVD, OxAff, SymB, GDB, WxBS, LTLL, HPatches.",
-        ),
-    ] = None,
-    output: Output = None,
-    descriptors: Descriptors = "hardnet,rootsift",
+    rivals: StoredComparison,
+    sets: list[str] | None = argument(
+        "Folders of image pairs; the name of a folder says which set it is, else write "
+        "SET=FOLDER with SET one of EF, EVD, OxAff, SymB, GDB, WxBS, LTLL, HPatches.",
+        default=None,
+        metavar="FOLDER...",
+    ),
     detectors: Detectors = "dog",
-    rule: Annotated[
-        str, typer.Option(help="When a pair is matched: gt-15, mods, mods-deep or geometry.")
-    ] = "gt-15",
-    strategy: Annotated[
-        str, typer.Option(help="How it is matched: default, mods or mods-degensac.")
-    ] = "default",
-    ratio: Annotated[
-        float | None, typer.Option(help="Of the ratio test, instead of the strategy's.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="What is fitted: by-truth, homography or fundamental.")
-    ] = "by-truth",
+    rule: str = option("gt-15", "When a pair is matched: gt-15, mods, mods-deep or geometry."),
+    strategy: str = option("default", "How it is matched: default, mods or mods-degensac."),
+    ratio: float | None = option(None, "Of the ratio test, instead of the strategy's."),
+    model: str = option("by-truth", "What is fitted: by-truth, homography or fundamental."),
     keypoints: Keypoints = 2048,
     upright: Upright = False,
-    store: StoreFolder = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Only say whether the sets are complete, exit code 1 if not; without a folder: "
-            "what a complete one of each set holds.",
-        ),
-    ] = False,
-    json_: Json = False,
+    check: bool = option(
+        False,
+        "Only say whether the sets are complete, exit code 1 if not; without a folder: "
+        "what a complete one of each set holds.",
+        "--check",
+    ),
 ) -> None:
     """Image pairs matched and inliers per matched pair, for descriptors x detectors.
 
@@ -134,7 +94,6 @@ def stereo(
         open_sets,
         strategy_by_name,
     )
-    from hardnet.descriptors import load
 
     if not sets:
         if not check:
@@ -145,7 +104,6 @@ def stereo(
     if check:
         _check(opened)
         return
-    check_output(output)
     chosen = rule_by_name(rule)
     setup = Protocol(
         keypoints=keypoints,
@@ -154,14 +112,13 @@ def stereo(
         strategy=strategy_by_name(strategy, ratio),
     )
     found_by = detector_names(detectors)
-    specs = parse_specs(descriptors)
-    contestants = {spec.label: load(spec.spec) for spec in specs}
+    contestants = rivals.load()
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
     with Stage(resumes=True) as stage:
         advance = stage.counter("stereo", total)
-        rows = compare(opened, contestants, found_by, setup, store, advance)
+        rows = compare(opened, contestants, found_by, setup, rivals.store, advance)
     shown = [label_of(name) for name in found_by]
-    settings = {"descriptors": labels(specs), "detectors": shown, "rule": rule}
+    settings = {"detectors": shown, "rule": rule}
     settings |= {"strategy_name": strategy} | setup.settings()
     body = {
         "kind": "stereo",
@@ -170,7 +127,7 @@ def stereo(
         "summary": summarise(rows, chosen),
         "rows": rows,
     }
-    finish(body, settings, [each.folder for each in opened], output, json_)
+    rivals.finish(body, settings, [each.folder for each in opened])
 
 
 def _about(opened: OpenSet) -> dict[str, Any]:
@@ -190,31 +147,23 @@ def _check(opened: list[OpenSet]) -> None:
         raise typer.Exit(1)
 
 
+@reads_images
+@grouped
 def sfm(
-    scenes: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SCENE...",
-            help="Folders with images/ and the true cameras: colmap_ground_truth/ (a COLMAP "
-            "model) or gt_dense_cameras/ (*.camera).",
-        ),
-    ],
-    descriptors: Descriptors = "hardnet,rootsift",
+    rivals: Comparison,
+    scenes: list[Path] = argument(
+        "Folders with images/ and the true cameras: colmap_ground_truth/ (a COLMAP "
+        "model) or gt_dense_cameras/ (*.camera).",
+        metavar="SCENE...",
+    ),
     detectors: Detectors = "dog,hessian-affine",
-    keypoints: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="COLMAP's limit of places per photo; the others may keep as many keypoints as "
-            "it kept.",
-        ),
-    ] = 4096,
-    max_size: Annotated[
-        int, typer.Option(min=16, help="Shrink longer sides to this many pixels.")
-    ] = 1600,
-    seed: Annotated[int, typer.Option(min=0, help="Of COLMAP's random samples.")] = 0,
-    output: Output = None,
-    json_: Json = False,
+    keypoints: int = option(
+        4096,
+        "COLMAP's limit of places per photo; the others may keep as many keypoints as it kept.",
+        min=1,
+    ),
+    max_size: int = option(1600, "Shrink longer sides to this many pixels.", min=16),
+    seed: int = option(0, "Of COLMAP's random samples.", min=0),
 ) -> None:
     """Structure from motion: registered photos, points, tracks, and how far the cameras are off.
 
@@ -226,14 +175,13 @@ def sfm(
     from hardnet.bench.sfm import read_scene
     from hardnet.interop.colmap.database import require_pycolmap
 
-    check_output(output)
     require_pycolmap()
-    specs, finders = parse_specs(descriptors), detector_names(detectors)
+    finders = detector_names(detectors)
     chosen = [read_scene(folder) for folder in scenes]
     with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
         rows = benchmark.compare(
             chosen,
-            {spec.label: spec.spec for spec in specs},
+            {spec.label: spec.spec for spec in rivals.specs},
             finders,
             keypoints,
             Path(work),
@@ -242,7 +190,6 @@ def sfm(
             stage,
         )
     settings = {
-        "descriptors": labels(specs),
         "detectors": finders,
         "scenes": [scene.name for scene in chosen],
         "keypoints": keypoints,
@@ -250,4 +197,7 @@ def sfm(
         "seed": seed,
     }
     body = {"kind": "sfm", "rules": benchmark.RULES, "rows": rows}
-    finish(body, settings, scenes, output, json_)
+    rivals.finish(body, settings, scenes)
+
+
+COMMANDS = (pairs, stereo, sfm)

@@ -8,33 +8,34 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from hardnet.cli.options import option
 from hardnet.cli.output import console, say
 from hardnet.descriptors import names
 from hardnet.errors import HardnetError
 
+if TYPE_CHECKING:
+    from hardnet.descriptors import Descriptor
+
 Descriptors = Annotated[
     str,
-    typer.Option(
-        help=f"Separated by commas: a name ({', '.join(names())}), a weights file, "
+    option(
+        ...,
+        f"Separated by commas: a name ({', '.join(names())}), a weights file, "
         "MODULE:FUNCTION, or LABEL=any of these; LABEL[SET]=... says which Brown set it was "
-        "trained on. Ratios refer to rootsift."
+        "trained on. Ratios refer to rootsift.",
     ),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the numbers and their origin as JSON.")
+    Path | None, option(..., "Write the numbers and their origin as JSON.", "--output", "-o")
 ]
 StoreFolder = Annotated[
     Path | None,
-    typer.Option(help="Where descriptors are kept for the next run [the user's cache]."),
+    option(..., "Where descriptors are kept for the next run [the user's cache]."),
 ]
-RIVALS = "hardnet,rootsift,sift"
-"""Whom to compare by default."""
-Json = Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")]
-Detectors = Annotated[str, typer.Option(help="Names of detectors, separated by commas.")]
+Json = Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")]
+Detectors = Annotated[str, option(..., "Names of detectors, separated by commas.")]
 
 
 _LABELLED = re.compile(r"(?P<label>[^\[\]=]+?)\s*(\[(?P<trained>[^\[\]=]+)\])?\s*=(?P<spec>.*)")
@@ -90,6 +91,62 @@ def _parse_spec(entry: str) -> Spec:
     return Spec(label or Path(spec).name, trained.strip() if trained else None, spec)
 
 
+def detector_names(text: str) -> list[str]:
+    """Names, and ``affnet:A.pth,O.pth`` whose comma belongs to it, checked before any work."""
+    from hardnet import detectors
+
+    names: list[str] = []
+    for word in text.split(","):
+        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
+            names[-1] += f",{word}"
+        else:
+            names.append(word.strip())
+    for name in names:
+        detectors.load(name)
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The options of every comparison of descriptors, and what is done with them."""
+
+    descriptors: Descriptors = "hardnet,rootsift"
+    output: Output = None
+    json_: Json = False
+
+    def __post_init__(self) -> None:
+        check_output(self.output)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """The descriptors to compare."""
+        return parse_specs(self.descriptors)
+
+    @property
+    def labels(self) -> list[str]:
+        """The descriptors as the results file names them."""
+        return [f"{s.label}[{s.trained}]" if s.trained else s.label for s in self.specs]
+
+    def load(self) -> dict[str, Descriptor]:
+        """The descriptors by their labels."""
+        from hardnet.descriptors import load
+
+        return {spec.label: load(spec.spec) for spec in self.specs}
+
+    def finish(
+        self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
+    ) -> None:
+        """Write the results file and show the results."""
+        finish(body, {"descriptors": self.labels, **settings}, data, self.output, self.json_)
+
+
+@dataclass(frozen=True)
+class StoredComparison(Comparison):
+    """One that keeps descriptors for the next run."""
+
+    store: StoreFolder = None
+
+
 def check_output(output: Path | None) -> None:
     """Fail now, not after the work, if the results file could not be written."""
     if output is None:
@@ -104,26 +161,6 @@ def check_output(output: Path | None) -> None:
             pass
     except OSError as error:
         raise HardnetError(f"{output} cannot be written: {error.strerror}") from error
-
-
-def labels(specs: Sequence[Spec]) -> list[str]:
-    """The descriptors as the results file names them."""
-    return [f"{s.label}[{s.trained}]" if s.trained else s.label for s in specs]
-
-
-def detector_names(text: str) -> list[str]:
-    """Names, and ``affnet:A.pth,O.pth`` whose comma belongs to it, checked before any work."""
-    from hardnet import detectors
-
-    names: list[str] = []
-    for word in text.split(","):
-        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
-            names[-1] += f",{word}"
-        else:
-            names.append(word.strip())
-    for name in names:
-        detectors.load(name)
-    return list(dict.fromkeys(names))
 
 
 def finish(

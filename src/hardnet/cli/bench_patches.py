@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hardnet.cli.bench_output import (
-    RIVALS,
-    Descriptors,
-    Json,
-    Output,
-    StoreFolder,
-    check_output,
-    finish,
-    labels,
-    parse_specs,
-)
-from hardnet.cli.options import reads_images
+from hardnet.cli.bench_output import Descriptors, StoredComparison
+from hardnet.cli.options import argument, grouped, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 
-def register(bench: typer.Typer) -> None:
-    """Add the commands to ``hardnet bench``."""
-    bench.command("brown")(reads_images(brown))
-    bench.command("w1bs")(reads_images(w1bs))
-    bench.command("hpatches")(reads_images(hpatches))
+@dataclass(frozen=True)
+class PatchComparison(StoredComparison):
+    """With the paper's rivals by default."""
+
+    descriptors: Descriptors = "hardnet,rootsift,sift"
 
 
+@reads_images
+@grouped
 def brown(
-    sets: Annotated[list[Path], typer.Argument(help="Sets in the Brown (PhotoTour) layout.")],
-    output: Output = None,
-    descriptors: Descriptors = RIVALS,
-    store: StoreFolder = None,
-    json_: Json = False,
+    rivals: PatchComparison,
+    sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout."),
 ) -> None:
     """Patch verification: FPR95 (and FDR95, ROC AUC) on the pairs of each set, as in Table 1.
 
@@ -52,12 +39,11 @@ def brown(
     from hardnet.patchsets.sets import require
     from hardnet.provenance import data_digest
 
-    check_output(output)
     for folder in sets:
         require(folder, "brown")
-    specs = parse_specs(descriptors)
+    specs = rivals.specs
     contestants = [(spec, load(spec.spec)) for spec in specs]
-    predictions = Store(store)
+    predictions = Store(rivals.store)
     rows = []
     with Stage(resumes=True) as stage:
         for folder in sets:
@@ -67,16 +53,15 @@ def brown(
                 show = stage.part(f"{patchset.name}: {spec.label}")
                 describe = predictions.open(descriptor, data).get
                 rows.append(benchmark.evaluate(describe, patchset, spec.label, spec.trained, show))
-    settings = {"descriptors": labels(specs), "sets": [folder.name for folder in sets]}
-    finish({"kind": "brown", "rows": rows}, settings, sets, output, json_)
+    names = [folder.name for folder in sets]
+    rivals.finish({"kind": "brown", "rows": rows}, {"sets": names}, sets)
 
 
+@reads_images
+@grouped
 def w1bs(
-    folder: Annotated[Path, typer.Argument(help="A set in the W1BS layout.")],
-    output: Output = None,
-    descriptors: Descriptors = RIVALS,
-    store: StoreFolder = None,
-    json_: Json = False,
+    rivals: PatchComparison,
+    folder: Path = argument("A set in the W1BS layout."),
 ) -> None:
     """Matching under one extreme change: area under the precision-recall curve per nuisance.
 
@@ -84,58 +69,39 @@ def w1bs(
     """
     from hardnet.bench import w1bs as benchmark
     from hardnet.bench.store import Store
-    from hardnet.descriptors import load
     from hardnet.patchsets.sets import require
     from hardnet.patchsets.w1bs import read_w1bs
     from hardnet.provenance import data_digest
 
-    check_output(output)
     require(folder, "w1bs")
     patchset = read_w1bs(folder)
-    specs = parse_specs(descriptors)
-    data, predictions = data_digest(folder).sha256, Store(store)
-    describers = {spec.label: predictions.open(load(spec.spec), data).get for spec in specs}
+    data, predictions = data_digest(folder).sha256, Store(rivals.store)
+    describers = {label: predictions.open(d, data).get for label, d in rivals.load().items()}
     with Stage(resumes=True) as stage:
         body = benchmark.compare(describers, patchset, stage.part("matching"))
-    finish(body, {"descriptors": labels(specs)}, [folder], output, json_)
+    rivals.finish(body, {}, [folder])
 
 
+@reads_images
+@grouped
 def hpatches(
-    folder: Annotated[Path, typer.Argument(help="A set in the HPatches layout.")],
-    output: Output = None,
-    descriptors: Descriptors = RIVALS,
-    split: Annotated[
-        str, typer.Option(help="Test sequences: full, view, illum, or one of the split file.")
-    ] = "full",
-    splits: Annotated[
-        Path | None,
-        typer.Option(help="The split file [splits.json of the set, of TASKS or of TASKS/splits]."),
-    ] = None,
-    tasks: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the official task lists; what it lacks is drawn."),
-    ] = None,
-    only: Annotated[
-        str, typer.Option(help="Tasks to run, separated by commas.")
-    ] = "verification,matching,retrieval",
-    pairs: Annotated[
-        int, typer.Option(min=5, help="Rows of each verification list; the benchmark has 1M.")
-    ] = 1_000_000,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--write-csv",
-            help="Also write all descriptors as CSV, the benchmark's exchange format.",
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export-lists", help="Also write the task lists, in the format of the official ones."
-        ),
-    ] = None,
-    store: StoreFolder = None,
-    json_: Json = False,
+    rivals: PatchComparison,
+    folder: Path = argument("A set in the HPatches layout."),
+    split: str = option("full", "Test sequences: full, view, illum, or one of the split file."),
+    splits: Path | None = option(
+        None, "The split file [splits.json of the set, of TASKS or of TASKS/splits]."
+    ),
+    tasks: Path | None = option(
+        None, "Folder with the official task lists; what it lacks is drawn."
+    ),
+    only: str = option("verification,matching,retrieval", "Tasks to run, separated by commas."),
+    pairs: int = option(1_000_000, "Rows of each verification list; the benchmark has 1M.", min=5),
+    csv: Path | None = option(
+        None, "Also write all descriptors as CSV, the benchmark's exchange format.", "--write-csv"
+    ),
+    export: Path | None = option(
+        None, "Also write the task lists, in the format of the official ones.", "--export-lists"
+    ),
 ) -> None:
     """Verification, matching and retrieval by the HPatches protocol, with intervals.
 
@@ -156,11 +122,10 @@ def hpatches(
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:
         raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")
-    check_output(output)
     require(folder, "hpatches")
-    patchset, predictions = read_hpatches(folder), Store(store)
+    patchset, predictions = read_hpatches(folder), Store(rivals.store)
     test = choose_split(patchset, split, _split_file(splits, tasks))
-    specs = parse_specs(descriptors)
+    specs = rivals.specs
     # Before the lists are drawn, which takes a while: a misspelt name should not.
     sources = [open_source(spec.spec, patchset, predictions) for spec in specs]
     with Stage(resumes=True) as stage:
@@ -186,7 +151,7 @@ def hpatches(
                 write_all(source, test.test, csv / label)
             compute = partial(run.evaluate, label, source.lookup, lists, options, show)
             made_by = f"{label}: {source.digest}"
-            found.append(stored_scores(store, made_by, lists, options, compute))
+            found.append(stored_scores(rivals.store, made_by, lists, options, compute))
     asked = {"pairs": "verification", "retrieval": "retrieval"}
     if any(lists.origin[key] == OWN_DRAW and task in chosen for key, task in asked.items()):
         say(
@@ -196,8 +161,7 @@ def hpatches(
         )
     body = run.combine(found)
     body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
-    settings = {"descriptors": labels(specs), "split": split, "tasks": chosen, "pairs": pairs}
-    finish(body, settings, [folder], output, json_)
+    rivals.finish(body, {"split": split, "tasks": chosen, "pairs": pairs}, [folder])
 
 
 def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
@@ -206,3 +170,6 @@ def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
         places = (tasks / "splits.json", tasks / "splits" / "splits.json")
         return next((place for place in places if place.is_file()), None)
     return splits
+
+
+COMMANDS = (brown, w1bs, hpatches)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from hardnet.cli.bench_output import (
-    Descriptors,
-    Json,
-    Output,
-    StoreFolder,
-    check_output,
-    finish,
-    labels,
-    parse_specs,
+from hardnet.cli.bench_output import Descriptors, StoredComparison
+from hardnet.cli.options import (
+    DetectorName,
+    Keypoints,
+    Upright,
+    argument,
+    grouped,
+    option,
+    reads_images,
 )
-from hardnet.cli.options import DetectorName, Keypoints, Upright, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
@@ -29,61 +26,49 @@ if TYPE_CHECKING:
 LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
 
 
-def register(bench: typer.Typer) -> None:
-    """Add the command to ``bench``."""
-    bench.command("retrieval")(reads_images(retrieval))
+@dataclass(frozen=True)
+class RetrievalComparison(StoredComparison):
+    """With a small network among the rivals by default."""
+
+    descriptors: Descriptors = "hardnet,rootsift,hardtfeat"
 
 
+@reads_images
+@grouped
 def retrieval(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of the collection.")],
-    vocabulary_images: Annotated[
-        list[Path],
-        typer.Option(help="Folders of other photographs, to train the visual words on."),
-    ],
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="ukbench (ukbench00000.jpg, four photos per object); oxford (photos and NAME_1_"
-            "query.txt, _good, _ok, _junk); revisited (photos and gnd_NAME.json); labels (one "
-            "folder per label, or --labels)."
-        ),
-    ] = "ukbench",
-    labels_file: Annotated[
-        Path | None, typer.Option("--labels", help="CSV of --layout labels: image,label.")
-    ] = None,
-    objects: Annotated[
-        str | None, typer.Option(help="Of UKBench, only these: FIRST-LAST, as in 25-99.")
-    ] = None,
-    descriptors: Descriptors = "hardnet,rootsift,hardtfeat",
-    modes: Annotated[
-        str,
-        typer.Option(
-            help="Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa and "
-            "MODE:ma8 for one and for eight words per query feature."
-        ),
-    ] = "bow,bow+sv,bow+qe,he,he+sv,hqe,hqe+sv",
-    asmk: Annotated[bool, typer.Option(help="The asmk package takes part.")] = True,
-    words: Annotated[int, typer.Option(min=1, help="Of the vocabulary.")] = 8192,
+    rivals: RetrievalComparison,
+    data: Path = argument("Folder of the collection.", metavar="DATA"),
+    vocabulary_images: list[Path] = option(
+        ..., "Folders of other photographs, to train the visual words on."
+    ),
+    layout: str = option(
+        "ukbench",
+        "ukbench (ukbench00000.jpg, four photos per object); oxford (photos and NAME_1_"
+        "query.txt, _good, _ok, _junk); revisited (photos and gnd_NAME.json); labels (one "
+        "folder per label, or --labels).",
+    ),
+    labels_file: Path | None = option(None, "CSV of --layout labels: image,label.", "--labels"),
+    objects: str | None = option(None, "Of UKBench, only these: FIRST-LAST, as in 25-99."),
+    modes: str = option(
+        "bow,bow+sv,bow+qe,he,he+sv,hqe,hqe+sv",
+        "Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa and "
+        "MODE:ma8 for one and for eight words per query feature.",
+    ),
+    asmk: bool = option(True, "The asmk package takes part."),
+    words: int = option(8192, "Of the vocabulary.", min=1),
     detector: DetectorName = "dog",
     keypoints: Keypoints = 1000,
-    size: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Bring longer sides of the collection to this, up or down; 0: as it is."
-        ),
-    ] = 0,
+    size: int = option(
+        0, "Bring longer sides of the collection to this, up or down; 0: as it is.", min=0
+    ),
     upright: Upright = False,
-    distractors: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folders of photographs that no query should find; crops are cut."),
-    ] = None,
-    counts: Annotated[
-        str, typer.Option(help="Numbers of distractors, separated by commas, for the curve.")
-    ] = "100,300,1000",
-    seed: Annotated[int, typer.Option(min=0, help="Of the vocabulary.")] = 0,
-    store: StoreFolder = None,
-    output: Output = None,
-    json_: Json = False,
+    distractors: list[Path] | None = option(
+        None, "Folders of photographs that no query should find; crops are cut."
+    ),
+    counts: str = option(
+        "100,300,1000", "Numbers of distractors, separated by commas, for the curve."
+    ),
+    seed: int = option(0, "Of the vocabulary.", min=0),
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 
@@ -105,9 +90,7 @@ def retrieval(
         split,
         usual_size,
     )
-    from hardnet.descriptors import load
 
-    check_output(output)
     settings = run.RetrievalSettings(
         extraction=Extraction(detector, keypoints, upright),
         longer_side=size or None,
@@ -121,7 +104,6 @@ def retrieval(
     trained, distracting = split(images_of(vocabulary_images), images_of(distractors or []))
     if not trained:
         raise HardnetError("no photo is left for the vocabulary: name more --vocabulary-images")
-    specs = parse_specs(descriptors)
     with (
         Stage(resumes=True) as stage,
         tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work,
@@ -129,16 +111,15 @@ def retrieval(
         cut = crops(distracting, usual_size(collection.images.values()), settings.longer_side)
         unreadable, rows = run.compare(
             collection,
-            {spec.label: load(spec.spec) for spec in specs},
+            rivals.load(),
             settings,
             [BenchPhoto(name, path) for name, path in trained],
             cut,
-            store,
+            rivals.store,
             Path(work),
             stage,
         )
     chosen = {
-        "descriptors": labels(specs),
         "layout": layout,
         "objects": objects,
         **asdict(settings),
@@ -159,7 +140,7 @@ def retrieval(
         "queries": [question.name for question in collection.questions],
         "rows": rows,
     }
-    finish(body, chosen, [data, *vocabulary_images, *(distractors or [])], output, json_)
+    rivals.finish(body, chosen, [data, *vocabulary_images, *(distractors or [])])
 
 
 def _read(
@@ -202,3 +183,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     if min(counts) < 0:
         raise HardnetError(f"--counts {text!r}: none may be below 0")
     return counts
+
+
+COMMANDS = (retrieval,)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.markup import escape
@@ -18,6 +17,8 @@ from hardnet.cli.options import (
     Keypoints,
     MaxSize,
     Upright,
+    argument,
+    option,
     reads_images,
 )
 from hardnet.cli.output import Stage, console, say
@@ -26,118 +27,75 @@ from hardnet.errors import HardnetError, counted
 if TYPE_CHECKING:
     from hardnet.interop.colmap.reconstruction import ReconstructionReport, ReconstructionSettings
 
-_HELP = """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
-Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
-features.h5 and report.json. Run it again after it was stopped and it continues where it was.
-
-Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
-
-Examples:  hardnet colmap photos -o work
-
-           hardnet colmap photos -o work --pairs retrieval --index photos.index
-"""
-
-
-class VerifiedBy(StrEnum):
-    """Who verifies the matches of a pair."""
-
-    colmap = "colmap"
-    hardnet = "hardnet"
-
-
-class Pairs(StrEnum):
-    """Which photos are matched."""
-
-    exhaustive = "exhaustive"
-    sequential = "sequential"
-    retrieval = "retrieval"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("colmap", help=_HELP)(reads_images(_colmap))
-
-
-def _colmap(
-    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder of the photos.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="WORK", help="Folder to write.")
-    ],
+@reads_images
+def colmap(
+    images: Path = argument("Folder of the photos.", metavar="IMAGES"),
+    output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
     detector: DetectorName = "dog",
     descriptor: DescriptorName = "hardnet",
     keypoints: Keypoints = 4096,
     max_size: MaxSize = 1600,
     upright: Upright = False,
-    pairs: Annotated[
-        Pairs,
-        typer.Option(help="All pairs, photos taken one after the other, or similar photos."),
-    ] = Pairs.exhaustive,
-    pairs_file: Annotated[
-        Path | None, typer.Option(help="Instead: match these pairs, two names of photos per line.")
-    ] = None,
-    overlap: Annotated[
-        int, typer.Option(min=1, help="Sequential: with this many of the following photos.")
-    ] = 10,
-    quadratic: Annotated[
-        bool, typer.Option(help="Sequential: also with those 2, 4, 8, ... photos later.")
-    ] = True,
-    loop: Annotated[
-        int, typer.Option(min=0, help="Sequential: every n-th photo with each other; 0: none.")
-    ] = 0,
-    index: Annotated[
-        Path | None,
-        typer.Option(help="Retrieval: the photos in an index of `hardnet index build`."),
-    ] = None,
-    similar: Annotated[
-        int, typer.Option(min=1, help="Retrieval: with this many of the most similar photos.")
-    ] = 20,
-    ratio: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Ratio test: smaller is stricter.")
-    ] = None,
-    guided: Annotated[
-        bool, typer.Option("--guided", help="Look for more matches along the geometry of a pair.")
-    ] = False,
-    verification: Annotated[
-        VerifiedBy,
-        typer.Option(help="Who verifies matches: COLMAP, by its cameras, or hardnet as in match."),
-    ] = VerifiedBy.colmap,
-    camera_model: Annotated[str, typer.Option(help="COLMAP's camera model.")] = "SIMPLE_RADIAL",
-    single_camera: Annotated[
-        bool, typer.Option("--single-camera", help="One camera and one zoom took all photos.")
-    ] = False,
-    focal: Annotated[
-        float | None, typer.Option(help="Focal length in pixels, if EXIF does not know it.")
-    ] = None,
-    camera_params: Annotated[
-        str | None,
-        typer.Option(help="Parameters of a calibrated camera, separated by commas; kept as given."),
-    ] = None,
-    min_images: Annotated[int, typer.Option(min=2, help="Drop models of fewer photos.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Of COLMAP's random samples.")] = 0,
-    mapping: Annotated[
-        bool, typer.Option("--mapping/--no-mapping", help="Build models of the database.")
-    ] = True,
-    workers: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
+    pairs: Literal["exhaustive", "sequential", "retrieval"] = option(
+        "exhaustive", "All pairs, photos taken one after the other, or similar photos."
+    ),
+    pairs_file: Path | None = option(
+        None, "Instead: match these pairs, two names of photos per line."
+    ),
+    overlap: int = option(10, "Sequential: with this many of the following photos.", min=1),
+    quadratic: bool = option(True, "Sequential: also with those 2, 4, 8, ... photos later."),
+    loop: int = option(0, "Sequential: every n-th photo with each other; 0: none.", min=0),
+    index: Path | None = option(
+        None, "Retrieval: the photos in an index of `hardnet index build`."
+    ),
+    similar: int = option(20, "Retrieval: with this many of the most similar photos.", min=1),
+    ratio: float | None = option(None, "Ratio test: smaller is stricter.", min=0.01, max=1),
+    guided: bool = option(False, "Look for more matches along the geometry of a pair.", "--guided"),
+    verification: Literal["colmap", "hardnet"] = option(
+        "colmap", "Who verifies matches: COLMAP, by its cameras, or hardnet as in match."
+    ),
+    camera_model: str = option("SIMPLE_RADIAL", "COLMAP's camera model."),
+    single_camera: bool = option(
+        False, "One camera and one zoom took all photos.", "--single-camera"
+    ),
+    focal: float | None = option(None, "Focal length in pixels, if EXIF does not know it."),
+    camera_params: str | None = option(
+        None, "Parameters of a calibrated camera, separated by commas; kept as given."
+    ),
+    min_images: int = option(3, "Drop models of fewer photos.", min=2),
+    seed: int = option(0, "Of COLMAP's random samples.", min=0),
+    mapping: bool = option(True, "Build models of the database.", "--mapping/--no-mapping"),
+    workers: int = option(0, "Threads; 0: one per core.", min=0),
     as_json: AsJson = False,
 ) -> None:
+    """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
+
+    Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
+    features.h5 and report.json. Run it again after it was stopped and it continues where it was.
+
+    Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
+
+    Examples:  hardnet colmap photos -o work
+
+               hardnet colmap photos -o work --pairs retrieval --index photos.index
+    """
     from hardnet.interop.colmap.database import CameraSettings
     from hardnet.interop.colmap.mapping import MapperSettings
-    from hardnet.interop.colmap.pairs import Method, PairSettings
+    from hardnet.interop.colmap.pairs import PairSettings
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
     from hardnet.matching.neighbours import RATIO
 
-    if index is not None and (pairs is not Pairs.retrieval or pairs_file is not None):
+    if index is not None and (pairs != "retrieval" or pairs_file is not None):
         raise HardnetError("--index is of use with --pairs retrieval only: add that, or leave it")
     chosen: PairSettings | Path
     if pairs_file is not None:
         chosen = pairs_file
-    elif pairs is Pairs.retrieval:
+    elif pairs == "retrieval":
         chosen = _similar(images, index, similar, output)
     else:
-        method: Method = "sequential" if pairs is Pairs.sequential else "exhaustive"
-        chosen = PairSettings(method, overlap, quadratic, loop)
+        chosen = PairSettings(pairs, overlap, quadratic, loop)
     settings = ReconstructionSettings(
         detector=detector,
         descriptor=descriptor,
@@ -146,7 +104,7 @@ def _colmap(
         upright=upright,
         pairs=chosen,
         strategy=Strategy(ratio=RATIO if ratio is None else ratio, guided=guided),
-        verification=verification.value,
+        verification=verification,
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )

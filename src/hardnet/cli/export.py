@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hardnet.cli.options import AsJson, reads_images
+from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import say
 from hardnet.errors import HardnetError, MissingExtraError, counted
 
@@ -25,24 +25,15 @@ TOLERANCE = 1e-4
 _CHECKED = 1024
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(reads_images(export))
-
-
+@reads_images
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="Weights: .safetensors, .pth, .params.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
-    int8: Annotated[
-        bool,
-        typer.Option("--int8", help="Also in 8-bit integers (hardnet*); needs --calibration."),
-    ] = False,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Patch set or folder of photographs to calibrate with.")
-    ] = None,
-    net_: Annotated[
-        str | None, typer.Option("--net", help="Your own network, module:Class, of these weights.")
-    ] = None,
+    checkpoint: Path = argument("Weights: .safetensors, .pth, .params."),
+    output: Path = option(..., "Folder to write to.", "--output", "-o"),
+    int8: bool = option(False, "Also in 8-bit integers (hardnet*); needs --calibration.", "--int8"),
+    calibration: Path | None = option(
+        None, "Patch set or folder of photographs to calibrate with."
+    ),
+    net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,
 ) -> None:
     """Write a trained network as ONNX (for use) and safetensors (for training).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,6 +16,8 @@ from hardnet.cli.options import (
     Keypoints,
     MaxSize,
     Upright,
+    argument,
+    option,
     reads_images,
 )
 from hardnet.cli.output import Stage, say
@@ -24,47 +26,32 @@ from hardnet.errors import counted
 if TYPE_CHECKING:
     from hardnet.interop.extraction import ExtractionReport
 
-_HELP = """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
 
-It can be stopped at any moment; the same command continues. Photos that were described before and
-have not changed are not done again; photos that cannot be read are skipped and listed.
-
-Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
-
-Example:  hardnet extract photos/ -o feats.h5
-"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("extract", help=_HELP)(reads_images(_extract))
-
-
-def _extract(
-    images: Annotated[
-        list[Path],
-        typer.Argument(metavar="IMAGES...", help="Photos, and folders; searched recursively."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="A .h5 file, or a folder for one .npz per photo."),
-    ],
+@reads_images
+def extract(
+    images: list[Path] = argument(
+        "Photos, and folders; searched recursively.", metavar="IMAGES..."
+    ),
+    output: Path = option(..., "A .h5 file, or a folder for one .npz per photo.", "--output", "-o"),
     detector: DetectorName = "dog",
     descriptor: DescriptorName = "hardnet",
     keypoints: Keypoints = 2048,
     max_size: MaxSize = 1600,
     upright: Upright = False,
-    half: Annotated[
-        bool, typer.Option("--half", help="Descriptors as float16: half the size, three digits.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read and detect; one per core.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin again, whatever the output holds.")
-    ] = False,
+    half: bool = option(False, "Descriptors as float16: half the size, three digits.", "--half"),
+    workers: int | None = option(None, "Threads that read and detect; one per core.", min=1),
+    overwrite: bool = option(False, "Begin again, whatever the output holds.", "--overwrite"),
     as_json: AsJson = False,
 ) -> None:
+    """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
+
+    It can be stopped at any moment; the same command continues. Photos that were described before
+    and have not changed are not done again; photos that cannot be read are skipped and listed.
+
+    Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
+
+    Example:  hardnet extract photos/ -o feats.h5
+    """
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.descriptors import fastest
     from hardnet.images import named_images

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
 
-from hardnet.cli.options import AsJson, KnownDescriptor, reads_images
+from hardnet.cli.options import AsJson, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError, counted
 
@@ -22,64 +22,46 @@ if TYPE_CHECKING:
     from hardnet.retrieval.groups import Group, Groups
     from hardnet.retrieval.index import Index
 
-_HELP = """Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.
-
-PHOTOS is an index, or a folder of photos, of which a temporary index is made. Every photo is looked
-for among all others, and what agrees is verified by geometry. Kinds, the closest first:
-
-copy: the same picture resized, recompressed, recoloured, with a border or text. crop: one lies
-inside the other. rotated, mirrored: the same, turned or seen in a mirror. burst: one camera, small
-motion. panorama: a sweep wider than a photo. scene: the same place or object.
-
-It can be stopped at any moment; the same command continues. After `hardnet index add` only new
-photos are compared. Nothing is ever deleted: --list prints the copies that are not the best one of
-their group (pixels, sharpness, size of the file), for you to look at.
-
-Exit code 0: done, whatever was found. 1: photos could not be read.
-
-Examples:  hardnet groups photos.index -o report.html
-
-           hardnet groups photos/ --json
-
-           hardnet groups photos.index --list | less
-"""
 
 SHOWN = 12
 """Photos of a group that the terminal lists."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("groups", help=_HELP)(reads_images(_groups))
-
-
-def _groups(
-    photos: Annotated[
-        Path, typer.Argument(metavar="PHOTOS", help="Folder of an index, or of photos.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write a page to look at, one .html file."),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(help="Only these kinds, separated by commas: copy,crop,rotated,..."),
-    ] = None,
-    mirrored: Annotated[
-        bool, typer.Option(help="Also mirror images; photos are described again for it.")
-    ] = True,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compare all photos again, and keep nothing.")
-    ] = False,
+@reads_images
+def groups(
+    photos: Path = argument("Folder of an index, or of photos.", metavar="PHOTOS"),
+    output: Path | None = option(
+        None, "Write a page to look at, one .html file.", "--output", "-o"
+    ),
+    kind: str | None = option(None, "Only these kinds, separated by commas: copy,crop,rotated,..."),
+    mirrored: bool = option(True, "Also mirror images; photos are described again for it."),
+    fresh: bool = option(False, "Compare all photos again, and keep nothing.", "--fresh"),
     descriptor: KnownDescriptor = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Print the copies that could go, one path per line.")
-    ] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the pairs as comma-separated values.")
-    ] = False,
+    listed: bool = option(False, "Print the copies that could go, one path per line.", "--list"),
+    as_csv: bool = option(False, "Print the pairs as comma-separated values.", "--csv"),
     as_json: AsJson = False,
 ) -> None:
+    """Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.
+
+    PHOTOS is an index, or a folder of photos, of which a temporary index is made. Every photo is
+    looked for among all others, and what agrees is verified by geometry. Kinds, the closest first:
+
+    copy: the same picture resized, recompressed, recoloured, with a border or text. crop: one lies
+    inside the other. rotated, mirrored: the same, turned or seen in a mirror. burst: one camera,
+    small motion. panorama: a sweep wider than a photo. scene: the same place or object.
+
+    It can be stopped at any moment; the same command continues. After `hardnet index add` only new
+    photos are compared. Nothing is ever deleted: --list prints the copies that are not the best one
+    of their group (pixels, sharpness, size of the file), for you to look at.
+
+    Exit code 0: done, whatever was found. 1: photos could not be read.
+
+    Examples:  hardnet groups photos.index -o report.html
+
+               hardnet groups photos/ --json
+
+               hardnet groups photos.index --list | less
+    """
     # Imported here so that `hardnet --help` does not wait for numba.
     from hardnet.retrieval.build import is_index
     from hardnet.retrieval.groups import find_groups

@@ -7,35 +7,61 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.markup import escape
 
 from hardnet.descriptors import names
 from hardnet.image_files import ENVIRONMENT, parse_size
 
+
+def option(default: Any, text: str, *flags: str, **settings: Any) -> Any:
+    """An option: its default (``...`` for none), its help, then what ``typer.Option`` takes.
+
+    Brackets in the help are brackets: ``--set data=[sets/mine]`` has no markup.
+    """
+    return typer.Option(default, *flags, help=escape(text), **settings)
+
+
+def argument(text: str, default: Any = ..., **settings: Any) -> Any:
+    """An argument: its help, its default, then what ``typer.Argument`` takes."""
+    return typer.Argument(default, help=escape(text), **settings)
+
+
+Photos = Annotated[
+    list[Path], argument("Photos, and folders; searched recursively.", metavar="IMAGES...")
+]
 DetectorName = Annotated[
-    str,
-    typer.Option(help="dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth]."),
+    str, option(..., "dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth].")
 ]
 DescriptorName = Annotated[
-    str, typer.Option(help=f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
+    str, option(..., f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
 ]
 KnownDescriptor = Annotated[
     str | None,
-    typer.Option(
-        help="MODULE:FUNCTION, if the index was made with one: an index cannot name code to run.",
+    option(
+        ...,
+        "MODULE:FUNCTION, if the index was made with one: an index cannot name code to run.",
     ),
 ]
-Keypoints = Annotated[int, typer.Option(min=1, help="Keep the strongest per photo.")]
-MaxSize = Annotated[
-    int, typer.Option(min=0, help="Shrink longer sides to this many pixels; 0: never.")
-]
+Keypoints = Annotated[int, option(..., "Keep the strongest per photo.", min=1)]
+MaxSize = Annotated[int, option(..., "Shrink longer sides to this many pixels; 0: never.", min=0)]
 Upright = Annotated[
-    bool, typer.Option("--upright", help="The photos are the right way up: turn no frame.")
+    bool, option(..., "The photos are the right way up: turn no frame.", "--upright")
 ]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Workers = Annotated[int | None, option(..., "Threads that read and detect; one per core.", min=1)]
+Cluster = Annotated[
+    str | None,
+    option(
+        ...,
+        "Work on a Ray cluster: HOST:PORT of its head, auto for the one that this machine belongs "
+        "to, ray://HOST:PORT from outside, or local to start one here.",
+        metavar="ADDRESS",
+    ),
+]
+AsJson = Annotated[bool, option(..., "Print one JSON object.", "--json")]
 
 
 def _set_limit(size: str | None) -> str | None:
@@ -50,12 +76,13 @@ def _set_limit(size: str | None) -> str | None:
 
 MaxImageBytes = Annotated[
     str | None,
-    typer.Option(
+    option(
+        ...,
+        "Refuse pictures that take more memory decoded, and larger files.",
         metavar="SIZE",
         envvar=ENVIRONMENT,
         show_default="1GB",
         callback=_set_limit,
-        help="Refuse pictures that take more memory decoded, and larger files.",
     ),
 ]
 
@@ -66,9 +93,10 @@ def reads_images(command: Callable[..., None]) -> Callable[..., None]:
     def run(max_image_bytes: Any, **given: Any) -> None:
         command(**given)
 
-    return _with_parameters(
-        command, run, [*_parameters(command), _option("max_image_bytes", MaxImageBytes, None)]
-    )
+    # Evaluated: the names of types mean nothing outside the module.
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    limit = _keyword("max_image_bytes", MaxImageBytes, None)
+    return _with_parameters(command, run, [*parameters, limit])
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +113,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(groups[name], include_extras=True)
         for field in fields(groups[name]):
             default = inspect.Parameter.empty if field.default is MISSING else field.default
-            parameters.append(_option(field.name, hints[field.name], default))
+            parameters.append(_keyword(field.name, hints[field.name], default))
 
     def run(**given: Any) -> None:
         for name, group in groups.items():
@@ -95,12 +123,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return _with_parameters(command, run, parameters)
 
 
-def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
-    # Evaluated: the names of types mean nothing outside the module.
-    return list(inspect.signature(command, eval_str=True).parameters.values())
-
-
-def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 

@@ -66,7 +66,7 @@ class Stage:
         self, output: Console | None = None, every: float = EVERY, resumes: bool = False
     ) -> None:
         self._resumes = resumes
-        self._console = output or console(stderr=True)
+        self.console = output or console(stderr=True)
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -75,9 +75,9 @@ class Stage:
         )
         self._bar = Progress(
             *columns,
-            console=self._console,
+            console=self.console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not self.console.is_terminal,
         )
         self._task = self._bar.add_task("starting", total=None, left=None)
         self._every, self._what = every, ""
@@ -92,7 +92,7 @@ class Stage:
         self._bar.stop()
         if self._resumes and kind is not None and issubclass(kind, KeyboardInterrupt):
             line = "stopped: what is done is kept; the same command continues"
-            self._console.print(line, soft_wrap=True, markup=False)
+            self.console.print(line, soft_wrap=True, markup=False)
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
@@ -102,11 +102,11 @@ class Stage:
         steps = done - self._first
         left = (now - self._since) / steps * (total - done) if steps > 0 else None
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
-        if not self._console.is_terminal and now - self._said >= self._every:
+        if not self.console.is_terminal and now - self._said >= self._every:
             self._said = now
             times = _times(now - self._start, left)
             line = f"{what}: {done} of {total}, {times}"
-            self._console.print(line, soft_wrap=True, markup=False)
+            self.console.print(line, soft_wrap=True, markup=False)
 
     def part(self, what: str) -> Callable[[int, int], None]:
         """A function that shows (done, total) of ``what``."""

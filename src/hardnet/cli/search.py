@@ -3,87 +3,71 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli.cluster import Cluster, opened
-from hardnet.cli.options import KnownDescriptor, reads_images
+from hardnet.cli.options import Cluster, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
+    from hardnet.retrieval.cluster.shards import ShardedIndex
+    from hardnet.retrieval.index import Index
     from hardnet.retrieval.query import Box, Hit, Results
 
-_HELP = """Find the photos of an index that show the same object or place as the query.
 
-Several QUERY images are answered one after the other; with --views they are several views of one
-object, and one query. They are described as the photos of the index were; nothing has to be said
-twice, except the name of a Python function.
-
-With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder of
-the index must be under the same path on all nodes. The hits are the same. Shards that do not answer
-are named.
-
-A hit is verified if more features agree with one map from the query to it than chance gives, and
-unsure if only a few do. Modes without sv verify nothing.
-
-Exit code 0: a hit is verified (in modes without sv: found). 1: none is, or a query cannot be read.
-
-Examples:  hardnet search photos.index query.jpg -o hits.png
-
-           hardnet search photos.index query.jpg --box 120,80,300,200 --json
-"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("search", help=_HELP)(reads_images(_search))
-
-
-def _search(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")],
-    query: Annotated[
-        list[Path], typer.Argument(metavar="QUERY...", help="Photos of what to look for.")
-    ],
-    box: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="X,Y,W,H",
-            help="Look for this part of the query, in pixels; one for each QUERY, in order.",
-        ),
-    ] = None,
-    views: Annotated[
-        bool, typer.Option("--views", help="All QUERY images show one object: one query.")
-    ] = False,
-    k: Annotated[int, typer.Option("-k", min=1, help="At most this many hits.")] = 10,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words or Hamming "
-            "embedding, sv: verified by geometry, qe and hqe: with query expansion."
-        ),
-    ] = None,
-    verified: Annotated[
-        bool, typer.Option("--verified", help="Only hits that are verified.")
-    ] = False,
-    min_inliers: Annotated[
-        int, typer.Option(min=0, help="Only hits with at least this many inliers.")
-    ] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a picture of the hits here.")
-    ] = None,
+@reads_images
+def search(
+    index: Path = argument("Folder of the index.", metavar="INDEX"),
+    query: list[Path] = argument("Photos of what to look for.", metavar="QUERY..."),
+    box: list[str] | None = option(
+        None,
+        "Look for this part of the query, in pixels; one for each QUERY, in order.",
+        metavar="X,Y,W,H",
+    ),
+    views: bool = option(False, "All QUERY images show one object: one query.", "--views"),
+    k: int = option(10, "At most this many hits.", "-k", min=1),
+    mode: str | None = option(
+        None,
+        "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words or Hamming "
+        "embedding, sv: verified by geometry, qe and hqe: with query expansion.",
+    ),
+    verified: bool = option(False, "Only hits that are verified.", "--verified"),
+    min_inliers: int = option(0, "Only hits with at least this many inliers.", min=0),
+    output: Path | None = option(None, "Write a picture of the hits here.", "--output", "-o"),
     descriptor: KnownDescriptor = None,
     cluster: Cluster = None,
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="With --cluster: how many; one for each node.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    shards: int | None = option(None, "With --cluster: how many; one for each node.", min=1),
+    as_json: bool = option(False, "Print one JSON object.", "--json"),
 ) -> None:
+    """Find the photos of an index that show the same object or place as the query.
+
+    Several QUERY images are answered one after the other; with --views they are several views of
+    one object, and one query. They are described as the photos of the index were; nothing has to be
+    said twice, except the name of a Python function.
+
+    With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder
+    of the index must be under the same path on all nodes. The hits are the same. Shards that do not
+    answer are named.
+
+    A hit is verified if more features agree with one map from the query to it than chance gives,
+    and unsure if only a few do. Modes without sv verify nothing.
+
+    Exit code 0: a hit is verified (in modes without sv: found). 1: none is, or a query cannot be
+    read.
+
+    Examples:  hardnet search photos.index query.jpg -o hits.png
+
+               hardnet search photos.index query.jpg --box 120,80,300,200 --json
+    """
     # Imported here so that `hardnet --help` does not wait for numba.
     from hardnet.retrieval import precompile
     from hardnet.retrieval.draw import draw_results
@@ -126,6 +110,25 @@ def _search(
             say(f"picture: {output}")
     if not any(results.verified if verifies else results.hits for results in answers):
         raise typer.Exit(1)
+
+
+@contextmanager
+def opened(
+    folder: Path, descriptor: str | None, address: str | None, shards: int | None
+) -> Iterator[Index | ShardedIndex]:
+    """The index in this process, or in shards on a cluster."""
+    if address is None:
+        from hardnet.retrieval.index import Index
+
+        yield Index(folder, descriptor=descriptor)
+        return
+    from hardnet.retrieval.cluster.shards import ShardedIndex
+
+    with (
+        redirect_stdout(sys.stderr),
+        ShardedIndex(folder, address, shards=shards, descriptor=descriptor) as index,
+    ):
+        yield index
 
 
 def _report(results: Results, images: int, verifies: bool, *, many: bool, as_json: bool) -> None:

@@ -6,64 +6,45 @@ import secrets
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hardnet.cli.options import KnownDescriptor, reads_images
+from hardnet.cli.options import KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import say
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.image_files import parse_size
 
-_HELP = """Serve a page in the browser: match two photos, search an index, see its groups.
-
-Without INDEX only photos that are dropped on the page can be matched. The page works offline, and
-everything it does is a documented API (/docs). Photos can be added from the folder beside the index
-and from those of --photos; no other file is ever read.
-
-Only this machine can use it, unless --host names another address: then a token is needed, which is
-made and printed if --token does not give one.
-
-Examples:  hardnet serve photos.index
-
-           hardnet serve photos.index --photos photos/ --host 0.0.0.0 --token long-secret-word
-"""
 _LEAST_TOKEN = 12
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("serve", help=_HELP)(reads_images(_serve))
-
-
-def _serve(
-    index: Annotated[
-        Path | None, typer.Argument(metavar="[INDEX]", help="Folder of the index.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8737,
-    token: Annotated[
-        str | None, typer.Option(help="What others must show; made if it is needed.")
-    ] = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="Host name by which others may call this server; repeatable."),
-    ] = None,
-    photos: Annotated[
-        list[Path] | None,
-        typer.Option("--photos", help="Folder from which photos may be added; repeatable."),
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Stored benchmark results; ./results if it is there.")
-    ] = None,
+@reads_images
+def serve(
+    index: Path | None = argument("Folder of the index.", default=None, metavar="[INDEX]"),
+    host: str = option("127.0.0.1", "Address to listen on."),
+    port: int = option(8737, "0: any that is free.", min=0, max=65535),
+    token: str | None = option(None, "What others must show; made if it is needed."),
+    name: list[str] | None = option(
+        None, "Host name by which others may call this server; repeatable.", "--name"
+    ),
+    photos: list[Path] | None = option(
+        None, "Folder from which photos may be added; repeatable.", "--photos"
+    ),
+    results: Path | None = option(None, "Stored benchmark results; ./results if it is there."),
     descriptor: KnownDescriptor = None,
-    max_upload: Annotated[
-        str, typer.Option(metavar="SIZE", help="Refuse larger requests.")
-    ] = "64MB",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Requests worked on at a time; one per core.")
-    ] = None,
+    max_upload: str = option("64MB", "Refuse larger requests.", metavar="SIZE"),
+    workers: int | None = option(None, "Requests worked on at a time; one per core.", min=1),
 ) -> None:
+    """Serve a page in the browser: match two photos, search an index, see its groups.
+
+    Without INDEX only photos that are dropped on the page can be matched. The page works offline,
+    and everything it does is a documented API (/docs). Photos can be added from the folder beside
+    the index and from those of --photos; no other file is ever read.
+
+    Only this machine can use it, unless --host names another address: then a token is needed, which
+    is made and printed if --token does not give one.
+
+    Examples:  hardnet serve photos.index
+
+               hardnet serve photos.index --photos photos/ --host 0.0.0.0 --token long-secret-word
+    """
     for package in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(package) is None:
             raise MissingExtraError(package.replace("_", "-"), "web")

@@ -9,12 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from hardnet.cli.options import reads_images
+from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import now_and_then, training_bar
 from hardnet.errors import HardnetError, MissingExtraError, counted
 
@@ -26,38 +26,22 @@ if TYPE_CHECKING:
     from hardnet.patchsets.patchset import PatchSet
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(reads_images(train))
-
-
+@reads_images
 def train(
-    recipe: Annotated[Path, typer.Argument(help="YAML file, or the name of a recipe: post-nips.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of the run, else runs/RECIPE."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key of the recipe: key=value. Repeatable."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue from the last checkpoint, to the same bits as one run.",
-        ),
-    ] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="Train for about this long: measures the speed and sets the recipe's pairs, so "
-            "that the learning rate reaches zero by then."
-        ),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(help="CPU threads of each process; 0 shares all cores.")
-    ] = 0,
+    recipe: Path = argument("YAML file, or the name of a recipe: post-nips."),
+    output: Path | None = option(None, "Folder of the run, else runs/RECIPE.", "--output", "-o"),
+    set_: list[str] | None = option(
+        None, "Override a key of the recipe: key=value. Repeatable.", "--set"
+    ),
+    resume: bool = option(
+        False, "Continue from the last checkpoint, to the same bits as one run.", "--resume"
+    ),
+    minutes: float | None = option(
+        None,
+        "Train for about this long: measures the speed and sets the recipe's pairs, so "
+        "that the learning rate reaches zero by then.",
+    ),
+    threads: int = option(0, "CPU threads of each process; 0 shares all cores."),
 ) -> None:
     r"""Train a descriptor; interrupt with ctrl-C and continue with --resume.
 

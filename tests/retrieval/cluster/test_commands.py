@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.cli.cluster import describing_on, opened
+from hardnet.cli.index import describing_on
+from hardnet.cli.search import opened
 from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 
