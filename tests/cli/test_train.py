@@ -211,6 +211,16 @@ def _is_match(line: str) -> bool:
     return words[1] == words[4]
 
 
+def test_a_missing_extra_is_named(
+    place: Path, train: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "hardnet.learn.distributed", raising=False)
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    done = train()
+    assert done.returncode == 1
+    assert "hardnet[train]" in done.stderr
+
+
 @pytest.mark.slow
 def test_minutes_plan_the_pairs_and_nothing_else(place: Path, train: Words) -> None:
     for minutes in (0.05, 0.2, 0.8):  # a busy machine needs longer for the trial

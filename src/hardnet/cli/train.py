@@ -64,19 +64,19 @@ def train(
     The folder of the run gets the weights (NET.safetensors), recipe.yaml with every setting,
     provenance.json, log.csv, TensorBoard curves and the checkpoint.
     """
-    from hardnet.learn.distributed import (
-        LOST,
-        LOST_WAIT,
-        end_with_parent,
-        processes_exist,
-        rank,
-    )
     from hardnet.learn.recipe import read_recipe
 
     try:
         import torch
 
-        from hardnet.learn.distributed import LostProcessError
+        from hardnet.learn.distributed import (
+            LOST,
+            LOST_WAIT,
+            LostProcessError,
+            end_with_parent,
+            processes_exist,
+            rank,
+        )
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     if threads:
@@ -127,11 +127,9 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
         raise typer.Exit(code)
     step = last_step(folder)
     what = "on another machine ended" if code == LOST else describe_end(code)
-    then = (
-        f"continue from step {step} with --resume"
-        if step is not None
-        else "there is no checkpoint yet: begin again"
-    )
+    then = "there is no checkpoint yet: begin again"
+    if step is not None:
+        then = f"continue from step {step} with --resume"
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
 
 
