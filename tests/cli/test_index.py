@@ -65,7 +65,7 @@ def built(place: Path, original: Path) -> Path:
 def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> None:
     run = hardnet("index", "build", "index", "photos", *QUICK)
     assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+    assert all("elapsed" in line for line in run.stderr.splitlines())  # of a busy machine
     assert run.stdout.startswith("index: 6 photos indexed in ")
     assert "150 features each" in run.stdout
     write_image("crop.png", read_image("photos/coffee.png")[60:340, 150:480])
