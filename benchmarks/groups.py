@@ -128,7 +128,7 @@ def with_copies(images: list[IndexedImage]) -> list[IndexedImage]:
 def measure(folder: Path) -> dict[str, Any]:
     """Compare some photos, in a process that has done nothing else."""
     index = Index(folder)
-    comparing = Comparing.of(index, Thresholds())
+    comparing = Comparing(index, Thresholds())
     photos = Photos(index.snapshot)
     names = sorted(photos.numbers)
     numbers = [

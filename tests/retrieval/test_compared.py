@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.compared import Compared, Found, Photos, opened
+from hardnet.retrieval.compared import Compared, Photos
 from hardnet.retrieval.kinds import Evidence, Thresholds
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
@@ -34,8 +35,8 @@ def log_of(folder: Path) -> Compared:
 def fill(folder: Path) -> None:
     photos = photos_of(folder)
     with Compared(folder, ABOUT, photos) as log:
-        log.add("a", False, [Found("c", evidence((photos.size("a"), photos.size("c"))))])
-        log.add("c", False, [])
+        log.add("a", False, {"c": evidence((photos.size("a"), photos.size("c")))})
+        log.add("c", False, {})
 
 
 def test_what_was_found_is_read_again(made_index: Path) -> None:
@@ -45,11 +46,11 @@ def test_what_was_found_is_read_again(made_index: Path) -> None:
         assert log.has("c", False)
         assert not log.has("a", True)
         assert not log.has("d", False)
-        [(name, found)] = log.pairs()
-    assert (name, found.name) == ("a", "c")
-    assert found.evidence.inliers == 20
-    assert found.evidence.bordered
-    assert found.evidence.points.tolist() == [[1, 2, 3, 4]]
+        [(name, other, found)] = log.pairs()
+    assert (name, other) == ("a", "c")
+    assert found.inliers == 20
+    assert found.bordered
+    assert found.points.tolist() == [[1, 2, 3, 4]]
 
 
 def test_a_line_that_a_kill_cut_short_is_none(made_index: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_line_that_a_kill_cut_short_is_none(made_index: Path) -> None:
     with log_of(made_index) as log:
         assert log.has("a", False)
         assert not log.has("c", False)
-        log.add("c", False, [])
+        log.add("c", False, {})
     with log_of(made_index) as log:
         assert log.has("c", False)
 
@@ -84,9 +85,10 @@ def test_changed_and_removed_photos_are_forgotten(made_index: Path, made: Simple
 def test_other_thresholds_begin_again(made_index: Path) -> None:
     photos = photos_of(made_index)
     for thresholds, known in ((Thresholds(), False), (Thresholds(), True), (Thresholds(2), False)):
-        with opened(made_index, ABOUT, photos, thresholds) as log:
+        about = {**ABOUT, "thresholds": asdict(thresholds)}
+        with Compared(made_index, about, photos) as log:
             assert log.has("a", False) is known
-            log.add("a", False, [])
+            log.add("a", False, {})
 
 
 def test_two_cannot_compare_at_once(made_index: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import cv2
@@ -52,114 +53,83 @@ BORDER_FEATURES, BORDER_SIZE = 0.1, 512
 AHEAD = 4
 """Photos that are read while others are compared; they are all that is in memory."""
 
+Seen = tuple[NDArray[np.uint8], Query]
 
-@dataclass(frozen=True, eq=False)
+
 class Comparing:
-    """An index whose photos are compared.
+    """The photos of an index, as it is now: of one snapshot, whatever is added meanwhile."""
 
-    Attributes:
-        index: with the photos.
-        shard: of one snapshot, whatever is added meanwhile.
-        thresholds: of a precise inlier.
-        verification: of each of the most similar photos.
-    """
-
-    index: Index
-    shard: LocalShard
-    thresholds: Thresholds
-    verification: Verification
-
-    @classmethod
-    def of(cls, index: Index, thresholds: Thresholds) -> Comparing:
-        """All photos that the index shows now."""
-        return cls(index, LocalShard(index.snapshot), thresholds, Verification(shortlist=SHORTLIST))
+    def __init__(self, index: Index, thresholds: Thresholds) -> None:
+        self.index, self.thresholds = index, thresholds
+        self.shard = LocalShard(index.snapshot)
+        self._verification = Verification(shortlist=SHORTLIST)
 
     def plain(self, image: int) -> dict[int, Evidence]:
         """The photos that show what a photo shows, by number; nothing is read again."""
-        (features,) = self.shard.features_of(np.array([image], np.int64))
-        return self._found(image, features, features.as_query(), None)
+        features = self._features(image)
+        return self._found(features, features.as_query(), None)
 
     def mirrored(self, image: int, query: Query) -> dict[int, Evidence]:
-        """The same for a photo seen in a mirror: see :meth:`mirrored_patches`."""
-        (features,) = self.shard.features_of(np.array([image], np.int64))
-        width = features.size[0]
-        mirror = np.array([[-1.0, 0.0, width - 1], [0.0, 1.0, 0.0]])
-        return self._found(image, features, query, mirror)
+        """The same for a photo seen in a mirror; the query is of :func:`mirror_queries`."""
+        features = self._features(image)
+        mirror = np.array([[-1.0, 0.0, features.size[0] - 1], [0.0, 1.0, 0.0]])
+        return self._found(features, query, mirror)
 
-    def mirrored_patches(self, image: int) -> tuple[NDArray[np.uint8], ImageFeatures]:
-        """(N, 32, 32) what the features of a photo see in a mirror, and their mirrored frames.
+    def see_mirrored(self, image: int) -> Seen:
+        """(N, 32, 32) what the features of a photo see in a mirror; a query of mirrored frames.
 
         Raises:
             HardnetError: the file cannot be read any more.
         """
-        (features,) = self.shard.features_of(np.array([image], np.int64))
-        settings = self.index.settings
+        features, settings = self._features(image), self.index.settings
         path = path_of(self.shard.snapshot.name(image), self.index.folder)
         prepared = prepare(path, settings.max_size)
         if prepared.image_size != features.size:
             raise HardnetError(f"{path} was changed: add it to the index again")
         # A dominant direction, the x axis of a patch, turns with the mirror; an upright x axis
         # does not. So it is the patch's y axis that is turned round, or its x axis.
-        flip = np.array([-1, 1] if settings.upright else [1, -1], np.float32)
         seen = features.frames.copy()
-        seen[:, :, :2] *= flip
+        seen[:, :, :2] *= np.array([-1, 1] if settings.upright else [1, -1], np.float32)
         patches = cut_patches(prepared.grey, rescale(seen, prepared.factors))
         seen[:, 0] *= -1
         seen[:, 0, 2] += features.size[0] - 1
-        mirrored = ImageFeatures(image, features.words, features.signatures, seen, features.size)
-        return patches, mirrored
+        return patches, replace(features.as_query(), frames=seen)
 
-    def mirrored_query(self, patches: NDArray[np.uint8], mirrored: ImageFeatures) -> Query:
-        """What a photo would ask if it were mirrored."""
+    def describe(self, patches: NDArray[np.uint8], query: Query) -> Query:
+        """The query with words and signatures of its patches."""
         vocabulary = self.shard.snapshot.vocabulary
         if not len(patches):
-            return mirrored.as_query()
+            return query
         vectors = vocabulary.prepare(self.index.describer(patches))
-        words = vocabulary.assign(vectors, self.verification.ma)
-        return Query(
-            words=words,
-            signatures=vocabulary.signatures(vectors, words),
-            frames=mirrored.frames,
-            view=np.zeros(len(words), np.int32),
-            view_sizes=(mirrored.size,),
-            boxes=(None,),
-        )
+        words = vocabulary.assign(vectors, self._verification.ma)
+        return replace(query, words=words, signatures=vocabulary.signatures(vectors, words))
+
+    def _features(self, image: int) -> ImageFeatures:
+        (features,) = self.shard.features_of(np.array([image], np.int64))
+        return features
 
     def _found(
-        self,
-        image: int,
-        features: ImageFeatures,
-        query: Query,
-        before: NDArray[np.float64] | None,
+        self, features: ImageFeatures, query: Query, before: NDArray[np.float64] | None
     ) -> dict[int, Evidence]:
         """Verified photos; ``before`` maps pixels of the photo to those of the query."""
         if not len(query):
             return {}
         scoring = Scoring()
         images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
-        candidates = images[(images != image) & (scores > 0)][:SHORTLIST]
-        verified = self.shard.verify(query, candidates, self.verification)
+        candidates = images[(images != features.image) & (scores > 0)][:SHORTLIST]
+        verified = self.shard.verify(query, candidates, self._verification)
         found: dict[int, Evidence] = {}
         likely = [one for one in verified if one.inliers >= self.thresholds.fewest]
         others = self.shard.features_of(np.array([one.image for one in likely], np.int64))
         for one, other in zip(likely, others, strict=True):
             evidence = self._evidence(features, query, other, one, before)
-            if may_be_copy(evidence, self.thresholds) and self._agree(image, one.image):
+            if may_be_copy(evidence, self.thresholds) and self._agree(features.image, one.image):
                 found[one.image] = replace(evidence, agreed=True)
-            elif self.verification.is_sure(one):
-                found[one.image] = self._with_border(features, other, evidence)
+            elif self._verification.is_sure(one):
+                crop = kind_of(evidence, self.thresholds) == "crop"
+                bordered = crop and self._is_bordered(features, other, evidence)
+                found[one.image] = replace(evidence, bordered=bordered)
         return found
-
-    def _agree(self, image: int, other: int) -> bool:
-        """Whether two photos of one frame look the same."""
-        try:
-            a, b = self._read(image, to_grey), self._read(other, to_grey)
-        except HardnetError:
-            return False
-        return agreement(a, b) >= self.thresholds.agree
-
-    def _read(self, image: int, tones: Callable[[Pixels], Pixels]) -> Pixels:
-        return tones(read_image(path_of(self.shard.snapshot.name(image), self.index.folder)))
 
     def _evidence(
         self,
@@ -177,10 +147,8 @@ class Comparing:
         assert transform is not None
         if before is not None:
             xy_a = moved(xy_a, inverse(before))
-            linear = transform[:, :2]
-            transform = np.column_stack(
-                [linear @ before[:, :2], moved(before[None, :, 2], transform)[0]]
-            )
+            shift = moved(before[None, :, 2], transform)[0]
+            transform = np.column_stack([transform[:, :2] @ before[:, :2], shift])
         return measure(
             transform,
             (features.size, xy_a, features.frames[:, :, 2]),
@@ -189,9 +157,13 @@ class Comparing:
             verified.tentatives,
         )
 
-    def _with_border(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> Evidence:
-        bordered = kind_of(found, self.thresholds) == "crop" and self._is_bordered(a, b, found)
-        return replace(found, bordered=bordered)
+    def _agree(self, image: int, other: int) -> bool:
+        """Whether two photos of one frame look the same."""
+        try:
+            a, b = self._read(image, to_grey), self._read(other, to_grey)
+        except HardnetError:
+            return False
+        return agreement(a, b) >= self.thresholds.agree
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
         """Whether the larger of two photos is the other with a border; it is read if it may be."""
@@ -199,10 +171,8 @@ class Comparing:
         if found.overlap[0] < found.overlap[1]:
             outer, inner, transform = a, b, inverse(found.transform)
         edges = moved(corners(inner.size), transform)
-        beyond = cv2.convexHull(edges.astype(np.float32))
-        within = [
-            cv2.pointPolygonTest(beyond, xy.tolist(), False) > 0 for xy in outer.frames[:, :, 2]
-        ]
+        hull = cv2.convexHull(edges.astype(np.float32))
+        within = [cv2.pointPolygonTest(hull, xy.tolist(), False) > 0 for xy in outer.frames[..., 2]]
         if np.mean(within) < 1 - BORDER_FEATURES:
             return False
         try:
@@ -212,33 +182,30 @@ class Comparing:
         small, factors = shrink(pixels, BORDER_SIZE)
         return is_border(small, (edges + 0.5) * factors - 0.5)
 
+    def _read(self, image: int, tones: Callable[[Pixels], Pixels]) -> Pixels:
+        return tones(read_image(path_of(self.shard.snapshot.name(image), self.index.folder)))
 
-MirrorQuery = Query | HardnetError
 
-
-def mirror_queries(comparing: Comparing, images: Sequence[int]) -> Iterator[MirrorQuery]:
+def mirror_queries(comparing: Comparing, images: Sequence[int]) -> Iterator[Query | HardnetError]:
     """What each photo asks as a mirror image; an error for one that cannot be read any more.
 
     The next photos are read meanwhile; describing keeps all cores busy by itself.
     """
 
-    def attempt(image: int) -> tuple[NDArray[np.uint8], ImageFeatures] | HardnetError:
+    def see(image: int) -> Seen | HardnetError:
         try:
-            return comparing.mirrored_patches(image)
+            return comparing.see_mirrored(image)
         except HardnetError as error:
             return error
 
+    rest = iter(images)
     with ThreadPoolExecutor(2) as pool:
-        waiting: deque[Future[tuple[NDArray[np.uint8], ImageFeatures] | HardnetError]] = deque()
+        waiting = deque(pool.submit(see, image) for image in islice(rest, AHEAD))
         try:
-            for position in range(len(images)):
-                ahead = images[position + len(waiting) : position + AHEAD]
-                waiting.extend(pool.submit(attempt, image) for image in ahead)
+            while waiting:
                 seen = waiting.popleft().result()
-                if isinstance(seen, HardnetError):
-                    yield seen
-                else:
-                    yield comparing.mirrored_query(*seen)
+                yield seen if isinstance(seen, HardnetError) else comparing.describe(*seen)
+                waiting.extend(pool.submit(see, image) for image in islice(rest, 1))
         finally:
             for one in waiting:
                 one.cancel()

@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, shrink, to_grey
-from hardnet.retrieval.compared import Compared, Found, Photos, opened
+from hardnet.retrieval.compared import Compared, Photos
 from hardnet.retrieval.comparing import Comparing, mirror_queries
 from hardnet.retrieval.kinds import (
     KINDS,
@@ -50,25 +53,15 @@ SHARP_SIZE = 512
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two photos that show the same.
+    """Two photos that show the same; of a crop, the one with the larger overlap is the crop."""
 
-    Attributes:
-        a: path.
-        b: path.
-        kind: what they are to each other; of a crop, the one with the larger overlap is the crop.
-        inliers: pairs of features that agree with the transform.
-        transform: (2, 3) float64, pixels of a to pixels of b.
-        overlap: share of a that b shows, share of b that a shows.
-        points: (n, 4) float32, some of the inliers: x and y in a, x and y in b.
-    """
-
-    a: str
+    a: str  # path
     b: str
     kind: Kind
     inliers: int
-    transform: NDArray[np.float64]
-    overlap: tuple[float, float]
-    points: NDArray[np.float32] = field(repr=False)
+    transform: NDArray[np.float64]  # (2, 3), pixels of a to pixels of b
+    overlap: tuple[float, float]  # share of a that b shows, share of b that a shows
+    points: NDArray[np.float32] = field(repr=False)  # (n, 4) some inliers: x, y in a; x, y in b
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -86,45 +79,34 @@ class Pair:
 class Group:
     """Photos that belong together.
 
-    Attributes:
-        kind: the loosest kind that joins them; of several equally loose ones, the most frequent.
-        photos: paths; those of a panorama in the order of the sweep, others sorted.
-        best: the one to keep if only one is kept: most pixels, then sharpest, then largest file.
+    ``kind`` is the loosest one that joins them; of several equally loose ones, the most frequent.
+    The photos of a panorama are in the order of the sweep, others sorted. ``best`` is the one to
+    keep if only one is kept: most pixels, then sharpest, then largest file.
     """
 
     kind: Kind
     photos: list[str]
     best: str
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"kind": self.kind, "photos": self.photos, "best": self.best}
-
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """What the photos of an index are to each other.
+    """What the photos of an index are to each other: pairs by kind and path, largest groups first.
 
-    Attributes:
-        pairs: sorted by kind, then path.
-        groups: the largest first. A photo may be in several: in one of copies, and with these in
-            one of a scene.
-        photos: how many were looked at.
-        compared: how many of them were compared now; the others were before.
-        unread: photo -> why its mirror image could not be looked for.
+    A photo may be in several groups: in one of copies, and with these in one of a scene.
     """
 
     pairs: list[Pair]
     groups: list[Group]
-    photos: int
-    compared: int
-    unread: dict[str, str] = field(default_factory=dict)
+    photos: int  # how many were looked at
+    compared: int  # how many of them were compared now; the others were before
+    unread: dict[str, str] = field(default_factory=dict)  # photo -> why it was not mirrored
 
     def to_json(self) -> dict[str, Any]:
         """One object, as `hardnet groups --json` prints it."""
         return {
             "pairs": [pair.to_json() for pair in self.pairs],
-            "groups": [group.to_json() for group in self.groups],
+            "groups": [asdict(group) for group in self.groups],
         }
 
     def only(self, kinds: Collection[str]) -> Groups:
@@ -168,32 +150,49 @@ def find_groups(
     Raises:
         HardnetError: another process is doing the same.
     """
-    comparing = Comparing.of(index, thresholds)
+    comparing = Comparing(index, thresholds)
     snapshot = comparing.shard.snapshot
     photos = Photos(snapshot)
-    about = {"vocabulary": snapshot.vocabulary.digest}
-    with opened(index.folder if keep else None, about, photos, thresholds) as log:
-        compared, unread = compare(comparing, photos, log, mirrored, progress)
-        pairs = list(joined(log, photos, thresholds, mirrored))
+    about = {"vocabulary": snapshot.vocabulary.digest, "thresholds": asdict(thresholds)}
+    with Compared(index.folder if keep else None, about, photos) as log:
+        compared, unread = _compare(comparing, photos, log, mirrored, progress)
+        edges = list(_edges(log, thresholds, mirrored))
     progress("grouping", 0, 1)
-    groups = form_groups(pairs, Quality(comparing, photos))
-    final = _as_paths(pairs, groups, comparing)
+    groups = _form_groups(edges, photos, index.folder)
+    swept = {name for group in groups if group.kind == "panorama" for name in group.photos}
+
+    def path(name: str) -> str:
+        return path_of(name, index.folder)
+
+    pairs = []
+    for edge in edges:
+        e = edge.evidence
+        # Neighbours of what is no sweep are one scene.
+        stray = edge.kind == "panorama" and not (edge.a in swept and edge.b in swept)
+        kind: Kind = "scene" if stray else edge.kind
+        a, b = path(edge.a), path(edge.b)
+        pairs.append(Pair(a, b, kind, e.inliers, e.transform, e.overlap, e.points))
+    pairs.sort(key=lambda pair: (KINDS.index(pair.kind), pair.a, pair.b))
+    shown = [Group(g.kind, [path(name) for name in g.photos], path(g.best)) for g in groups]
     progress("grouping", 1, 1)
-    named = {path_of(name, index.folder): why for name, why in unread.items()}
-    return Groups(final[0], final[1], len(photos.numbers), compared, named)
+    named = {path(name): why for name, why in unread.items()}
+    return Groups(pairs, shown, len(photos.numbers), compared, named)
 
 
-def compare(
+def _compare(
     comparing: Comparing, photos: Photos, log: Compared, mirrored: bool, progress: Progress
 ) -> tuple[int, dict[str, str]]:
     """Compare what the log does not have; how many photos, and why some could not be mirrored."""
     names = sorted(photos.numbers)
     by_number = {number: name for name, number in photos.numbers.items()}
+
+    def note(name: str, is_mirrored: bool, found: dict[int, Evidence]) -> None:
+        log.add(name, is_mirrored, {by_number[image]: e for image, e in found.items()})
+
     plain = [name for name in names if not log.has(name, False)]
     for done, name in enumerate(plain):
         progress("comparing", done, len(plain))
-        found = comparing.plain(photos.numbers[name])
-        log.add(name, False, _named(found, by_number))
+        note(name, False, comparing.plain(photos.numbers[name]))
     unread: dict[str, str] = {}
     turned = [name for name in names if not log.has(name, True)] if mirrored else []
     queries = mirror_queries(comparing, [photos.numbers[name] for name in turned])
@@ -201,14 +200,9 @@ def compare(
         progress("mirror images", done, len(turned))
         if isinstance(query, HardnetError):
             unread[name] = str(query)
-            continue
-        found = comparing.mirrored(photos.numbers[name], query)
-        log.add(name, True, _named(found, by_number))
+        else:
+            note(name, True, comparing.mirrored(photos.numbers[name], query))
     return len({*plain, *turned}), unread
-
-
-def _named(found: Mapping[int, Evidence], names: Mapping[int, str]) -> list[Found]:
-    return [Found(names[image], evidence) for image, evidence in found.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,16 +215,13 @@ class Edge:
     evidence: Evidence
 
 
-def joined(
-    log: Compared, photos: Photos, thresholds: Thresholds, mirrored: bool = True
-) -> Iterable[Edge]:
+def _edges(log: Compared, thresholds: Thresholds, mirrored: bool) -> Iterator[Edge]:
     """Each pair of photos once, with the evidence that has more precise inliers."""
     best: dict[tuple[str, str], Evidence] = {}
-    for name, found in log.pairs():
-        evidence = found.evidence
+    for name, other, evidence in log.pairs():
         if evidence.mirrored and not mirrored:
             continue
-        key = min(name, found.name), max(name, found.name)
+        key = min(name, other), max(name, other)
         if key not in best or evidence.precise > best[key].precise:
             best[key] = evidence if name == key[0] else _reversed(evidence)
     for (a, b), evidence in best.items():
@@ -248,51 +239,37 @@ def _reversed(evidence: Evidence) -> Evidence:
     )
 
 
-class Quality:
-    """What decides which of several photos is the best: pixels, sharpness, size of the file."""
-
-    def __init__(self, comparing: Comparing, photos: Photos) -> None:
-        self._photos = photos
-        self._folder = comparing.index.folder
-        self._sharpness: dict[str, float] = {}
-
-    def best(self, names: Iterable[str], framed: Collection[str] = ()) -> str:
-        """The best photo; photos are read only if the number of pixels does not decide.
-
-        Those that are ``framed`` have pixels that nobody wants.
-        """
-        names = list(names)
-        names = [name for name in names if name not in framed] or names
-        pixels = {name: int(np.prod(self._photos.size(name))) for name in names}
-        largest = [name for name in names if pixels[name] == max(pixels.values())]
-        if len(largest) == 1:
-            return largest[0]
-        return max(largest, key=lambda name: (self._sharp(name), self._bytes(name), name))
-
-    def _bytes(self, name: str) -> int:
-        state = self._photos.state(name)
-        return 0 if state is None else state[0]
-
-    def _sharp(self, name: str) -> float:
-        if name not in self._sharpness:
-            try:
-                self._sharpness[name] = sharpness(path_of(name, self._folder))
-            except HardnetError:  # the file is gone
-                self._sharpness[name] = -1.0
-        return self._sharpness[name]
-
-
 def sharpness(photo: str) -> float:
     """How much fine structure a photo has: the spread of its second derivative."""
     grey, _ = shrink(to_grey(read_image(photo)), SHARP_SIZE)
     return float(cv2.Laplacian(grey, cv2.CV_32F).std())
 
 
-def form_groups(edges: list[Edge], quality: Quality) -> list[Group]:
+def _form_groups(edges: list[Edge], photos: Photos, folder: Path) -> list[Group]:
     """Photos that edges join, level by level; the largest groups first."""
     groups: list[Group] = []
-    framed = {_larger(edge) for edge in edges if edge.evidence.bordered}
+    # The larger photo of a pair with a border has pixels that nobody wants.
+    framed = {
+        edge.a if edge.evidence.overlap[0] < edge.evidence.overlap[1] else edge.b
+        for edge in edges
+        if edge.evidence.bordered
+    }
     parent: dict[str, str] = {}
+
+    @cache
+    def sharp(name: str) -> float:
+        try:
+            return sharpness(path_of(name, folder))
+        except HardnetError:  # the file is gone
+            return -1.0
+
+    def best(names: list[str]) -> str:
+        names = [name for name in names if name not in framed] or names
+        pixels = {name: int(np.prod(photos.size(name))) for name in names}
+        largest = [name for name in names if pixels[name] == max(pixels.values())]
+        if len(largest) == 1:  # no photo is read if the number of pixels decides
+            return largest[0]
+        return max(largest, key=lambda name: (sharp(name), (photos.state(name) or (0,))[0], name))
 
     def root(name: str) -> str:
         while parent.setdefault(name, name) != name:
@@ -312,32 +289,18 @@ def form_groups(edges: list[Edge], quality: Quality) -> list[Group]:
             kinds.setdefault(root(edge.a), []).append(edge)
         for top, own in kinds.items():
             names = sorted(members[top])
-            kind = _kind_of_group(own)
+            counts = Counter(edge.kind for edge in own)
+            kind = max(counts, key=lambda kind: (counts[kind], -KINDS.index(kind)))
             if kind == "panorama":
-                order = sweep(names, edges)
-                if order is None:
-                    kind = "scene"
-                else:
-                    names = order
-            groups.append(Group(kind, names, quality.best(names, framed)))
+                order = _sweep(names, edges)
+                kind, names = ("scene", names) if order is None else ("panorama", order)
+            groups.append(Group(kind, names, best(names)))
     return sorted(
         groups, key=lambda group: (-len(group.photos), KINDS.index(group.kind), *group.photos[:1])
     )
 
 
-def _larger(edge: Edge) -> str:
-    """The photo that shows more."""
-    return edge.a if edge.evidence.overlap[0] < edge.evidence.overlap[1] else edge.b
-
-
-def _kind_of_group(edges: list[Edge]) -> Kind:
-    counts: dict[Kind, int] = {}
-    for edge in edges:
-        counts[edge.kind] = counts.get(edge.kind, 0) + 1
-    return max(counts, key=lambda kind: (counts[kind], -KINDS.index(kind)))
-
-
-def sweep(names: list[str], edges: list[Edge]) -> list[str] | None:
+def _sweep(names: list[str], edges: list[Edge]) -> list[str] | None:
     """The photos of a panorama in their order; None if they drift by less than a frame.
 
     Neighbours are laid beside each other, from one photo outwards, along the maps between them.
@@ -372,25 +335,3 @@ def sweep(names: list[str], edges: list[Edge]) -> list[str] | None:
         return None
     axis = int(np.argmax(extent))
     return [names[i] for i in np.argsort(places[:, axis], kind="stable")]
-
-
-def _as_paths(
-    edges: list[Edge], groups: list[Group], comparing: Comparing
-) -> tuple[list[Pair], list[Group]]:
-    """The same with paths that can be opened; neighbours of what is no sweep are one scene."""
-    folder = comparing.index.folder
-    swept = {name for group in groups if group.kind == "panorama" for name in group.photos}
-    pairs = []
-    for edge in edges:
-        kind = edge.kind
-        if kind == "panorama" and not (edge.a in swept and edge.b in swept):
-            kind = "scene"
-        e = edge.evidence
-        a, b = path_of(edge.a, folder), path_of(edge.b, folder)
-        pairs.append(Pair(a, b, kind, e.inliers, e.transform, e.overlap, e.points))
-    pairs.sort(key=lambda pair: (KINDS.index(pair.kind), pair.a, pair.b))
-    shown = [
-        Group(g.kind, [path_of(n, folder) for n in g.photos], path_of(g.best, folder))
-        for g in groups
-    ]
-    return pairs, shown

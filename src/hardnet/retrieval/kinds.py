@@ -32,27 +32,10 @@ Size = tuple[int, int]
 class Thresholds:
     """Where one kind ends and the next begins; docs/groups.md says what they were chosen on.
 
-    Lengths are shares of a photo's longer side.
-
-    Attributes:
-        precise: an inlier this close to the map, in pixels of a photo of 1024, is a precise one.
-        least: precise inliers that any pair needs ...
-        chance: ... and at least this share of all pairs of features that look alike: letters and
-            tiles are like each other wherever they lie. It need not be so if ...
-        plain: ... this share of the features that both photos could share are precise inliers.
-        fewest: this few do for a copy that keeps the frame, if its pixels agree.
-        agree: share of the textured blocks of such a copy that must look the same.
-        precise_share: an edit has at least this share of precise ones among its inliers ...
-        explained: ... and this share of the features that both photos could share.
-        spread: the inliers of an edit cover at least this share of the overlap.
-        edge: an edit's border lies this close to the other's, or inside.
-        turn: a copy that is turned by more degrees is rotated.
-        stretch: how far an edit may stretch the photo, as the ratio of its axes.
-        burst_shift: the centre of a burst's photo moves by no more.
-        burst_scale: the size of what a burst shows changes by no more than this ratio.
-        burst_turn: the camera of a burst, or of a sweep, turns by no more degrees.
-        sweep_scale: the same ratio for a sweep.
-        sweep_share: share of precise inliers of two photos of a sweep.
+    Lengths are shares of a photo's longer side, but ``precise`` is in pixels of a photo of 1024. A
+    pair needs ``least`` precise inliers that are a share ``chance`` of all pairs of features that
+    look alike, for letters and tiles are like each other wherever they lie; or a share ``plain`` of
+    the features that both photos could share. ``fewest`` do for a copy whose pixels agree.
     """
 
     precise: float = 3.0
@@ -60,57 +43,57 @@ class Thresholds:
     chance: float = 0.1
     plain: float = 0.25
     fewest: int = 5
-    agree: float = 0.6
-    precise_share: float = 0.5
-    explained: float = 0.05
-    spread: float = 0.1
-    edge: float = 0.015
-    turn: float = 3.0
-    stretch: float = 1.5
-    burst_shift: float = 0.25
-    burst_scale: float = 1.1
-    burst_turn: float = 10.0
+    agree: float = 0.6  # share of the textured blocks of such a copy that must look the same
+    precise_share: float = 0.5  # an edit: precise ones among its inliers
+    explained: float = 0.05  # an edit: precise ones among the features that both could share
+    spread: float = 0.1  # an edit: share of the overlap that its inliers cover
+    edge: float = 0.015  # an edit's border lies this close to the other's, or inside
+    turn: float = 3.0  # a copy that is turned by more degrees is rotated
+    stretch: float = 1.5  # of the photo by an edit, at most: the ratio of its axes
+    burst_shift: float = 0.25  # of the centre of a burst's photo, at most
+    burst_scale: float = 1.1  # of what a burst shows, at most
+    burst_turn: float = 10.0  # degrees, of the camera of a burst or of a sweep, at most
     sweep_scale: float = 1.35
-    sweep_share: float = 0.25
+    sweep_share: float = 0.25  # precise inliers of two photos of a burst or a sweep, at least
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is measured of two photos.
+    """What is measured of two photos, a and b."""
 
-    Attributes:
-        transform: (2, 3) float64, pixels of a to pixels of b.
-        sizes: width and height of both.
-        inliers: pairs of features that agree with the map.
-        precise: how many of them do so precisely.
-        tentatives: pairs of features that look alike, wherever they lie.
-        explained: share of the features that could be in both photos that are precise inliers.
-        spread: share of the overlap that the precise ones cover.
-        points: (n, 4) float32, x and y in a, x and y in b, of some of the precise ones.
-        bordered: what the one shows beyond the other is a border of one colour.
-        agreed: the inliers are few, but pixel by pixel the two are the same picture.
-    """
-
-    transform: NDArray[np.float64]
+    transform: NDArray[np.float64]  # (2, 3), pixels of a to pixels of b
     sizes: tuple[Size, Size]
-    inliers: int
-    precise: int
-    tentatives: int
-    explained: float
-    spread: float
-    points: NDArray[np.float32]
-    bordered: bool = False
-    agreed: bool = False
+    inliers: int  # pairs of features that agree with the map
+    precise: int  # how many of them do so precisely
+    tentatives: int  # pairs of features that look alike, wherever they lie
+    explained: float  # share of the features that could be in both that are precise inliers
+    spread: float  # share of the overlap that the precise ones cover
+    points: NDArray[np.float32]  # (n, 4) some of the precise ones: x and y in a, x and y in b
+    bordered: bool = False  # what the one shows beyond the other is a border of one colour
+    agreed: bool = False  # the inliers are few, but pixel by pixel it is the same picture
 
     @property
     def mirrored(self) -> bool:
-        """The one is seen in a mirror."""
+        """Whether the one is the other seen in a mirror."""
         return bool(np.linalg.det(self.transform[:, :2]) < 0)
 
     @property
     def overlap(self) -> tuple[float, float]:
         """The share of a that b shows, and the share of b that a shows."""
         return overlap(self.transform, *self.sizes)
+
+    @property
+    def shift(self) -> float:
+        """How far the centre moves, as a share of the longer side."""
+        centre, to = ((np.array(size) - 1) / 2 for size in self.sizes)
+        return float(
+            np.linalg.norm(moved(centre[None], self.transform)[0] - to) / max(self.sizes[1])
+        )
+
+    @property
+    def turned(self) -> float:
+        """Degrees, 0 to 180, by which the map turns."""
+        return abs(turn_of(self.transform))
 
 
 def corners(size: Size) -> NDArray[np.float64]:
@@ -132,13 +115,7 @@ def inverse(transform: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def overlap(transform: NDArray[np.float64], a: Size, b: Size) -> tuple[float, float]:
-    """The share of a that lies in b, and the share of b that lies in a.
-
-    Args:
-        transform: (2, 3), pixels of a to pixels of b.
-        a: width and height.
-        b: width and height.
-    """
+    """The share of a that lies in b, and the share of b that lies in a, by a map from a to b."""
     shape = moved(corners(a), transform).astype(np.float32)
     common, _ = cv2.intersectConvexConvex(shape, corners(b).astype(np.float32))
     area = abs(float(np.linalg.det(transform[:, :2]))) * a[0] * a[1]
@@ -153,25 +130,31 @@ def measure(
     tentatives: int = 0,
     most_points: int = 24,
 ) -> Evidence:
-    """Fit the map to the inliers that it fits best, and say how well it does.
+    """Fit the map of verification to the inliers that it fits best, and say how well it does.
 
-    Args:
-        transform: (2, 3), pixels of a to pixels of b, as verification found it.
-        a: size of the photo, (n, 2) centres of its inliers, (N, 2) centres of all its features.
-        b: the same.
-        precise: see :class:`Thresholds`.
-        tentatives: see :class:`Evidence`.
-        most_points: how many inliers are kept to show.
+    ``a`` and ``b`` are the size of a photo, (n, 2) centres of its inliers and (N, 2) centres of all
+    its features. At most ``most_points`` inliers are kept to show.
     """
     (size_a, xy_a, all_a), (size_b, xy_b, all_b) = a, b
     xy_a, xy_b = xy_a.astype(np.float64), xy_b.astype(np.float64)
+
+    def errors() -> NDArray[np.float64]:
+        """(n,) in pixels of a photo of 1024, of the two the one that shows less detail.
+
+        A crop shows a spot with more pixels than its source does, which cannot place it so well.
+        """
+        there = np.linalg.norm(moved(xy_a, transform) - xy_b, axis=1) / max(size_b)
+        back = np.linalg.norm(moved(xy_b, inverse(transform)) - xy_a, axis=1) / max(size_a)
+        out: NDArray[np.float64] = np.minimum(there, back) * PUBLISHED_SIZE
+        return out
+
     for limit in (4 * precise, 2 * precise, precise, precise):
-        near = _errors(transform, xy_a, xy_b, size_a, size_b) < limit
+        near = errors() < limit
         fitted = _fit(xy_a[near], xy_b[near])
         if fitted is None or np.linalg.det(fitted[:, :2]) * np.linalg.det(transform[:, :2]) <= 0:
             break
         transform = fitted
-    near = _errors(transform, xy_a, xy_b, size_a, size_b) < precise
+    near = errors() < precise
     chosen = np.flatnonzero(near)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), most_points)).astype(int)]
     # A feature can be in both photos if its place is.
@@ -179,7 +162,9 @@ def measure(
         _inside(moved(all_a, transform), size_b), _inside(moved(all_b, inverse(transform)), size_a)
     )
     shared = overlap(transform, size_a, size_b)[1] * size_b[0] * size_b[1]
-    covered = _hull_area(xy_b[near])
+    covered = 0.0
+    if near.sum() >= 3:
+        covered = cv2.contourArea(cv2.convexHull(xy_b[near].astype(np.float32)[:, None]))
     return Evidence(
         transform,
         (size_a, size_b),
@@ -204,23 +189,6 @@ def _fit(xy_a: NDArray[np.float64], xy_b: NDArray[np.float64]) -> NDArray[np.flo
     return np.column_stack([linear, middle[1] - linear @ middle[0]])
 
 
-def _errors(
-    transform: NDArray[np.float64],
-    xy_a: NDArray[np.float64],
-    xy_b: NDArray[np.float64],
-    size_a: Size,
-    size_b: Size,
-) -> NDArray[np.float64]:
-    """(n,) distances from where the map puts them, in pixels of the photo that shows less detail.
-
-    A crop shows a spot with more pixels than its source does, which cannot place it so well.
-    """
-    there = np.linalg.norm(moved(xy_a, transform) - xy_b, axis=1) / max(size_b)
-    back = np.linalg.norm(moved(xy_b, inverse(transform)) - xy_a, axis=1) / max(size_a)
-    out: NDArray[np.float64] = np.minimum(there, back) * PUBLISHED_SIZE
-    return out
-
-
 def _inside(points: NDArray[Any], size: Size) -> int:
     x, y = points.T
     return int(np.sum((x > -0.5) & (y > -0.5) & (x < size[0] - 0.5) & (y < size[1] - 0.5)))
@@ -232,12 +200,7 @@ of two blocks that show the same."""
 
 
 def agreement(a: Pixels, b: Pixels) -> float:
-    """The share of the blocks of two grey pictures of one frame that look the same.
-
-    Args:
-        a: (h, w).
-        b: of any size; it is brought to that of a.
-    """
+    """The share of the blocks of two grey pictures of one frame that look the same."""
     side = 8 * BLOCKS
     one, other = (
         cv2.resize(p, (side, side), interpolation=cv2.INTER_AREA)
@@ -255,16 +218,11 @@ def agreement(a: Pixels, b: Pixels) -> float:
 
 
 BORDER_TONES, BORDER_SHARE = 12, 0.95
-"""A border's colours: so many of its pixels are so close to their median."""
+"""A border's colours: this share of its pixels lies this close to their median."""
 
 
 def is_border(pixels: Pixels, inner: NDArray[np.float64]) -> bool:
-    """Whether what lies outside a part of a photo is of one colour.
-
-    Args:
-        pixels: (H, W, 3).
-        inner: (4, 2) corners of the part.
-    """
+    """Whether what lies outside a part of a photo, given by its (4, 2) corners, has one colour."""
     mask = np.full(pixels.shape[:2], 255, np.uint8)
     cv2.fillConvexPoly(mask, np.round(inner).astype(np.int32), 0)
     rim = max(round(0.01 * max(pixels.shape)), 1)  # where compression smears the edge
@@ -274,13 +232,6 @@ def is_border(pixels: Pixels, inner: NDArray[np.float64]) -> bool:
         return False
     near = np.abs(beyond - np.median(beyond, axis=0)).max(axis=1) <= BORDER_TONES
     return bool(near.mean() >= BORDER_SHARE)
-
-
-def _hull_area(points: NDArray[np.float64]) -> float:
-    if len(points) < 3:
-        return 0.0
-    hull = cv2.convexHull(points.astype(np.float32)[:, None])
-    return float(cv2.contourArea(hull))
 
 
 def turn_of(transform: NDArray[np.float64]) -> float:
@@ -302,21 +253,19 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
     if is_edit(e, t):
         if e.mirrored:
             return "mirrored"
-        if abs(turn_of(e.transform)) > t.turn:
+        if e.turned > t.turn:
             return "rotated"
         same = e.bordered or min(e.overlap) > (1 - 2 * t.edge) ** 2
         return "copy" if same else "crop"
     if e.mirrored:  # a facade is like itself in the mirror
         return None
     scale = math.sqrt(np.linalg.det(e.transform[:, :2])) * max(e.sizes[0]) / max(e.sizes[1])
-    change, turned = max(scale, 1 / scale), abs(turn_of(e.transform))
-    shift = _shift(e)
-    share = e.precise / e.inliers
-    if change < t.burst_scale and turned < t.burst_turn and shift < t.burst_shift:
-        return "burst" if share >= t.sweep_share else "scene"
-    if change < t.sweep_scale and turned < t.burst_turn and share >= t.sweep_share:
-        return "panorama"
-    return "scene"
+    change = max(scale, 1 / scale)
+    if e.turned >= t.burst_turn or e.precise / e.inliers < t.sweep_share:
+        return "scene"
+    if change < t.burst_scale and e.shift < t.burst_shift:
+        return "burst"
+    return "panorama" if change < t.sweep_scale else "scene"
 
 
 def is_more_than_chance(evidence: Evidence, thresholds: Thresholds) -> bool:
@@ -338,15 +287,15 @@ def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
         return False
     if any(is_in_other(e, t.edge)):
         return True
-    turned = abs(turn_of(e.transform)) % 90
+    turned = e.turned % 90
     # Turned in a frame of its own size, a photo loses its corners and keeps its centre.
-    return min(turned, 90 - turned) > t.turn and _shift(e) <= t.edge
+    return min(turned, 90 - turned) > t.turn and e.shift <= t.edge
 
 
 def may_be_copy(evidence: Evidence, thresholds: Thresholds) -> bool:
     """Whether few inliers, or in few places, say that two photos have one frame: pixels decide."""
     t, e = thresholds, evidence
-    if e.mirrored or e.precise < t.fewest or abs(turn_of(e.transform)) > t.turn:
+    if e.mirrored or e.precise < t.fewest or e.turned > t.turn:
         return False
     if is_edit(e, t) and is_more_than_chance(e, t):
         return False
@@ -364,10 +313,3 @@ def lies_inside(transform: NDArray[np.float64], a: Size, b: Size, edge: float) -
     """Whether all of a lies in b, but for a share ``edge`` of b's longer side."""
     outside = np.maximum(corners(b)[0] - (m := moved(corners(a), transform)), m - corners(b)[2])
     return bool(outside.max() <= edge * max(b))
-
-
-def _shift(evidence: Evidence) -> float:
-    """How far the centre moves, as a share of the longer side."""
-    centre = (np.array([evidence.sizes[0]]) - 1) / 2
-    to = (np.array(evidence.sizes[1]) - 1) / 2
-    return float(np.linalg.norm(moved(centre, evidence.transform)[0] - to) / max(evidence.sizes[1]))
