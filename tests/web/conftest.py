@@ -20,8 +20,7 @@ import httpx
 
 from hardnet.images import read_image, shrink, write_image
 from hardnet.retrieval.index import Index
-from hardnet.web.app import make_app
-from hardnet.web.run import listen, server
+from hardnet.web.app import listen, make_app, server
 from hardnet.web.state import Settings, State
 
 NAMES = (
@@ -116,7 +115,7 @@ def own_site(made: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture(scope="session")
 def files(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Photos that are in no index: a stereo pair, a broken one, one of 100 megapixels."""
+    """Photos that are in no index: a stereo pair, a turned one, a broken one."""
     root = tmp_path_factory.mktemp("uploads")
     found = {}
     for side in ("left", "right"):
@@ -127,6 +126,4 @@ def files(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     write_image(found["turned"], np.ascontiguousarray(turned))
     found["broken"] = root / "broken.jpg"
     found["broken"].write_bytes(found["left"].read_bytes()[:5000])
-    found["huge"] = root / "huge.png"
-    cv2.imwrite(str(found["huge"]), np.zeros((10_000, 10_000), np.uint8))
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -182,9 +182,15 @@ def test_groups_are_compared_once_and_kept(own_site: Callable) -> None:
     assert all(len(point) == 4 for pair in pairs for point in pair["points"])
 
 
-def test_results_are_tables_and_figures(site) -> None:
+RESULTS = Path(__file__).parents[2] / "results" / "match_real_pairs.json"
+
+
+def test_results_are_tables_and_figures(own_site: Callable, tmp_path: Path) -> None:
+    shutil.copy(RESULTS, tmp_path)
+    (tmp_path / "other.json").write_text('{"kind": "unknown"}')
+    site = own_site(index=None, results=tmp_path)
     entries = site.client.get("/results").json()
-    assert "match_real_pairs" in {entry["name"] for entry in entries}
+    assert [entry["name"] for entry in entries] == ["match_real_pairs"]
     found = site.client.get("/results/match_real_pairs").json()
     first = found["tables"][0]
     assert first["columns"][0] == "descriptor"
@@ -229,7 +235,8 @@ def connected(site) -> socket.socket:
 
 def test_too_much_work_is_turned_away_at_once(own_site: Callable, files) -> None:
     site = own_site(queue=0)
-    request = raw_request(site, "/extract", {"file": files["left"].read_bytes()})
+    settings = {name: str(value).encode() for name, value in QUICK.items()}
+    request = raw_request(site, "/extract", {"file": files["left"].read_bytes(), **settings})
     with connected(site) as slow:
         slow.sendall(request[:-100])  # it is let in, and takes its time
         deadline = time.monotonic() + 60
@@ -248,7 +255,7 @@ def test_too_much_work_is_turned_away_at_once(own_site: Callable, files) -> None
 def test_work_stops_when_nobody_waits(own_site: Callable, files) -> None:
     site = own_site()
     photo = files["left"].read_bytes()
-    request = raw_request(site, "/match", {"a": photo, "b": photo, "keypoints": b"4000"})
+    request = raw_request(site, "/match", {"a": photo, "b": photo, "keypoints": b"1500"})
     pool, clients = site.state.pool, [connected(site) for _ in range(3)]
     for client in clients:
         client.sendall(request)
@@ -264,11 +271,13 @@ def test_work_stops_when_nobody_waits(own_site: Callable, files) -> None:
     assert answer.status_code == 200
 
 
-def test_the_missing_extra_is_named() -> None:
-    script = (
-        "import sys; sys.modules['fastapi'] = None; sys.argv = ['hardnet', 'serve']; "
-        "from hardnet.cli.app import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "fastapi is not installed; it comes with hardnet[web]" in done.stderr
+def test_the_missing_extra_is_named(capsys, monkeypatch) -> None:
+    from hardnet.cli.app import main
+
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setattr("sys.argv", ["hardnet", "serve"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    words = " ".join(capsys.readouterr().err.split())
+    assert "fastapi is not installed; it comes with hardnet[web]" in words

@@ -49,8 +49,8 @@ def serve(
         if find_spec(package) is None:
             raise MissingExtraError(package.replace("_", "-"), "web")
     # Imported here so that `hardnet --help` does not wait for them.
+    from hardnet.web.app import serve
     from hardnet.web.guard import LOOPBACK
-    from hardnet.web.run import serve
     from hardnet.web.state import Settings
 
     local = host in LOOPBACK

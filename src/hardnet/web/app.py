@@ -1,8 +1,9 @@
-"""The application: the page, and the API that it uses."""
+"""The application: the page, the API that it uses, and the server around both."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -11,6 +12,7 @@ import hardnet
 from hardnet.errors import HardnetError, InputError, MissingExtraError
 
 try:
+    import uvicorn
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.openapi.utils import get_openapi
@@ -28,9 +30,8 @@ from hardnet.web import objects
 from hardnet.web.collection import Collection
 from hardnet.web.guard import Guard, Lane
 from hardnet.web.library import add_groups, add_jobs, add_photos, add_results
-from hardnet.web.pictures import MAX_PIXELS, Previews
 from hardnet.web.questions import add_matching, add_searching
-from hardnet.web.state import PICTURES, PROBLEMS, Settings, State
+from hardnet.web.state import MAX_PIXELS, PICTURES, PROBLEMS, Previews, Settings, State
 from hardnet.web.stored_results import StoredResults
 from hardnet.web.work import Jobs, Pool
 
@@ -38,23 +39,14 @@ STATIC = files("hardnet") / "web" / "static"
 
 
 def make_app(settings: Settings) -> ASGIApp:
-    """The guarded application.
-
-    Raises:
-        HardnetError: the index cannot be opened.
-    """
+    """The guarded application."""
     workers = settings.workers or usable_cores()
-    state = State(
-        settings,
-        Pool(workers),
-        Pool(max(workers // 2, 1)),
-        Jobs(),
-        Previews(),
-        StoredResults(settings.results),
-        None
-        if settings.index is None
-        else Collection(settings.index, settings.roots, settings.descriptor),
-    )
+    collection = None
+    if settings.index is not None:
+        collection = Collection(settings.index, settings.roots, settings.descriptor)
+    pools = Pool(workers), Pool(max(workers // 2, 1))
+    results = StoredResults(settings.results)
+    state = State(settings, *pools, Jobs(), Previews(), results, collection)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -144,3 +136,46 @@ def _pages(app: FastAPI, state: State) -> None:
 
 
 PARTS = (_pages, add_matching, add_searching, add_photos, add_jobs, add_groups, add_results)
+
+
+def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C, on any free port if it is 0; ``say`` is told the address of the page."""
+    app = make_app(settings)
+    listener = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):
+        shown = socket.gethostname()
+    address = f"http://{shown}:{listener.getsockname()[1]}/"
+    say(f"{address}?token={settings.token}" if settings.token else address)
+    say("stop with Ctrl-C")
+    server(app).run([listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on an address, if that can be used."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        raise HardnetError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port"
+        ) from error
+    return listener
+
+
+def server(app: object) -> uvicorn.Server:
+    """Uvicorn around an application; it logs nothing but errors."""
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=5,
+        ws="none",
+        lifespan="on",
+    )
+    return uvicorn.Server(config)

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hardnet.images import Source
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import LEFT_OUT, path_of
-from hardnet.retrieval.query import Box, Results
+from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, mode_named
 from hardnet.retrieval.store.compact_frames import unpack
 from hardnet.retrieval.store.snapshot import Snapshot
@@ -42,36 +42,20 @@ def id_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of the index.
+    """A photo of the index."""
 
-    Attributes:
-        id: how requests name it.
-        name: in the index.
-        path: absolute.
-        image: its number in the snapshot.
-        size: (width, height).
-        features: how many it has.
-        state: bytes and time of change of its file, when it was indexed.
-    """
-
-    id: str
-    name: str
-    path: str
-    image: int
-    size: tuple[int, int]
-    features: int
-    state: tuple[int, int]
+    id: str  # how requests name it
+    name: str  # in the index
+    path: str  # absolute
+    image: int  # its number in the snapshot
+    size: tuple[int, int]  # (width, height)
+    features: int  # how many it has
+    state: tuple[int, int]  # bytes and time of change of its file, when it was indexed
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        shown = "/".join(Path(self.path).parts[-2:])
-        return {
-            "id": self.id,
-            "path": self.path,
-            "name": shown,
-            "size": self.size,
-            "features": self.features,
-        }
+        own = {name: getattr(self, name) for name in ("id", "path", "size", "features")}
+        return own | {"name": "/".join(Path(self.path).parts[-2:])}
 
 
 class Listing:
@@ -106,17 +90,7 @@ class Listing:
 
 
 class Collection:
-    """An index, and what a server does with it.
-
-    Args:
-        folder: of the index.
-        roots: folders from which photos may be added, with all below them.
-        descriptor: see :class:`~hardnet.retrieval.index.Index`.
-
-    Attributes:
-        index: the index.
-        found_groups: what the last comparison found, as JSON values.
-    """
+    """An index, and what a server does with it; photos may be added from below the roots."""
 
     def __init__(
         self, folder: Path, roots: Sequence[Path] = (), descriptor: str | None = None
@@ -125,7 +99,7 @@ class Collection:
         self._roots = [Path(os.path.realpath(root)) for root in roots]
         self._lock, self._change = threading.Lock(), threading.Lock()
         self._listing = Listing(self.index.snapshot, folder)
-        self.found_groups: dict[str, Any] | None = None
+        self.found_groups: dict[str, Any] | None = None  # by the last comparison
         # What was removed before this server started can come back, too.
         self._undo: list[list[str]] = [[path] for path in self.index.removed()]
 
@@ -143,11 +117,7 @@ class Collection:
         return self.index.info() | {"undo": len(self._undo)}
 
     def photo(self, id: str) -> Photo:
-        """A photo by its id.
-
-        Raises:
-            HTTPException: there is none.
-        """
+        """A photo by its id."""
         found = self.listing.photos.get(id)
         if found is None:
             raise HTTPException(404, "there is no such photo in the index")
@@ -158,9 +128,6 @@ class Collection:
 
         A link, or a photo below one, may lead elsewhere than when it was indexed: then it must be
         the very file that was indexed, by its size and time.
-
-        Raises:
-            HTTPException: it is gone, or is another one.
         """
         real = os.path.realpath(photo.path)
         try:
@@ -180,8 +147,8 @@ class Collection:
         check()
         found = self.index.search(views, k, box, mode)
         listing = self.listing.by_path
-        results = Results(found.hits, _joined(seconds, found.seconds), found.missing, found.query)
-        answer = results.to_json(self.index.folder, len(self.index), mode)
+        seconds |= {stage: seconds.get(stage, 0.0) + time for stage, time in found.seconds.items()}
+        answer = replace(found, seconds=seconds).to_json(self.index.folder, len(self.index), mode)
         for hit in answer["hits"]:
             photo = listing.get(hit["path"])  # it may have been removed meanwhile
             hit["id"] = None if photo is None else photo.id
@@ -206,17 +173,9 @@ class Collection:
         geometry = snapshot.segments[position].geometry[postings]
         there = unpack(np.asarray(geometry), photo.size)[:, :, 2]
         pairs = np.concatenate([query.frames[features][:, :, 2], there], 1)
-        return {
-            "id": photo.id,
-            "path": photo.path,
-            "size": photo.size,
-            "query": {
-                "path": views[0].path,
-                "size": views[0].image_size,
-                "features": len(query),
-                "box": box,
-            },
-            "features": photo.features,
+        path, size = views[0].path, views[0].image_size
+        return photo.to_json() | {
+            "query": {"path": path, "size": size, "features": len(query), "box": box},
             "shared": found.tentatives,
             "inliers": found.inliers,
             "verified": how.is_sure(found),
@@ -262,11 +221,7 @@ class Collection:
         return found
 
     def folder(self, id: str) -> Path:
-        """A folder of :meth:`folders` by its id.
-
-        Raises:
-            HTTPException: there is none.
-        """
+        """A folder of :meth:`folders` by its id."""
         found = self.folders().get(id)
         if found is None:
             raise HTTPException(404, "there is no such folder: see GET /folders")
@@ -287,11 +242,7 @@ class Collection:
         return self._changed(removed)
 
     def undo(self) -> dict[str, Any]:
-        """Undo the last removal.
-
-        Raises:
-            HTTPException: there is none.
-        """
+        """Undo the last removal."""
         with self._change:
             if not self._undo:
                 raise HTTPException(409, "there is no removal to undo")
@@ -317,7 +268,3 @@ class Collection:
 
 def _id(photo: Photo | None) -> str | None:
     return None if photo is None else photo.id
-
-
-def _joined(first: dict[str, float], then: dict[str, float]) -> dict[str, float]:
-    return first | {stage: first.get(stage, 0.0) + time for stage, time in then.items()}

@@ -45,19 +45,12 @@ SMALL_BODY = 1 << 20
 
 @dataclass
 class Lane:
-    """Requests of one kind of work: those that are worked on, and those that wait.
+    """Requests of one kind of work: those that are worked on, and those that wait."""
 
-    Attributes:
-        method: of the requests.
-        paths: how their paths begin.
-        limit: how many there may be at a time.
-        busy: how many there are now.
-    """
-
-    method: str
-    paths: tuple[str, ...]
-    limit: int
-    busy: int = field(default=0, init=False)
+    method: str  # of the requests
+    paths: tuple[str, ...]  # how their paths begin
+    limit: int  # how many there may be at a time
+    busy: int = field(default=0, init=False)  # how many there are now
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is of this kind."""
@@ -68,15 +61,9 @@ class Lane:
 class Guard:
     """The outermost layer of the application.
 
-    Args:
-        app: what is guarded.
-        hosts: names and addresses that ``Host`` may have.
-        any_address: every address in numbers is right as well: a name can be made to lead here by
-            others, an address cannot.
-        token: what a request must show; None: nothing.
-        max_bytes: of the body of a request with photos.
-        lanes: limits of the work.
-        body_seconds: for the body to arrive.
+    ``hosts`` are names and addresses that ``Host`` may have; with ``any_address`` every address in
+    numbers is right as well: a name can be made to lead here by others, an address cannot. A
+    request must show the token, if there is one, and with photos have at most ``max_bytes``.
     """
 
     def __init__(
@@ -122,7 +109,9 @@ class Guard:
             return
         if lane.busy >= lane.limit:
             await body.drain()  # a browser reads the answer only after it has sent all
-            await _too_busy()(scope, receive, guarded)
+            words = f"too much work at the moment: try again in {RETRY_SECONDS} seconds"
+            refusal = _error(429, words, {"retry-after": str(RETRY_SECONDS)})
+            await refusal(scope, receive, guarded)
             return
         lane.busy += 1
         try:
@@ -142,7 +131,7 @@ class Guard:
             return _error(403, "pages of other sites may not use this server")
         size = headers.get("content-length", "0")
         if size.isdecimal() and int(size) > self._limit(headers):
-            return _too_large(self._limit(headers))
+            return _error(413, _size_words(self._limit(headers)), {"connection": "close"})
         if self._token is None:
             return None
         asked = parse_qs(scope["query_string"].decode("latin-1"))
@@ -209,15 +198,6 @@ def _cookie(headers: Mapping[str, str]) -> str:
 
 def _error(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return JSONResponse({"detail": detail}, status, dict(headers or {}))
-
-
-def _too_busy() -> Response:
-    words = f"too much work at the moment: try again in {RETRY_SECONDS} seconds"
-    return _error(429, words, {"retry-after": str(RETRY_SECONDS)})
-
-
-def _too_large(limit: int) -> Response:
-    return _error(413, _size_words(limit), {"connection": "close"})
 
 
 def _size_words(limit: int) -> str:

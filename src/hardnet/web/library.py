@@ -9,8 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from hardnet.web import objects
 from hardnet.web.collection import id_of
-from hardnet.web.pictures import JPEG, PREVIEW, THUMBNAIL
-from hardnet.web.state import FIGURE, IMAGE, PROBLEMS, State
+from hardnet.web.state import FIGURE, IMAGE, JPEG, PREVIEW, PROBLEMS, THUMBNAIL, State
 from hardnet.web.work import Check
 
 
@@ -114,7 +113,7 @@ def add_jobs(app: FastAPI, state: State) -> None:
     def stop_job(id: str) -> dict[str, Any]:
         """Stop a job; what it has finished is kept."""
         job = state.jobs.get(id)
-        job.stop()
+        job.stop.set()
         return job.to_json()
 
 
@@ -152,11 +151,9 @@ def add_results(app: FastAPI, state: State) -> None:
         """The tables of a results file, and the names of its figures."""
         return state.results.get(name)
 
-    @app.get(
-        "/results/{name}/{figure}",
-        response_class=Response,
-        responses={**PROBLEMS, 200: FIGURE},
-    )
+    given = {**PROBLEMS, 200: FIGURE}
+
+    @app.get("/results/{name}/{figure}", response_class=Response, responses=given)
     async def figure(request: Request, name: str, figure: str) -> Response:
         """A figure of a results file."""
         data = await state.pictures.run(request, lambda _: state.results.figure(name, figure))

@@ -18,8 +18,7 @@ from hardnet.matching.matches import Strategy, match
 from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, MODES
 from hardnet.web import objects
-from hardnet.web.pictures import JPEG, PREVIEW, Upload, read_upload, to_jpeg
-from hardnet.web.state import IMAGE, PROBLEMS, State
+from hardnet.web.state import IMAGE, JPEG, PREVIEW, PROBLEMS, State, Upload, read_upload, to_jpeg
 from hardnet.web.work import Check
 
 MOST_KEYPOINTS, MOST_PIXELS_SIDE, MOST_HITS = 20_000, 4096, 500

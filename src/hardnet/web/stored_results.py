@@ -15,11 +15,7 @@ from hardnet.storage import file_state
 
 
 class StoredResults:
-    """The results files (.json) of a folder.
-
-    Args:
-        folder: as ``results`` of the repository; None: there are none.
-    """
+    """The results files (.json) of a folder, as ``results`` of the repository."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._cache = folder, Cache("figures")
@@ -55,19 +51,15 @@ class StoredResults:
         from hardnet.bench.report import tables
 
         results = self._read(name)
+        shown = [
+            {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
+            for t in tables(results)
+        ]
         return {
             "name": name,
             "kind": str(results.get("kind", "speed")),
             "command": (results.get("provenance") or {}).get("command"),
-            "tables": [
-                {
-                    "title": table.title,
-                    "note": table.note,
-                    "columns": table.full_headings(": "),
-                    "rows": table.rows,
-                }
-                for table in tables(results)
-            ],
+            "tables": shown,
             "figures": self._figures(results),
         }
 

@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
@@ -80,41 +79,21 @@ async def _disconnected(request: Request) -> None:
 
 
 class Job:
-    """Work that takes longer than a request: what it says is sent as events.
-
-    Attributes:
-        id: how requests name it.
-        kind: what it does.
-        state: "running", "done", "stopped" or "failed".
-        progress: what is being done, how much of it is done, and of how much.
-        result: JSON values, once it is done.
-        problem: why it failed.
-    """
+    """Work that takes longer than a request: what it says is sent as events."""
 
     def __init__(self, kind: str, work: Callable[[Job], Any]) -> None:
-        self.id, self.kind, self.state = secrets.token_hex(8), kind, "running"
+        self.id, self.kind = secrets.token_hex(8), kind
+        self.state = "running"  # then "done", "stopped" or "failed"
         self.progress: tuple[str, int, int] = ("starting", 0, 0)
         self.result: Any = None
         self.problem: str | None = None
-        self._stop = threading.Event()
+        self.stop = threading.Event()  # set, it ends soon; what it has finished is kept
         self._work = work
-        self._thread = threading.Thread(target=self._run, name=f"hardnet-{kind}", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask it to end; what it has finished is kept."""
-        self._stop.set()
-
-    def join(self, seconds: float | None = None) -> None:
-        """Wait for its end."""
-        self._thread.join(seconds)
+        self.thread = threading.Thread(target=self._run, name=f"hardnet-{kind}", daemon=True)
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Note how far it is; a job that was asked to end does so here."""
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise Cancelled
         self.progress = what, done, total
 
@@ -133,16 +112,8 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         what, done, total = self.progress
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "state": self.state,
-            "what": what,
-            "done": done,
-            "total": total,
-            "result": self.result,
-            "problem": self.problem,
-        }
+        own = {name: getattr(self, name) for name in ("id", "kind", "state", "result", "problem")}
+        return own | {"what": what, "done": done, "total": total}
 
     async def events(self) -> AsyncIterator[str]:
         """What has changed, as server-sent events; the last one is called as the final state."""
@@ -171,11 +142,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def start(self, kind: str, work: Callable[[Job], Any]) -> Job:
-        """Begin a job.
-
-        Raises:
-            HTTPException: another one is running.
-        """
+        """Begin a job, if no other is running."""
         with self._lock:
             running = [job for job in self._jobs.values() if job.state == "running"]
             if running:
@@ -184,22 +151,18 @@ class Jobs:
                 del self._jobs[old]
             job = Job(kind, work)
             self._jobs[job.id] = job
-            job.start()
+            job.thread.start()
         return job
 
     def get(self, name: str) -> Job:
-        """A job by its id.
-
-        Raises:
-            HTTPException: there is none.
-        """
-        with suppress(KeyError):
-            return self._jobs[name]
-        raise HTTPException(404, f"there is no job {name!r}")
+        """A job by its id."""
+        if name not in self._jobs:
+            raise HTTPException(404, f"there is no job {name!r}")
+        return self._jobs[name]
 
     def stop(self) -> None:
         """End all, and wait until what they write is whole."""
         for job in self._jobs.values():
-            job.stop()
+            job.stop.set()
         for job in self._jobs.values():
-            job.join(30.0)
+            job.thread.join(30.0)
