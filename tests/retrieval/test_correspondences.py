@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.retrieval.correspondences import find_correspondences, word_table
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
+from hardnet.retrieval.verification import find_correspondences, word_table
 
 WORDS = 200
 

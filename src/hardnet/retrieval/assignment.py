@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -98,22 +99,12 @@ WORST = -(2**31)
 
 @compiled
 def collect(
-    products: NDArray[np.int32],
-    bias: NDArray[np.int32],
-    first: int,
-    scores: NDArray[np.int32],
-    found: NDArray[np.int32],
+    products: NDArray[np.int32], bias: NDArray[np.int32], first: int, scores: Any, found: Any
 ) -> None:
-    """Keep the best words of each row, best first.
+    """Keep the best words of each row, best first; of equal ones the earlier stays in front.
 
-    Args:
-        products: (N, T) of the rows with the words ``first`` to ``first + T``; T is a multiple of
-            BLOCK.
-        bias: (T,) added to the products of each word to give its score; the highest is best,
-            and WORST is no word at all.
-        first: number of the first of these words.
-        scores: (N, C) of the best words so far, changed in place; WORST where there is none.
-        found: (N, C) their numbers, changed in place. Of equal words the earlier stays in front.
+    Products (N, T) of the rows with the words from ``first`` on, T a multiple of BLOCK, and a bias
+    (T,) give the score; WORST is no word at all. Scores and numbers (N, C) are changed in place.
     """
     rows, words = products.shape
     last = scores.shape[1] - 1
@@ -144,20 +135,12 @@ def collect(
 
 @compiled_sums
 def refine(
-    rows: NDArray[np.float32],
-    words: NDArray[np.float32],
-    half: NDArray[np.float32],
-    found: NDArray[np.int32],
-    out: NDArray[np.int32],
+    rows: Rows, words: Rows, half: Rows, found: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:
-    """The nearest of a few words of each row.
+    """Write to ``out`` (N, M) the nearest of the words ``found`` (N, C; -1 for none) of each row.
 
-    Args:
-        rows: (N, D).
-        words: (K, D).
-        half: (K,) half their squared lengths.
-        found: (N, C) words to choose from; -1 for none.
-        out: (N, M) the nearest, nearest first, of equal ones the lower number; M <= C.
+    The nearest comes first, of equal ones the lower number; ``half`` (K,) are half the squared
+    lengths of the words (K, D).
     """
     dim = rows.shape[1]
     wanted = out.shape[1]
@@ -187,10 +170,7 @@ def refine(
 
 @compiled
 def add_rows(
-    rows: NDArray[np.float32],
-    labels: NDArray[np.int32],
-    sums: NDArray[np.float64],
-    counts: NDArray[np.int64],
+    rows: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> None:
     """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
     for n in range(len(rows)):
@@ -203,14 +183,9 @@ def add_rows(
 def group_rows(
     probes: NDArray[np.int32], cells: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The rows that look into each cell.
+    """The rows that look into each cell, by the cells (N, P) that each row looks into; -1: none.
 
-    Args:
-        probes: (N, P) cells each row looks into; -1 for none.
-        cells: number of cells C.
-
-    Returns:
-        starts (C + 1,) and rows: those of cell c are ``rows[starts[c]:starts[c + 1]]``, ascending.
+    Returns starts (C + 1,) and rows: those of cell c are ``rows[starts[c]:starts[c + 1]]``.
     """
     starts = np.zeros(cells + 1, np.int64)
     for n in range(len(probes)):
@@ -231,26 +206,18 @@ def group_rows(
 
 @compiled_sums
 def scan_cells(
-    rows: NDArray[np.float32],
-    words: NDArray[np.float32],
-    half: NDArray[np.float32],
+    rows: Rows,
+    words: Rows,
+    half: Rows,
     cell_starts: NDArray[np.int64],
     row_starts: NDArray[np.int64],
     row_numbers: NDArray[np.int32],
     out: NDArray[np.int32],
 ) -> None:
-    """The nearest words of each row in the cells it looks into.
+    """Write to ``out`` (N, M) the nearest words of each row in its cells; -1 where there are fewer.
 
-    Cell after cell, so that its words are in the cache for all rows that look into it.
-
-    Args:
-        rows: (N, D).
-        words: (K, D), those of a cell next to each other.
-        half: (K,) half their squared lengths.
-        cell_starts: (C + 1,) where the words of each cell begin.
-        row_starts: (C + 1,) of ``group_rows``.
-        row_numbers: of ``group_rows``.
-        out: (N, M) the nearest, nearest first; -1 where there are fewer.
+    Cell after cell, so that its words are in the cache for all rows that look into it. The words of
+    cell c begin at ``cell_starts[c]``; ``row_starts`` and ``row_numbers`` are of ``group_rows``.
     """
     last = out.shape[1] - 1
     nearest = np.full(out.shape, np.inf, np.float32)
@@ -308,20 +275,10 @@ def _model(words: NDArray[np.int8]) -> bytes:
     """An ONNX file; the numbers are those of the fields in onnx.proto."""
     count, dim = words.shape
     node = _text(1, "rows") + _text(1, "words") + _text(2, "products") + _text(4, "MatMulInteger")
-    constant = (
-        _number(1, dim)
-        + _number(1, count)
-        + _number(2, _INT8)
-        + _text(8, "words")
-        + _block(9, np.ascontiguousarray(words.T).tobytes())
-    )
-    graph = (
-        _block(1, node)
-        + _text(2, "words")
-        + _block(5, constant)
-        + _block(11, _value("rows", _UINT8, dim))
-        + _block(12, _value("products", _INT32, count))
-    )
+    constant = _number(1, dim) + _number(1, count) + _number(2, _INT8) + _text(8, "words")
+    constant += _block(9, np.ascontiguousarray(words.T).tobytes())
+    graph = _block(1, node) + _text(2, "words") + _block(5, constant)
+    graph += _block(11, _value("rows", _UINT8, dim)) + _block(12, _value("products", _INT32, count))
     return _number(1, _IR_VERSION) + _block(7, graph) + _block(8, _number(2, _OPSET))
 
 
@@ -365,15 +322,10 @@ _MOST_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of K words; those of a cell are next to each other.
+    """The cells of K words; those of a cell are next to each other."""
 
-    Attributes:
-        centres: (C, D) float32.
-        starts: (C + 1,) int64, where the words of each cell begin.
-    """
-
-    centres: Rows
-    starts: NDArray[np.int64]
+    centres: Rows  # (C, D) float32
+    starts: NDArray[np.int64]  # (C + 1,) int64, where the words of each cell begin
 
 
 def make_cells(words: Rows) -> tuple[Rows, Cells]:

@@ -28,7 +28,6 @@ from hardnet.retrieval.photos import (
     keep_weights,
     named_photos,
     quantise,
-    stored_settings,
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
@@ -46,23 +45,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class BuildReport:
-    """What became of the photos.
+    """What became of the photos."""
 
-    Attributes:
-        indexed: how many were indexed now.
-        replaced: how many of these were in the index before, with another content.
-        unchanged: how many were in the index as they are.
-        features: of those that were indexed now.
-        without_features: names of those that have no keypoint, so that no query finds them.
-        skipped: name -> why it could not be indexed.
-    """
-
-    indexed: int = 0
-    replaced: int = 0
-    unchanged: int = 0
-    features: int = 0
-    without_features: list[str] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
+    indexed: int = 0  # how many were indexed now
+    replaced: int = 0  # how many of these were in the index before, with another content
+    unchanged: int = 0  # how many were in the index as they are
+    features: int = 0  # of those that were indexed now
+    without_features: list[str] = field(default_factory=list)  # names; no query finds them
+    skipped: dict[str, str] = field(default_factory=dict)  # name -> why it could not be indexed
 
 
 def build(
@@ -91,20 +81,16 @@ def build(
         describing: who describes photos with these settings; by default threads of this process.
         commit_images: how many photos are committed at once.
         progress: told how far it is.
-
-    Raises:
-        HardnetError: other settings, somebody else is writing, no keypoint anywhere.
     """
     settings = settings or IndexSettings()
-    _, describe = settings.load()
-    check_descriptor_kind(describe)
-    kept = settings.to_json() | weights_of(settings, describe)
+    describe, kept = _checked(settings)
+    describing = describing or DescribingHere(settings, workers)
     report = BuildReport()
     photos = _with_good_names(photos, report)
-    with building(folder) as work:
+    with _building(folder) as work:
         create: NewIndex | None = None
         if is_index(folder):
-            check_index(folder, kept, vocabulary, words)
+            _check_index(folder, kept, vocabulary, words)
         else:
             given = None if vocabulary is None else vocabulary.digest
             begin(work, kept | {"words": words, "vocabulary": given}, folder)
@@ -114,46 +100,27 @@ def build(
                     photos,
                     work.path,
                     settings,
+                    describing,
                     words=words,
                     seed=seed,
-                    workers=workers,
-                    describing=describing,
                     progress=progress,
                 )
-            check_descriptor(vocabulary, describe)
+            _check_descriptor(vocabulary, describe)
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
             writer.commit()  # an empty index, which later commits fill
-            describing = describing or DescribingHere(settings, workers)
-            _index(writer, folder, work.path, photos, describing, report, commit_images, progress)
+            _index(writer, work.path, photos, describing, report, commit_images, progress)
             if report.indexed:
                 writer.compact(progress=progress)
                 writer.commit()
     return report
 
 
-def add(
-    folder: Path,
-    photos: Mapping[str, Path],
-    descriptor: str | None = None,
-    *,
-    workers: int | None = None,
-    commit_images: int = COMMIT_IMAGES,
-    progress: Progress = lambda what, done, total: None,
-) -> BuildReport:
-    """Add photos to an index that exists, with its own settings; see :func:`build`.
-
-    ``descriptor`` must be given if it is a Python function, which an index cannot name.
-    """
-    settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
-    return build(
-        folder,
-        photos,
-        settings,
-        workers=workers,
-        commit_images=commit_images,
-        progress=progress,
-    )
+def _checked(settings: IndexSettings) -> tuple[Descriptor, dict[str, Any]]:
+    """The descriptor, if it has visual words; and what is kept of the settings."""
+    _, describe = settings.load()
+    check_descriptor_kind(describe)
+    return describe, settings.to_json() | weights_of(settings, describe)
 
 
 def write_vocabulary(
@@ -166,28 +133,20 @@ def write_vocabulary(
     workers: int | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[Vocabulary, dict[str, str]]:
-    """Train words on photos into a file; what is done so far is kept in a folder beside it.
+    """Train words on photos, and folders of photos, into a file.
 
-    Args:
-        output: the file.
-        images: photos, and folders of photos.
-        settings: see :func:`train_on_photos`, like all the following.
-        words: see there.
-        seed: see there.
-        workers: see there.
-        progress: see there.
+    What is done so far is kept in a folder beside it. Returns also why photos were skipped.
     """
     if not output.parent.is_dir():
         raise HardnetError(f"{output.parent} is not a folder: make it, or choose another output")
-    _, describe = settings.load()
-    check_descriptor_kind(describe)
+    _, kept = _checked(settings)
     work = output.with_name(f"{output.name}.parts")
     photos = named_photos(images, work)
-    with owned(work, output) as ours:
-        kept = settings.to_json() | weights_of(settings, describe)
+    with _owned(work, output) as ours:
         begin(ours, kept | {"words": words, "seed": seed}, output)
+        describing = DescribingHere(settings, workers)
         made = train_on_photos(
-            photos, work, settings, words=words, seed=seed, workers=workers, progress=progress
+            photos, work, settings, describing, words=words, seed=seed, progress=progress
         )
         publish(work / VOCABULARY, output)
     return made
@@ -195,7 +154,6 @@ def write_vocabulary(
 
 def _index(
     writer: Writer,
-    folder: Path,
     work: Path,
     photos: Mapping[str, Path],
     describing: Describing,
@@ -204,7 +162,7 @@ def _index(
     progress: Progress,
 ) -> None:
     """Add the photos that are new or changed, and commit them."""
-    snapshot = open_snapshot(folder)
+    snapshot = open_snapshot(writer.folder)
     vocabulary = snapshot.vocabulary
     states: dict[str, dict[str, int]] = {}
     known: set[str] = set()
@@ -222,10 +180,20 @@ def _index(
     total = len(states) + report.unchanged
     progress("indexing", report.unchanged, total)
     waiting = 0
-    results = _indexed(
-        {name: photos[name] for name in states}, states, work, vocabulary, describing
-    )
-    with closing(results):
+
+    def indexed() -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+        """First photos that the vocabulary's sample had, then the others."""
+        rest = {}
+        for name in states:
+            features = kept_features(name, photos[name], work)
+            if features is None:
+                rest[name] = photos[name]
+            else:
+                yield name, quantise(name, features, vocabulary, states[name])
+        with closing(describing.indexed(rest, states, vocabulary)) as others:
+            yield from others
+
+    with closing(indexed()) as results:
         for done, (name, result) in enumerate(results, 1):
             if isinstance(result, HardnetError):
                 report.skipped[name] = str(result)
@@ -261,25 +229,6 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
     return good
 
 
-def _indexed(
-    photos: Mapping[str, Path],
-    states: Mapping[str, Mapping[str, int]],
-    work: Path,
-    vocabulary: Vocabulary,
-    describing: Describing,
-) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-    """What the index keeps: first of photos that the vocabulary's sample had, then of others."""
-    rest = {}
-    for name, photo in photos.items():
-        features = kept_features(name, photo, work)
-        if features is None:
-            rest[name] = photo
-        else:
-            yield name, quantise(name, features, vocabulary, states[name])
-    with closing(describing.indexed(rest, states, vocabulary)) as results:
-        yield from results
-
-
 WORK = "build"
 """The folder inside an index for what is not committed yet."""
 
@@ -307,7 +256,7 @@ def check_begun(folder: Path) -> None:
 
 
 @contextmanager
-def building(folder: Path) -> Iterator[OwnedFolder]:
+def _building(folder: Path) -> Iterator[OwnedFolder]:
     """The folder for what is not committed, as long as nobody else builds this index."""
     work = folder / WORK
     if folder.exists() and not folder.is_dir():
@@ -319,14 +268,13 @@ def building(folder: Path) -> Iterator[OwnedFolder]:
             raise HardnetError(
                 f"{folder} is no index and not empty (it has {other.name}): name a new folder"
             )
-    with owned(work, folder) as ours:
+    with _owned(work, folder) as ours:
         yield ours
 
 
-def check_index(
+def _check_index(
     folder: Path, settings: Mapping[str, Any], vocabulary: Vocabulary | None, words: int | None
 ) -> None:
-    """Raise if photos that are described and quantised in this way do not fit an index."""
     snapshot = open_snapshot(folder)
     compare(snapshot.settings, settings, folder)
     own = snapshot.vocabulary
@@ -341,8 +289,7 @@ def check_index(
         )
 
 
-def check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
-    """Raise if a vocabulary has words of another descriptor."""
+def _check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
     words, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
     if not are_alike(*words, *given):
         raise HardnetError(
@@ -356,14 +303,10 @@ _LOCK = "lock"
 
 
 @contextmanager
-def owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
+def _owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
     """Nobody else works in the folder, which is made; what we made there goes in the end.
 
     After an error it stays: the same work continues with it.
-
-    Args:
-        work: the folder.
-        result: what is made there, for the error.
     """
     with _writing(result):
         refuse_foreign(work, [_LOCK])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, counted
 from hardnet.images import Pixels, read_image, to_colour, write_image
-from hardnet.retrieval.query import Box, Hit, QueryImage, Results
+from hardnet.retrieval.query import Hit, QueryImage, Results, region_of
 
 TILE = 320, 240
 """Room for a photo, in pixels; it keeps its proportions."""
@@ -36,21 +36,13 @@ _BITS = 4  # OpenCV draws at sub-pixel positions given in units of 1/16 pixel
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """One photo of the sheet.
+    """One photo of the sheet."""
 
-    Attributes:
-        source: a file, or pixels.
-        title: first line under it.
-        note: second line.
-        outline: (n, 2) corners in pixels of the photo, or None.
-        colour: of the outline and of the title.
-    """
-
-    source: str | Pixels
-    title: str
-    note: str
-    outline: NDArray[np.float64] | None
-    colour: tuple[int, int, int]
+    source: str | Pixels  # a file, or pixels
+    title: str  # first line under it
+    note: str  # second line
+    outline: NDArray[np.float64] | None  # (n, 2) corners in pixels of the photo, or None
+    colour: tuple[int, int, int]  # of the outline and of the title
 
 
 def draw_results(path: str | os.PathLike[str], answers: Sequence[Results]) -> None:
@@ -61,18 +53,15 @@ def draw_results(path: str | os.PathLike[str], answers: Sequence[Results]) -> No
 def contact_sheet(results: Results, columns: int = COLUMNS) -> Pixels:
     """Picture of a search: the query images in the first rows, the hits in order below.
 
-    A photo that cannot be read any more is a grey tile with its name.
-
-    Args:
-        results: of ``Index.search``.
-        columns: photos per row.
-
-    Returns:
-        (H, W, 3) RGB.
+    A photo that cannot be read any more is a grey tile with its name. Returns (H, W, 3) RGB.
     """
     asked = [_query_tile(image) for image in results.query]
     found = [_hit_tile(rank, hit) for rank, hit in enumerate(results.hits, 1)]
-    rows = [*_rows(asked, columns), *_rows(found, columns)]
+    rows = [
+        tiles[start : start + columns]
+        for tiles in (asked, found)
+        for start in range(0, len(tiles), columns)
+    ]
     width = GAP + columns * (TILE[0] + GAP)
     height = GAP + len(rows) * (TILE[1] + LABEL + GAP)
     sheet = np.full((height, width, 3), _PAPER, np.uint8)
@@ -83,35 +72,25 @@ def contact_sheet(results: Results, columns: int = COLUMNS) -> Pixels:
     return sheet
 
 
-def _rows(tiles: Sequence[Tile], columns: int) -> list[Sequence[Tile]]:
-    return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
-
-
 def _query_tile(image: QueryImage) -> Tile:
     source: str | Pixels = image.path or ""
     if image.pixels is not None:
         source = image.pixels
     name = Path(image.path).name if image.path else "array"
-    outline = None if image.box is None else _corners(image.box)
+    outline = None
+    if image.box is not None:
+        outline = region_of(image.box, image.size, np.eye(2, 3))
     return Tile(source, f"query: {name}", counted(image.features, "feature"), outline, _QUERY)
 
 
 def _hit_tile(rank: int, hit: Hit) -> Tile:
-    path = Path(hit.path)
-    # The folder tells photos of one name apart.
-    title = (
-        f"{rank}  {path.parent.name}/{path.name}" if path.parent.name else f"{rank}  {path.name}"
-    )
+    path = Path(hit.path)  # the folder tells photos of one name apart
+    title = f"{rank}  " + f"{path.parent.name}/{path.name}".lstrip("/")
     if not hit.verified:
         note = f"score {hit.score:.3g}, {hit.verdict}"
         return Tile(hit.path, title, note, None, _INK)
     note = f"{hit.verdict}, {counted(hit.inliers, 'inlier')}, score {hit.score:.3g}"
     return Tile(hit.path, title, note, hit.region, _FOUND)
-
-
-def _corners(box: Box) -> NDArray[np.float64]:
-    x, y, width, height = box
-    return np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
 
 
 def _draw(tile: Tile) -> Pixels:

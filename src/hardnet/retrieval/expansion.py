@@ -11,6 +11,7 @@ images are averaged. Of an image only those words count that lie in the query's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,19 +39,12 @@ def hqe_expansion(
     seed: int = 0,
     ma: int | None = None,
 ) -> HeTerms:
-    """The terms of the second search: one signature per word.
+    """The terms of the second search: one signature per word, each a feature of its own.
 
-    Args:
-        query: its words and signatures.
-        reliable: features of the reliable images: those that have at least 5 correspondences with
-            h <= 32, or those that are verified by geometry.
-        alpha: new words, as a share of the different words of the query.
-        seed: of bits that are undecided.
-        ma: how many words of each query feature are used; None for all it has.
-
-    Returns:
-        One term per word, ascending, each a feature of its own; the query's own terms if no image
-        is reliable.
+    ``reliable`` are features of images that have at least 5 correspondences with h <= 32, or that
+    are verified by geometry; without any, the terms are the query's own. ``alpha`` is new words as
+    a share of the query's, ``ma`` how many words of each query feature are used (None: all), and
+    ``seed`` decides bits that are undecided.
     """
     terms = he_terms(query, ma)
     if not reliable:
@@ -75,15 +69,7 @@ def reliable_words(
 
     Words are ranked by how many images have them (the lower word first at equal counts) and taken
     from the top until ``new`` of them are unknown to the query. A word of the query that ranks
-    lower than that keeps its own signatures only.
-
-    Args:
-        images: the words of each reliable image, (n,) with repeats.
-        known: the different words of the query.
-        new: how many unknown words are taken, at most.
-
-    Returns:
-        The words, best first.
+    lower than that keeps its own signatures only. Returns them best first.
     """
     owner = np.repeat(np.arange(len(images), dtype=np.int64), [len(image) for image in images])
     # A word counts once per image.
@@ -102,15 +88,8 @@ def join_signatures(
 ) -> tuple[NDArray[np.int32], Signatures]:
     """One signature per word: each bit as most of the word's signatures have it.
 
-    A tie is decided by chance: by the seed and by nothing but the word and the bit.
-
-    Args:
-        words: (n,) a word for each signature.
-        signatures: (n, 2).
-        seed: of the ties.
-
-    Returns:
-        The different words (T,) int32, ascending, and a signature (T, 2) for each.
+    A tie is decided by chance: by the seed and by nothing but the word and the bit. Returns the
+    different words (T,), ascending, and a signature (T, 2) for each.
     """
     order = np.argsort(words, kind="stable")
     joined, starts = np.unique(words[order], return_index=True)
@@ -137,13 +116,9 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @compiled
 def vote(starts: Any, signatures: Any, more: Any, tie: Any) -> None:
-    """Which bits most signatures of a group have, and which bits half of them have.
+    """Write to ``more`` and ``tie`` (T, 2) the bits that most, or half, of T groups have.
 
-    Args:
-        starts: (T + 1,) int64, where each group begins.
-        signatures: (n, 2) uint64, one group after the other.
-        more: (T, 2) uint64, written: bits that more than half have.
-        tie: (T, 2) uint64, written: bits that exactly half have.
+    The group t of the signatures (n, 2) begins at ``starts[t]``.
     """
     ones = np.empty(64, np.uint64)
     for group in range(len(starts) - 1):
@@ -176,25 +151,14 @@ def average_expansion(
     """The bag of words of the second search.
 
     Each vector is a tf vector in the sense of the paper, how often a word occurs over how many
-    words there are, so that an image of many features has no more say than another. Rare words
-    are weighted up by the scoring.
-
-    Args:
-        query: its nearest words are used.
-        verified: best first; images that are not verified are passed over.
-        features_of: the features of images, in the order of their numbers.
-        images: at most this many of the best are used.
-
-    Returns:
-        The average; the query's own words if no image is verified.
+    words there are, so that an image of many features has no more say than another. Rare words are
+    weighted up by the scoring. Images that are not verified are passed over, and at most ``images``
+    of the others are used; without any, the words are the query's own.
     """
     chosen = [one for one in verified if one.transform is not None][:images]
     features = features_of(np.array([one.image for one in chosen], np.int64)) if chosen else []
-    bags = [query.words[:, 0]]
-    bags += [
-        features_in_region(query, one, image).words
-        for one, image in zip(chosen, features, strict=True)
-    ]
+    regions = map(features_in_region, repeat(query), chosen, features)
+    bags = [query.words[:, 0], *(region.words for region in regions)]
     bags = [bag for bag in bags if len(bag)]
     if len(bags) < 2:
         return bow_terms(query)

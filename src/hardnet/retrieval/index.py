@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ from hardnet.retrieval.photos import (
 )
 from hardnet.retrieval.query import Box, Query, Results, inside, make_query, view_boxes
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
-from hardnet.retrieval.store.snapshot import Report, Snapshot, open_snapshot, verify
+from hardnet.retrieval.store.snapshot import Report, open_snapshot, verify
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import as_path
@@ -70,18 +71,15 @@ class Index:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, descriptor: str | None = None) -> None:
-        """Open an index.
+        """Open the index in a folder.
 
-        Args:
-            folder: of the index.
-            descriptor: what the index was made with. Only one that was made with a function of
-                yours (``module:function``) needs it, to describe photos: an index, which may come
-                from anybody, cannot name code to run.
+        The descriptor it was made with is needed only if that was a function of yours
+        (``module:function``): an index, which may come from anybody, cannot name code to run.
         """
         self.folder = as_path(folder)
         self._descriptor = descriptor
         check_begun(self.folder)
-        self._shard = LocalShard(open_snapshot(self.folder))
+        self.snapshot = open_snapshot(self.folder)  # what this object shows of the folder
         self._lock, self._warming = Lock(), Lock()
         self._loaded: tuple[Detector, Descriptor] | None = None
         self._warm: Vocabulary | None = None
@@ -111,7 +109,7 @@ class Index:
                 :meth:`add`, which does the same for an index that exists, to know which.
             vocabulary: visual words, or their file; by default they are trained on the photos.
             words: how many to train; by default a number that suits the collection.
-            detector: as for :func:`hardnet.extract`, like all the following.
+            detector: as for :func:`hardnet.extract`, like the following.
             descriptor: see there; "hardnet-int8" is quicker.
             keypoints: see there.
             max_size: see there.
@@ -135,11 +133,6 @@ class Index:
             progress=progress,
         )
         return cls(folder, descriptor=settings.descriptor)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What this object shows of the folder."""
-        return self._shard.snapshot
 
     @cached_property
     def settings(self) -> IndexSettings:
@@ -178,8 +171,8 @@ class Index:
         if k < 1:
             raise HardnetError(f"k is {k}: ask for at least 1 hit")
         mode = mode_named(mode)  # a wrong one is refused before the query is described
-        shard = self._shard  # one snapshot for all stages, whatever refresh does meanwhile
-        vocabulary = shard.snapshot.vocabulary
+        snapshot = self.snapshot  # one for all stages, whatever refresh does meanwhile
+        vocabulary = snapshot.vocabulary
         with ThreadPoolExecutor(1) as pool:  # OpenCV describes while numba loads kernels
             warming = pool.submit(self._warm_up, vocabulary)
             views, extraction = self.described(image, box)
@@ -188,7 +181,7 @@ class Index:
         start = perf_counter()
         query = self.query(views, box, vocabulary)
         seconds["words"] = perf_counter() - start
-        results = searching.search(query, shards or shard, mode, k)
+        results = searching.search(query, shards or LocalShard(snapshot), mode, k)
         hits = [replace(hit, path=path_of(hit.path, self.folder)) for hit in results.hits]
         shown = tuple(
             replace(one, path=view.path, pixels=view.pixels)
@@ -229,15 +222,8 @@ class Index:
     def extract(self, image: Source, box: Box | None = None) -> Features:
         """Features of an image, as those of the index were made.
 
-        Args:
-            image: path or array.
-            box: x, y, width, height of the only region to look at. It has as many keypoints, of the
-                same size of photo, as if it had been cut out, but frames at its border see what
-                lies beyond.
-
-        Raises:
-            HardnetError: the image cannot be read, or the descriptor has other weights than when
-                the index was made.
+        A box (x, y, width, height) is the only region to look at. It has as many keypoints, of
+        the same size of photo, as if it had been cut out; frames at its border see beyond it.
         """
         start = perf_counter()
         detect, describe = self._load()
@@ -254,7 +240,10 @@ class Index:
         detect, describe = self._load()
         settings, pixels = self.settings, read_image(image)
         size = pixels.shape[1], pixels.shape[0]
-        corner, opposite = _surroundings(box, size)
+        _check_inside(box, size)
+        margin = max(BOX_MARGIN * max(box[2:]), BOX_PIXELS)
+        corner = [max(math.floor(box[a] - margin), 0) for a in range(2)]
+        opposite = [min(math.ceil(box[a] + box[a + 2] + margin) + 1, size[a]) for a in range(2)]
         crop = np.ascontiguousarray(pixels[corner[1] : opposite[1], corner[0] : opposite[0]])
         # The box is shrunk as if it were all that there is; the margin comes in addition.
         larger = max(*crop.shape[:2], max(box[2:])) / max(box[2:])
@@ -266,12 +255,8 @@ class Index:
         frames[:, :, 2] += np.array(corner, np.float32)
         kept = np.flatnonzero(inside(frames, box))
         kept = kept[np.argsort(-found.scores[kept], kind="stable")[: settings.keypoints]]
-        chosen = replace(
-            found,
-            frames=found.frames[kept],
-            shrunk=found.shrunk[kept],
-            scores=found.scores[kept],
-        )
+        parts = ("frames", "shrunk", "scores")
+        chosen = replace(found, **{part: getattr(found, part)[kept] for part in parts})
         is_array = as_array(image) is not None
         return replace(
             describe_found(chosen, describe),
@@ -319,9 +304,10 @@ class Index:
         See :meth:`build` for the options.
         """
         photos = named_photos(_paths(images), self.folder, hidden=hidden)
-        report = building.add(
-            self.folder, photos, self._descriptor, workers=workers, progress=progress
+        settings = stored_settings(
+            open_snapshot(self.folder).settings, self.folder, self._descriptor
         )
+        report = building.build(self.folder, photos, settings, workers=workers, progress=progress)
         self.refresh()
         return report
 
@@ -342,10 +328,8 @@ class Index:
         paths = {name_of(path, self.folder): path for path in _paths(images)}
         self.refresh()
         before = len(self)
-        with Writer(self.folder) as writer:
+        with self._changing() as writer:
             missing = writer.restore(paths)
-            writer.commit()
-        self.refresh()
         if missing:
             self.add([paths[name] for name in missing])
         return len(self) - before
@@ -356,16 +340,19 @@ class Index:
         return self._remove(gone_photos(self.snapshot))
 
     def _remove(self, names: set[str]) -> int:
-        with Writer(self.folder) as writer:
+        with self._changing() as writer:
             missing = writer.remove(sorted(names))
-            writer.commit()
-        self.refresh()
         return len(names) - len(missing)
 
     def compact(self, progress: Progress = _no_progress) -> None:
         """Join small segments, and free the room of removed photos."""
-        with Writer(self.folder) as writer:
+        with self._changing() as writer:
             writer.compact(waste=0.0, progress=progress)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Writer]:
+        with Writer(self.folder) as writer:
+            yield writer
             writer.commit()
         self.refresh()
 
@@ -374,7 +361,7 @@ class Index:
         snapshot = open_snapshot(self.folder)
         if snapshot.generation == self.snapshot.generation:
             return False
-        self._shard = LocalShard(snapshot)
+        self.snapshot = snapshot
         return True
 
     def paths(self) -> list[str]:
@@ -422,15 +409,6 @@ class Index:
 BOX_MARGIN, BOX_PIXELS = 0.25, 32
 """What is looked at around a box: this share of its longer side, and at least this many pixels."""
 _ALL = 1 << 20  # keypoints
-
-
-def _surroundings(box: Box, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Top left corner, and the one opposite, of a box and its margin in an image."""
-    _check_inside(box, size)
-    margin = max(BOX_MARGIN * max(box[2:]), BOX_PIXELS)
-    low = [max(math.floor(box[axis] - margin), 0) for axis in range(2)]
-    high = [min(math.ceil(box[a] + box[a + 2] + margin) + 1, size[a]) for a in range(2)]
-    return (low[0], low[1]), (high[0], high[1])
 
 
 def _check_inside(box: Box, size: tuple[int, int]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import zip_longest
@@ -65,22 +65,13 @@ def path_of(name: str, folder: Path) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as one would type it here: short if it lies below the current folder.
-
-    It is one line, whatever is in it: a line break, say, becomes a backslash and an n.
-    """
+    """A path as one would type it here, in one line: short if it lies below the current folder."""
     short = path.removeprefix(os.getcwd() + os.sep)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
 LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
 """Folders of copies that other programs make for themselves, in small letters."""
-
-
-def is_left_out(photo: Path, below: Path) -> bool:
-    """Whether a photo in a folder that is indexed is hidden, or some program's thumbnail."""
-    parts = photo.relative_to(below).parts
-    return any(part.startswith(".") or part.lower() in LEFT_OUT for part in parts)
 
 
 def named_photos(
@@ -90,18 +81,14 @@ def named_photos(
     hidden: bool = False,
     left_out: list[Path] | None = None,
 ) -> dict[str, Path]:
-    """The photos that ``paths`` name, with their names in the index in ``folder``.
+    """The photos that files, and folders with all below them, name: name -> file, in their order.
 
     Args:
-        paths: image files, and folders that are searched recursively. A photo that is named twice
-            counts once.
+        paths: a photo that is named twice counts once.
         folder: of the index. Pictures that lie in it are not photos of the collection.
         hidden: also those in hidden folders and in folders of thumbnails, and hidden ones. A photo
             that is named itself is never left out.
         left_out: the photos that are not taken for this reason are added here.
-
-    Returns:
-        Name -> file, in the order of ``paths``.
 
     Raises:
         HardnetError: a folder without any image, or nothing but what is left out.
@@ -114,10 +101,11 @@ def named_photos(
         for photo in list_images(path) if in_folder else [path]:
             if _real(photo).startswith(own):
                 continue
-            if in_folder and not hidden and is_left_out(photo, path):
+            parts = photo.relative_to(path).parts if in_folder and not hidden else ()
+            if any(part.startswith(".") or part.lower() in LEFT_OUT for part in parts):
                 left_out.append(photo)
-                continue
-            found.setdefault(name_of(photo, folder), photo)
+            else:
+                found.setdefault(name_of(photo, folder), photo)
     if left_out and not found:
         raise HardnetError(
             "every photo is hidden or a thumbnail "
@@ -140,11 +128,7 @@ def names_of(photo: Path, snapshot: Snapshot) -> list[str]:
 
 
 def gone_photos(snapshot: Snapshot) -> set[str]:
-    """The names in an index whose files are gone.
-
-    Raises:
-        HardnetError: all of them are, as when a disk is not there.
-    """
+    """The names in an index whose files are gone; refused if all are, as when a disk is away."""
     names = snapshot.names()
     gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
     if gone and len(gone) == len(names):
@@ -179,19 +163,38 @@ class IndexSettings:
         check_settings(self.keypoints, self.max_size)
         if self.descriptor not in descriptors.names():
             object.__setattr__(self, "descriptor", _absolute(self.descriptor))
-        kind, colon, files = self.detector.partition(":")
-        found = ",".join(_absolute(file) for file in files.split(","))
-        object.__setattr__(self, "detector", f"{kind}{colon}{found}" if files else kind)
+        object.__setattr__(self, "detector", _each_file(self.detector, _absolute))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; :func:`stored_settings` reads them again."""
-        kind, colon, files = self.detector.partition(":")
-        detector = f"{kind}{colon}{','.join(_last_part(file) for file in files.split(','))}"
-        return asdict(self) | {"detector": detector, "descriptor": _last_part(self.descriptor)}
+        return asdict(self) | {
+            "detector": _each_file(self.detector, os.path.basename),
+            "descriptor": os.path.basename(self.descriptor),
+        }
 
     def load(self) -> tuple[Detector, Descriptor]:
         """The detector and the descriptor."""
         return detectors.load(self.detector), descriptors.load(self.descriptor)
+
+    def extract(
+        self, images: Sequence[Path], loaded: tuple[Detector, Descriptor], workers: int | None
+    ) -> Generator[Result, None, None]:
+        """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
+        return extract_many(
+            images,
+            detector=loaded[0],
+            descriptor=loaded[1],
+            keypoints=self.keypoints,
+            max_size=self.max_size,
+            upright=self.upright,
+            workers=workers,
+        )
+
+
+def _each_file(detector: str, change: Callable[[str], str]) -> str:
+    """The name of a detector, ``kind:file,file``, with its files changed."""
+    kind, _, files = detector.partition(":")
+    return f"{kind}:{','.join(map(change, files.split(',')))}" if files else kind
 
 
 def stored_settings(
@@ -199,11 +202,9 @@ def stored_settings(
 ) -> IndexSettings:
     """The settings of an index that was made before, by whomever.
 
-    Args:
-        kept: settings and weights, as the manifest has them.
-        folder: of the index. Weights files are its copies (:func:`keep_weights`), which must have
-            the digests of the manifest.
-        descriptor: named by a person, in place of the one in the manifest.
+    ``kept`` are settings and weights, as the manifest has them. Weights files are the copies in the
+    folder of the index, which must have the digests of the manifest. A person may name the
+    descriptor in place of the one in the manifest.
 
     Raises:
         HardnetError: the manifest names neither registered names nor weights of the index.
@@ -238,11 +239,8 @@ def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
 
     So an index needs no file of elsewhere, and can be given away.
     """
-    kind, colon, files = settings.detector.partition(":")
-    copies = ",".join(_copy(file, folder) for file in files.split(","))
-    return replace(
-        settings, detector=f"{kind}{colon}{copies}", descriptor=_copy(settings.descriptor, folder)
-    )
+    detector = _each_file(settings.detector, lambda file: _copy(file, folder))
+    return replace(settings, detector=detector, descriptor=_copy(settings.descriptor, folder))
 
 
 def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
@@ -284,11 +282,7 @@ def _kept_file(name: str, digest: str, folder: Path, again: str) -> str:
 
 
 def _copy_path(name: str, digest: str, folder: Path) -> Path:
-    return Path(os.path.abspath(folder)) / WEIGHTS / digest / _last_part(name)
-
-
-def _last_part(name: str) -> str:
-    return os.path.basename(name)
+    return Path(os.path.abspath(folder)) / WEIGHTS / digest / os.path.basename(name)
 
 
 def _absolute(name: str) -> str:
@@ -307,41 +301,21 @@ class Describing(Protocol):
         states: Mapping[str, Mapping[str, int]],
         vocabulary: Vocabulary,
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """What an index keeps of photos (name -> file), in order.
+        """Each name with what an index keeps of its file, in order; or why there is nothing.
 
-        Args:
-            photos: name -> file.
-            states: name -> bytes and time of change of the file.
-            vocabulary: of the index.
-
-        Yields:
-            Each name with its image; or with the error that says why there is none.
+        ``states`` are bytes and time of change of each file.
         """
 
 
 class DescribingHere:
-    """The threads of this process.
-
-    Args:
-        settings: how photos are described.
-        workers: threads; see :func:`hardnet.pipeline.extract_many`.
-    """
+    """The threads of this process."""
 
     def __init__(self, settings: IndexSettings, workers: int | None = None) -> None:
         self._settings, self._workers = settings, workers
 
     def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
         """See :class:`Describing`."""
-        detect, describe = self._settings.load()
-        return extract_many(
-            images,
-            detector=detect,
-            descriptor=describe,
-            keypoints=self._settings.keypoints,
-            max_size=self._settings.max_size,
-            upright=self._settings.upright,
-            workers=self._workers,
-        )
+        return self._settings.extract(images, self._settings.load(), self._workers)
 
     def indexed(
         self,
@@ -368,14 +342,10 @@ def quantise(
     vocabulary: Vocabulary,
     state: Mapping[str, int] | None = None,
 ) -> IndexedImage:
-    """What an index keeps of a photo: words, signatures, compact frames.
+    """What an index keeps of a photo: a word and a signature per feature, compact frames.
 
-    Args:
-        name: what it is called there.
-        features: of the photo; there may be none.
-        vocabulary: of the index; one word per feature.
-        state: ``bytes`` and ``mtime_ns`` of its file (``feature_files.state_of``), to notice later
-            that it was changed.
+    ``state`` has ``bytes`` and ``mtime_ns`` of its file (``feature_files.state_of``), to notice
+    later that it was changed.
     """
     [kept] = quantise_many([(name, features)], vocabulary)
     state = state or {}

@@ -1,9 +1,8 @@
 """Compile the kernels of a search before anybody waits for them.
 
-numba compiles a kernel when it is first called and keeps it on disk: for this user, this CPU and
-these versions, whether the package may be written to or not. All of them together take longer than
-many searches. Who builds an index searches it next, so ``hardnet index build`` has them compiled by
-another process while photos are described.
+numba compiles a kernel when it is first called and keeps it on disk, for this user, this CPU and
+these versions. All together take longer than many searches, so ``hardnet index build`` has them
+compiled by another process while photos are described.
 """
 
 from __future__ import annotations

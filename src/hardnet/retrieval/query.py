@@ -28,23 +28,14 @@ MA = 3
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """What is searched for; several images of one object are the views of one query.
+    """What is searched for; several images of one object are the views of one query."""
 
-    Attributes:
-        words: (N, MA) int32, nearest words of each feature, nearest first.
-        signatures: (N, MA, 2) uint64, the feature seen from each of its words.
-        frames: (N, 2, 3) in pixels of the view.
-        view: (N,) int32, which view each feature lies in.
-        view_sizes: (width, height) of each view.
-        boxes: the region of each view that was asked for; None for all of it.
-    """
-
-    words: NDArray[np.int32]
-    signatures: NDArray[np.uint64]
-    frames: Frames
-    view: NDArray[np.int32]
-    view_sizes: tuple[tuple[int, int], ...]
-    boxes: tuple[Box | None, ...]
+    words: NDArray[np.int32]  # (N, MA) int32, nearest words of each feature, nearest first
+    signatures: NDArray[np.uint64]  # (N, MA, 2) uint64, the feature seen from each of its words
+    frames: Frames  # (N, 2, 3) in pixels of the view
+    view: NDArray[np.int32]  # (N,) int32, which view each feature lies in
+    view_sizes: tuple[tuple[int, int], ...]  # (width, height) of each view
+    boxes: tuple[Box | None, ...]  # the region of each view that was asked for; None for all of it
 
     def __len__(self) -> int:
         return len(self.words)
@@ -60,17 +51,11 @@ def make_query(
     ma: int = MA,
     box: Box | Sequence[Box | None] | None = None,
 ) -> Query:
-    """A query of extracted features.
+    """A query of the features of one image, or of several images of one object.
 
-    Args:
-        features: of one image, or of several images of one object.
-        vocabulary: that of the index.
-        ma: words per feature, at most.
-        box: x, y, width, height in pixels of the original: only features whose centres lie strictly
-            inside are kept. For several images, a list with one box or None for each.
-
-    Returns:
-        A query; without features (N = 0) if there are none, or none in the box.
+    ``ma`` is words per feature, at most. Of a box (x, y, width, height in pixels of the original;
+    for several images, a list with one or None for each) only features whose centres lie strictly
+    inside are kept; there may be none.
     """
     if ma < 1:
         raise HardnetError(f"ma is {ma}: a feature needs at least 1 word")
@@ -79,14 +64,9 @@ def make_query(
         raise HardnetError("a query needs at least one image")
     boxes = view_boxes(box, len(views))
     parts = [_view(view, vocabulary, ma, region) for view, region in zip(views, boxes, strict=True)]
-    return Query(
-        words=np.concatenate([words for words, _, _ in parts]),
-        signatures=np.concatenate([signatures for _, signatures, _ in parts]),
-        frames=np.concatenate([frames for _, _, frames in parts]),
-        view=np.repeat(np.arange(len(parts), dtype=np.int32), [len(part[0]) for part in parts]),
-        view_sizes=tuple(view.image_size for view in views),
-        boxes=boxes,
-    )
+    words, signatures, frames = (np.concatenate(part) for part in zip(*parts, strict=True))
+    view = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part[0]) for part in parts])
+    return Query(words, signatures, frames, view, tuple(one.image_size for one in views), boxes)
 
 
 def inside(frames: Frames, box: Box) -> NDArray[np.bool_]:
@@ -141,15 +121,10 @@ def _checked(box: Box) -> Box:
 
 @dataclass(frozen=True, eq=False)
 class BowTerms:
-    """The vector of a bag of words.
+    """The vector of a bag of words."""
 
-    Attributes:
-        words: (T,) int32, each word once, ascending.
-        tf: (T,) float32, how often each occurs.
-    """
-
-    words: NDArray[np.int32]
-    tf: NDArray[np.float32]
+    words: NDArray[np.int32]  # (T,) int32, each word once, ascending
+    tf: NDArray[np.float32]  # (T,) float32, how often each occurs
 
     def __len__(self) -> int:
         return len(self.words)
@@ -157,17 +132,12 @@ class BowTerms:
 
 @dataclass(frozen=True, eq=False)
 class HeTerms:
-    """The signatures of a Hamming embedding.
+    """The signatures of a Hamming embedding."""
 
-    Attributes:
-        words: (T,) int32.
-        signatures: (T, 2) uint64.
-        feature: (T,) int32, ascending: the query feature of each term. The matches of all terms of
-            one feature with one image are a burst.
-    """
-
-    words: NDArray[np.int32]
-    signatures: NDArray[np.uint64]
+    words: NDArray[np.int32]  # (T,) int32
+    signatures: NDArray[np.uint64]  # (T, 2) uint64
+    # (T,) int32, ascending: the query feature of each term. The matches of all terms of one feature
+    # with one image are a burst.
     feature: NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -192,28 +162,21 @@ def he_terms(query: Query, ma: int | None = None) -> HeTerms:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """One photo that was found.
+    """One photo that was found."""
 
-    Attributes:
-        path: the photo, as the index names it; :class:`~hardnet.retrieval.index.Index` gives a
-            path that can be opened from here.
-        image: its number in the snapshot that was searched.
-        score: similarity by visual words; comparable within one search only.
-        inliers: correspondences that agree with ``transform``; 0 if none was found.
-        verified: there are more inliers than chance gives: the photo shows what the query shows.
-        transform: (2, 3) affine map from pixels of the query to pixels of the photo, or None.
-        region: (4, 2) corners of the query's box (or of the whole query) in the photo, or None.
-        view: which image of the query the transform starts from.
-    """
-
+    # The photo, as the index names it; :class:`~hardnet.retrieval.index.Index` gives a path that
+    # can be opened from here
     path: str
-    image: int
-    score: float
-    inliers: int = 0
+    image: int  # its number in the snapshot that was searched
+    score: float  # similarity by visual words; comparable within one search only
+    inliers: int = 0  # correspondences that agree with ``transform``; 0 if none was found
+    # There are more inliers than chance gives: the photo shows what the query shows
     verified: bool = False
+    # (2, 3) affine map from pixels of the query to pixels of the photo, or None
     transform: NDArray[np.float64] | None = None
+    # (4, 2) corners of the query's box (or of the whole query) in the photo, or None
     region: NDArray[np.float64] | None = None
-    view: int = 0
+    view: int = 0  # which image of the query the transform starts from
 
     @property
     def verdict(self) -> str:
@@ -223,38 +186,26 @@ class Hit:
 
 @dataclass(frozen=True, eq=False)
 class QueryImage:
-    """One image that was searched for.
+    """One image that was searched for."""
 
-    Attributes:
-        size: (width, height).
-        features: how many of its features were used.
-        box: the region that was asked for, or None for all of it.
-        path: the file, or None if it was an array.
-        pixels: the image if it was an array, None if it can be read from ``path``.
-    """
-
-    size: tuple[int, int]
-    features: int
-    box: Box | None = None
-    path: str | None = None
+    size: tuple[int, int]  # (width, height)
+    features: int  # how many of its features were used
+    box: Box | None = None  # the region that was asked for, or None for all of it
+    path: str | None = None  # the file, or None if it was an array
+    # The image if it was an array, None if it can be read from ``path``
     pixels: Pixels | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Results(Sequence[Hit]):
-    """The hits of one search, best first: a list that also knows how it came about.
+    """The hits of one search, best first: a list that also knows how it came about."""
 
-    Attributes:
-        hits: best first.
-        seconds: time per stage, in the order of the stages.
-        missing: parts of the index that did not answer; their photos cannot be among the hits.
-        query: the images that were searched for.
-    """
-
-    hits: list[Hit]
+    hits: list[Hit]  # best first
+    # Time per stage, in the order of the stages
     seconds: dict[str, float] = field(default_factory=dict)
+    # Parts of the index that did not answer; their photos cannot be among the hits
     missing: list[str] = field(default_factory=list)
-    query: tuple[QueryImage, ...] = ()
+    query: tuple[QueryImage, ...] = ()  # the images that were searched for
 
     @overload
     def __getitem__(self, at: int) -> Hit: ...
@@ -277,13 +228,11 @@ class Results(Sequence[Hit]):
         return [hit for hit in self.hits if hit.verified]
 
     def to_json(self, index: str | os.PathLike[str], images: int, mode: str) -> dict[str, Any]:
-        """As JSON values; transforms map pixels of the query to pixels of the hit.
+        """As JSON values, with the folder of the index and how many images it has."""
 
-        Args:
-            index: its folder.
-            images: how many photos it has.
-            mode: how it was searched.
-        """
+        def rows(array: NDArray[np.float64] | None) -> Any:
+            return None if array is None else array.tolist()
+
         return {
             "index": os.fspath(index),
             "images": images,
@@ -298,8 +247,8 @@ class Results(Sequence[Hit]):
                     "score": hit.score,
                     "inliers": hit.inliers,
                     "verified": hit.verified,
-                    "transform": None if hit.transform is None else hit.transform.tolist(),
-                    "region": None if hit.region is None else hit.region.tolist(),
+                    "transform": rows(hit.transform),
+                    "region": rows(hit.region),
                     "view": hit.view,
                 }
                 for hit in self.hits
@@ -318,16 +267,7 @@ class Results(Sequence[Hit]):
 def region_of(
     box: Box | None, size: tuple[int, int], transform: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Corners of a box of the query, or of its whole image, in the photo that was found.
-
-    Args:
-        box: x, y, width, height; None for the whole image.
-        size: (width, height) of the query image.
-        transform: (2, 3) from the query to the photo.
-
-    Returns:
-        (4, 2), clockwise from the top left one.
-    """
+    """(4, 2) corners of a box of the query, or of its whole image, in the photo that was found."""
     # The border of an image runs half a pixel outside the centres of its outermost pixels.
     x, y, width, height = box if box is not None else (-0.5, -0.5, *size)
     corners = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])

@@ -8,7 +8,7 @@ images are divided among segments, or on the number of threads: not in the last 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,25 +28,18 @@ _ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How images are scored; names and values of the papers.
+    """How images are scored; names and values of the papers."""
 
-    Attributes:
-        method: "bow", the cosine of tf-idf vectors; "he", Hamming embedding.
-        ma: words per query feature (multiple assignment); images of the index have one.
-        h_t: signatures further apart than this many of 128 bits do not match.
-        sigma: a match at Hamming distance h weighs exp(-(h / sigma)^2).
-        burstiness: the matches of one query feature with one image count as their sum over the
-            square root of their number.
-        idf: a match weighs idf^2 of its word: that of the query times that of the image.
-        normalise: scores are divided by the length of the image's vector (of both vectors for bow).
-    """
-
+    # "bow", the cosine of tf-idf vectors; "he", Hamming embedding
     method: Literal["bow", "he"] = "he"
-    ma: int = MA
-    h_t: int = 48
-    sigma: float = 32.0
+    ma: int = MA  # words per query feature (multiple assignment); images of the index have one
+    h_t: int = 48  # signatures further apart than this many of 128 bits do not match
+    sigma: float = 32.0  # a match at Hamming distance h weighs exp(-(h / sigma)^2)
+    # The matches of one query feature with one image count as their sum over the square root of
+    # their number
     burstiness: bool = True
-    idf: bool = True
+    idf: bool = True  # a match weighs idf^2 of its word: that of the query times that of the image
+    # Scores are divided by the length of the image's vector (of both vectors for bow)
     normalise: bool = True
 
     def __post_init__(self) -> None:
@@ -68,50 +61,28 @@ def query_terms(query: Query, scoring: Scoring) -> Terms:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """What a Hamming embedding adds to the words of its terms.
+    """What a Hamming embedding adds to the words of its terms."""
 
-    Attributes:
-        signatures: (T, 2) uint64.
-        starts: (G + 1,) int64, where the terms of each query feature begin.
-        decay: (129,) float64, weight of a match by its Hamming distance.
-        h_t: largest distance of a match.
-        burstiness: whether bursts are divided by the square root of their size.
-    """
-
-    signatures: NDArray[np.uint64]
-    starts: NDArray[np.int64]
-    decay: NDArray[np.float64]
-    h_t: int
-    burstiness: bool
+    signatures: NDArray[np.uint64]  # (T, 2) uint64
+    starts: NDArray[np.int64]  # (G + 1,) int64, where the terms of each query feature begin
+    decay: NDArray[np.float64]  # (129,) float64, weight of a match by its Hamming distance
+    h_t: int  # largest distance of a match
+    burstiness: bool  # whether bursts are divided by the square root of their size
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """Terms as the kernels take them; the same for every segment.
+    """Terms as the kernels take them; the same for every segment."""
 
-    Attributes:
-        words: (T,) int32, all of them in the vocabulary.
-        weights: (T,) float64, what a posting of each term counts.
-        scale: what every score is multiplied by.
-        normalise: whether scores are divided by the length of the image's vector.
-        matching: how signatures match; None for bag of words.
-    """
-
-    words: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    scale: float
-    normalise: bool
-    matching: Matching | None = None
+    words: NDArray[np.int32]  # (T,) int32, all of them in the vocabulary
+    weights: NDArray[np.float64]  # (T,) float64, what a posting of each term counts
+    scale: float  # what every score is multiplied by
+    normalise: bool  # whether scores are divided by the length of the image's vector
+    matching: Matching | None = None  # how signatures match; None for bag of words
 
 
 def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> Lookup:
-    """Weigh the terms of a query; words that the vocabulary does not have are left out.
-
-    Args:
-        terms: of the query.
-        idf: (K,) of the whole index.
-        scoring: how; its method must be that of the terms.
-    """
+    """Weigh the terms of a query by the idf (K,) of the whole index; unknown words are left out."""
     if isinstance(terms, BowTerms) != (scoring.method == "bow"):
         raise ValueError(f"{type(terms).__name__} cannot be scored by method {scoring.method!r}")
     known = (terms.words >= 0) & (terms.words < len(idf))
@@ -141,18 +112,10 @@ def score_images(
     norms: NDArray[np.float32],
     alive: Alive,
 ) -> NDArray[np.float32]:
-    """The scores of the images ``first`` to ``last`` of a segment.
+    """The scores (last - first,) of the images ``first`` to ``last`` of a segment.
 
-    Args:
-        lookup: of the query.
-        segment: the postings.
-        first: number of the first image.
-        last: number after that of the last one.
-        norms: (I,) lengths of the images' vectors, for this method.
-        alive: (I,) which images are in the index; None for all.
-
-    Returns:
-        (last - first,) float32, 0 where nothing matches; -inf for images that are not alive.
+    ``norms`` (I,) are the lengths of the images' vectors, for this method; ``alive`` (I,) which
+    images are in the index, None for all. 0 where nothing matches; -inf for images not alive.
     """
     words, weights, matching = lookup.words, lookup.weights, lookup.matching
     offsets, image_ids, images = segment.offsets, segment.image_ids, np.int64(segment.images)
@@ -160,21 +123,10 @@ def score_images(
     if matching is None:
         add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
     else:
-        add_he(
-            words,
-            weights,
-            matching.signatures,
-            matching.starts,
-            matching.decay,
-            matching.h_t,
-            matching.burstiness,
-            offsets,
-            image_ids,
-            segment.signatures,
-            np.int64(first),
-            images,
-            sums,
-        )
+        m = matching
+        how = m.signatures, m.starts, m.decay, m.h_t, m.burstiness
+        postings = offsets, image_ids, segment.signatures
+        add_he(words, weights, *how, *postings, np.int64(first), images, sums)
     scores = np.empty(last - first, np.float32)
     # Kernels are compiled once per kind of array; those of a snapshot are read-only.
     living, lengths = _ALL if alive is None else alive[first:last], norms[first:last]
@@ -194,12 +146,7 @@ AHEAD_LINES = 8
 
 @compiled
 def find_lists(
-    words: NDArray[np.int32],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    first: np.int64,
-    last: np.int64,
-    images: np.int64,
+    words: Any, offsets: Any, image_ids: Any, first: np.int64, last: np.int64, images: np.int64
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
 
@@ -227,13 +174,7 @@ def ask_for(address: int, begin: np.int64, end: np.int64, width: int) -> None:
 
 @compiled
 def add_bow(
-    words: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    first: np.int64,
-    images: np.int64,
-    sums: NDArray[np.float64],
+    words: Any, weights: Any, offsets: Any, image_ids: Any, first: Any, images: Any, sums: Any
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
     begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
@@ -254,19 +195,19 @@ def add_bow(
 
 @compiled
 def add_he(
-    words: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    signatures: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    decay: NDArray[np.float64],
+    words: Any,
+    weights: Any,
+    signatures: Any,
+    starts: Any,
+    decay: Any,
     h_t: int,
     burstiness: bool,
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    posting_signatures: NDArray[np.uint64],
+    offsets: Any,
+    image_ids: Any,
+    posting_signatures: Any,
     first: np.int64,
     images: np.int64,
-    sums: NDArray[np.float64],
+    sums: Any,
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
 
@@ -309,14 +250,7 @@ def add_he(
 
 
 @compiled
-def finish(
-    sums: NDArray[np.float64],
-    scale: float,
-    normalise: bool,
-    norms: NDArray[np.float32],
-    alive: NDArray[np.bool_],
-    scores: NDArray[np.float32],
-) -> None:
+def finish(sums: Any, scale: float, normalise: bool, norms: Any, alive: Any, scores: Any) -> None:
     """Fill ``scores`` (n,): scaled sums over norms; -inf for images that are not alive.
 
     An image whose norm is 0 has no word that tells it from others; it scores 0. ``alive`` is empty

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.correspondences import find_correspondences, word_table
 from hardnet.retrieval.expansion import average_expansion, hqe_expansion
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
@@ -37,8 +36,10 @@ from hardnet.retrieval.verification import (
     Verification,
     Verified,
     features_in_region,
+    find_correspondences,
     rerank,
     verify_parts,
+    word_table,
 )
 from hardnet.threads import map_threads
 
@@ -58,21 +59,13 @@ Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class ImageFeatures:
-    """What the index knows of one image.
+    """What the index knows of one image."""
 
-    Attributes:
-        image: its number.
-        words: (n,) int32, ascending.
-        signatures: (n, 2) uint64.
-        frames: (n, 2, 3) in pixels of the image, rounded as the index stores them.
-        size: (width, height) of the image.
-    """
-
-    image: int
-    words: NDArray[np.int32]
-    signatures: NDArray[np.uint64]
-    frames: Frames
-    size: tuple[int, int]
+    image: int  # its number
+    words: NDArray[np.int32]  # (n,) int32, ascending
+    signatures: NDArray[np.uint64]  # (n, 2) uint64
+    frames: Frames  # (n, 2, 3) in pixels of the image, rounded as the index stores them
+    size: tuple[int, int]  # (width, height) of the image
 
     def __len__(self) -> int:
         return len(self.words)
@@ -119,19 +112,13 @@ class LocalShard:
         positions: Sequence[int] | None = None,
         statistics: Statistics | None = None,
     ) -> None:
-        """Take up some segments.
-
-        Args:
-            snapshot: of the index.
-            positions: which of its segments; None for all.
-            statistics: of the whole index; None for those of the snapshot.
-        """
+        """Some segments, by position, of the snapshot; with the statistics of the whole index."""
         self.snapshot = snapshot
         self.positions = tuple(range(len(snapshot.segments)) if positions is None else positions)
         self.statistics = snapshot.statistics if statistics is None else statistics
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`Shard`. Images that match nothing score 0 and are in the ranking."""
+        """Images that match nothing score 0 and are in the ranking."""
         for position in self.positions:
             self.snapshot.segments[position].require_whole()
         lookup = prepare_terms(terms, self.statistics.idf, scoring)
@@ -238,35 +225,24 @@ Expansion = Literal["average", "hqe"]
 
 @dataclass(frozen=True)
 class Mode:
-    """How to search; the names and values are those of the papers.
+    """How to search; the names and values are those of the papers."""
 
-    Attributes:
-        scoring: how images are scored; with ``expansion``, in the second pass.
-        verification: the best images are verified by geometry and re-ranked by their inliers.
-        expansion: what the first pass finds extends the query of a second one. "average": the
-            word vectors of the images that are verified for sure (``Verification.is_sure``) are
-            averaged with the query's (Chum et al. 2007).
-            "hqe": the signatures of reliable images are joined per word (Tolias and Jegou 2014).
-        first: how images are scored in the first pass, where that differs.
-        shortlist: hqe: how many of the best images may be reliable.
-        h_t_strict: hqe: correspondences of at most this Hamming distance count for reliability.
-        reliable: hqe: an image with this many of them is reliable, if they are more than chance
-            gives; see :func:`pairs_of_reliable`. With ``verification``, an image
-            that is verified for sure is reliable instead, and of it only what lies in the region
-            that the query asks for.
-        alpha: hqe: new words, as a share of the words of the query.
-        seed: hqe: of bits that are undecided.
-    """
-
-    scoring: Scoring
-    verification: Verification | None = None
+    scoring: Scoring  # with ``expansion``, in the second pass
+    verification: Verification | None = None  # the best images are re-ranked by their inliers
+    # What the first pass finds extends the query of a second one. "average": the word vectors of
+    # images that are verified for sure are averaged with the query's (Chum et al. 2007). "hqe": the
+    # signatures of reliable images are joined per word (Tolias and Jegou 2014).
     expansion: Expansion | None = None
-    first: Scoring | None = None
-    shortlist: int = 100
+    first: Scoring | None = None  # how images are scored in the first pass, where that differs
+    shortlist: int = 100  # hqe: how many of the best images may be reliable
+    # HQE: correspondences of at most this Hamming distance count for reliability
     h_t_strict: int = 32
+    # HQE: an image with this many of them is reliable, if they are more than chance gives; see
+    # :func:`pairs_of_reliable`. With ``verification``, an image that is verified for sure is
+    # reliable instead, and of it only what lies in the region that the query asks for.
     reliable: int = 5
-    alpha: float = 0.5
-    seed: int = 0
+    alpha: float = 0.5  # hqe: new words, as a share of the words of the query
+    seed: int = 0  # hqe: of bits that are undecided
 
 
 _BOW = Scoring(method="bow", ma=1)
@@ -298,16 +274,9 @@ def mode_named(mode: str | Mode) -> Mode:
 
 
 def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int = 10) -> Results:
-    """The ``k`` best photos for a query.
+    """The ``k`` best photos for a query: verified ones first, by their inliers; others by score.
 
-    Args:
-        query: words and signatures of the query, for the vocabulary of the index.
-        shards: the index.
-        mode: which stages run.
-        k: at most this many hits; photos that have nothing in common with the query are none.
-
-    Returns:
-        The hits, verified ones first, by their inliers; the others by their score.
+    Photos that have nothing in common with the query are no hits.
     """
     flow = _Flow(query, shards, mode_named(mode))
     images, scores = flow.run(k)
@@ -319,9 +288,7 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
             if score > 0 or flow.is_verified(image)
         ][:k]
         names = shards.names(np.array([image for image, _ in found], np.int64))
-        hits = [
-            flow.hit(name, image, score) for name, (image, score) in zip(names, found, strict=True)
-        ]
+        hits = [flow.hit(name, *one) for name, one in zip(names, found, strict=True)]
     views = [
         QueryImage(size, int(np.sum(query.view == view)), box)
         for view, (size, box) in enumerate(zip(query.view_sizes, query.boxes, strict=True))
@@ -342,12 +309,9 @@ of like texture differ from others, and words of other photos tell less."""
 def pairs_of_reliable(pairs: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     """(n,) close pairs that an image needs to be reliable: more than chance gives.
 
-    The published number is for 65,536 words. With fewer words or more features an unrelated image
-    shares more words with the query, and some of these pairs are close by chance.
-
-    Args:
-        pairs: (n,) pairs of the query with each image that share a word.
-        least: the published number, for images that share few.
+    The published number, ``least``, is for 65,536 words. With fewer words or more features an
+    unrelated image shares more words with the query; of these ``pairs`` (n,) some are close by
+    chance.
     """
     return least + (CHANCE_SHARE * pairs).astype(np.int64)
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.photos import name_of
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, ranking
-from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
+from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.storage import as_path
 
 SIMILAR = 20
@@ -30,15 +29,8 @@ def similar_pairs(
 ) -> tuple[list[Pair], list[str]]:
     """Each photo with those that an index finds most similar to it; nothing is extracted again.
 
-    Args:
-        index: folder of an index that has the photos, and maybe others.
-        photos: what to call them in the pairs -> file.
-        similar: how many for each photo.
-        mode: how to search.
-        progress: told how far it is.
-
-    Returns:
-        Pairs of names, each once, sorted; and the names of photos that the index does not have.
+    ``photos`` are what to call them in the pairs -> file; the index may have others, too. Returns
+    pairs of names, each once, sorted; and the names of photos that the index does not have.
 
     Raises:
         HardnetError: the index has not even two of the photos.
@@ -48,7 +40,9 @@ def similar_pairs(
     folder = as_path(index)
     snapshot = open_snapshot(folder)
     shard = LocalShard(snapshot)
-    numbers, unknown = _known(snapshot, photos)
+    images = snapshot.find_many([name_of(photo, folder) for photo in photos.values()]).tolist()
+    named = list(zip(images, photos, strict=True))
+    numbers = {image: name for image, name in named if image >= 0}
     if len(numbers) < 2:
         raise HardnetError(
             f"{folder} has {len(numbers)} of {len(photos)} photos: add them with "
@@ -58,31 +52,12 @@ def similar_pairs(
     for done, (image, name) in enumerate(numbers.items()):
         progress("similar photos", done, len(numbers))
         (features,) = shard.features_of(np.array([image], np.int64))
-        ranked = ranking(features.as_query(), shard, mode)
-        found |= {_pair(name, numbers[one]) for one in _others(ranked, image, numbers, similar)}
-    return sorted(found), unknown
+        ranked = ranking(features.as_query(), shard, mode).tolist()
+        others = [numbers[one] for one in ranked if one != image and one in numbers][:similar]
+        found |= {(min(name, other), max(name, other)) for other in others}
+    return sorted(found), [name for image, name in named if image < 0]
 
 
 def write_pairs(path: Path, pairs: list[Pair]) -> None:
     """Write pairs as ``hardnet colmap --pairs-file`` reads them."""
     path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
-
-
-def _known(snapshot: Snapshot, photos: Mapping[str, Path]) -> tuple[dict[int, str], list[str]]:
-    """Image number -> name of the photos that an index has, and the names of the others."""
-    own = [name_of(photo, snapshot.folder) for photo in photos.values()]
-    images = snapshot.find_many(own).tolist()
-    named = list(zip(images, photos, strict=True))
-    found = {image: name for image, name in named if image >= 0}
-    return found, [name for image, name in named if image < 0]
-
-
-def _others(
-    ranked: NDArray[np.int64], image: int, numbers: Mapping[int, str], count: int
-) -> list[int]:
-    """The best ``count`` of a ranking that are asked for, the image itself left out."""
-    return [one for one in ranked.tolist() if one != image and one in numbers][:count]
-
-
-def _pair(a: str, b: str) -> Pair:
-    return min(a, b), max(a, b)

@@ -8,7 +8,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,10 @@ def train_on_photos(
     photos: Mapping[str, Path],
     work: Path,
     settings: IndexSettings,
+    describing: Describing | None = None,
     *,
     words: int | None = None,
     seed: int = 0,
-    workers: int | None = None,
-    describing: Describing | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[Vocabulary, dict[str, str]]:
     """Train words on a seeded sample of photos.
@@ -66,15 +65,13 @@ def train_on_photos(
         photos: name -> file. The sample depends on names only, and grows with the collection.
         work: folder for what is done so far; ``kept_features`` reads from it.
         settings: how photos are described.
+        describing: who describes them; by default threads of this process.
         words: how many; by default a number that suits the collection.
         seed: of the sample and of the training.
-        workers: threads; see :func:`hardnet.pipeline.extract_many`.
-        describing: who describes photos with these settings; by default threads of this process.
         progress: told how far it is.
 
     Returns:
-        The vocabulary, also written to ``work``; and why photos of the sample were skipped, by
-        name.
+        The vocabulary, also written to ``work``; and why photos were skipped, by name.
     """
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
@@ -87,14 +84,7 @@ def train_on_photos(
     report = extract_to(
         features,
         {key: photos[name] for key, name in chosen.items()},
-        ExtractionSettings(
-            settings.detector,
-            settings.descriptor,
-            settings.keypoints,
-            settings.max_size,
-            settings.upright,
-        ),
-        workers=workers,
+        ExtractionSettings(**asdict(settings)),
         extract=None if describing is None else describing.features,
         progress=progress,
     )
@@ -188,7 +178,7 @@ def train(
     descriptor: str,
     seed: int = 0,
     iterations: int = ITERATIONS,
-    progress: Progress | None = None,
+    progress: Progress = lambda what, done, total: None,
     checkpoint: Path | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Vocabulary:
@@ -206,39 +196,63 @@ def train(
         seed: of the sample, the first words and the projection.
         iterations: of k-means.
         progress: called with what is done, how much of it and how much in all.
-        checkpoint: written after each iteration; a training that was killed continues from it. One
-            that was left by a training of other descriptors, as when photos were added meanwhile,
-            is of no use and is replaced. The caller deletes it when the vocabulary is saved.
+        checkpoint: written after each iteration; a training that was killed continues from it, one
+            of other descriptors replaces it. The caller deletes it when the vocabulary is saved.
         provenance: further facts to keep with the words, JSON values.
     """
     if size < 1 or iterations < 0:
         raise HardnetError(f"{size} words and {iterations} iterations: give at least 1 and 0")
     data = _sample(descriptors, size, seed)
     rng = np.random.default_rng(seed)
-    size = min(size, len(data.chosen))
-    words = data.read(np.sort(rng.permutation(len(data.chosen))[:size]))
-    identity = {
-        "size": size,
-        "seed": seed,
-        "iterations": iterations,
-        "data": data.digest(),
-    }
+    count = len(data.chosen)
+    size = min(size, count)
+    words = data.read(np.sort(rng.permutation(count)[:size]))
+    facts = {"size": size, "seed": seed, "iterations": iterations, "data": data.digest()}
+    identity = json.dumps(facts, sort_keys=True)
     done = 0
     if checkpoint is not None and checkpoint.exists():
-        words, done = read_checkpoint(checkpoint, identity) or (words, 0)
-    total = (iterations + 1) * len(data.chosen)
+        words, done = _read_checkpoint(checkpoint, identity) or (words, 0)
+
+    def chunks(iteration: int) -> Iterator[tuple[slice, Rows]]:
+        """All training descriptors, and where they are; tells how far the training is."""
+        for start in range(0, count, _CHUNK):
+            part = slice(start, min(start + _CHUNK, count))
+            yield part, data.read(np.arange(part.start, part.stop))
+            progress("learning words", iteration * count + part.stop, (iterations + 1) * count)
+
     for iteration in range(done, iterations):
         words, assigner, _ = _search_structure(words)
         sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-        for start, rows in data.chunks():
+        for _, rows in chunks(iteration):
             add_rows(rows, assigner(rows)[:, 0], sums, counts)
-            if progress is not None:
-                rows_done = iteration * len(data.chosen) + start + len(rows)
-                progress("learning words", rows_done, total)
         words = _means(words, sums, counts)
         if checkpoint is not None:
-            write_checkpoint(checkpoint, words, iteration + 1, identity)
-    return _finish(data, words, descriptor, seed, iterations, progress, dict(provenance or {}))
+            _write_checkpoint(checkpoint, words, iteration + 1, identity)
+
+    labels, squares = np.empty(count, np.int32), 0.0
+    words, assigner, cells = _search_structure(words)
+    for part, rows in chunks(iterations):
+        labels[part] = assigner(rows)[:, 0]
+        far = rows - words[labels[part]]
+        squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
+    about: dict[str, Any] = dict(provenance or {})
+    if isinstance(assigner, CellAssigner):
+        some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
+        about["assignment_recall"] = recall(assigner, words, some)
+    about |= {
+        "training_descriptors": count,
+        "seed": seed,
+        "iterations": iterations,
+        "mean_squared_distance": squares / count,
+    }
+    used = np.bincount(labels, minlength=len(words)) > 0
+    kept = np.concatenate([[0], np.cumsum(used)])  # of the words before each
+    words, labels = words[used], kept[labels].astype(np.int32)
+    if cells is not None:
+        cells = Cells(cells.centres, kept[cells.starts])
+    projection = random_projection(words.shape[1], seed)
+    thresholds = _median_thresholds(words, projection, labels, data.read)
+    return Vocabulary(words, data.mean, projection, thresholds, descriptor, about, cells)
 
 
 def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:
@@ -260,11 +274,6 @@ class _Sample:
     def read(self, numbers: NDArray[np.intp]) -> Rows:
         """Some of them, prepared."""
         return prepare(np.asarray(self.descriptors[self.chosen[numbers]]), self.mean)
-
-    def chunks(self) -> Iterator[tuple[int, Rows]]:
-        """All of them, prepared, with the number of the first."""
-        for start in range(0, len(self.chosen), _CHUNK):
-            yield start, self.read(np.arange(start, min(start + _CHUNK, len(self.chosen))))
 
     def digest(self) -> int:
         """Changes with the descriptors; of large collections only some are looked at."""
@@ -307,80 +316,20 @@ def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) ->
     return new
 
 
-def _finish(
-    data: _Sample,
-    words: Rows,
-    descriptor: str,
-    seed: int,
-    iterations: int,
-    progress: Progress | None,
-    provenance: dict[str, Any],
-) -> Vocabulary:
-    """The last assignment, the thresholds, and what is known about the words."""
-    count = len(data.chosen)
-    labels, squares = np.empty(count, np.int32), 0.0
-    words, assigner, cells = _search_structure(words)
-    for start, rows in data.chunks():
-        labels[start : start + len(rows)] = assigner(rows)[:, 0]
-        far = rows - words[labels[start : start + len(rows)]]
-        squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
-        if progress is not None:
-            progress(
-                "learning words", iterations * count + start + len(rows), (iterations + 1) * count
-            )
-    facts: dict[str, Any] = {}
-    if isinstance(assigner, CellAssigner):
-        some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
-        facts["assignment_recall"] = recall(assigner, words, some)
-    used = np.bincount(labels, minlength=len(words)) > 0
-    kept = np.concatenate([[0], np.cumsum(used)])  # of the words before each
-    words, labels = words[used], kept[labels].astype(np.int32)
-    if cells is not None:
-        cells = Cells(cells.centres, kept[cells.starts])
-    projection = random_projection(words.shape[1], seed)
-    facts |= {
-        "training_descriptors": count,
-        "seed": seed,
-        "iterations": iterations,
-        "mean_squared_distance": squares / count,
-    }
-    return Vocabulary(
-        words,
-        data.mean,
-        projection,
-        median_thresholds(words, projection, labels, data.read),
-        descriptor,
-        provenance | facts,
-        cells,
-    )
-
-
-def write_checkpoint(
-    path: Path, words: NDArray[np.float32], iterations: int, identity: Mapping[str, Any]
-) -> None:
-    """Replace the file at once: whoever is killed here leaves the old one or the new one.
-
-    Args:
-        path: the file.
-        words: (K, D).
-        iterations: how many made them.
-        identity: what the training is of; only the same one can continue.
-    """
-    facts = {"iterations": str(iterations), "identity": json.dumps(identity, sort_keys=True)}
+def _write_checkpoint(path: Path, words: Rows, iterations: int, identity: str) -> None:
+    facts = {"iterations": str(iterations), "identity": identity}
     with replacing(path) as part, part.open("wb") as file:
         file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_checkpoint(
-    path: Path, identity: Mapping[str, Any]
-) -> tuple[NDArray[np.float32], int] | None:
+def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int] | None:
     """The words (K, D) and how many iterations made them; None if it is of another training."""
     try:
         with safe_open(str(path), framework="numpy") as stored:
             facts: dict[str, str] = stored.metadata() or {}
-            if facts.get("identity") != json.dumps(identity, sort_keys=True):
+            if facts.get("identity") != identity:
                 return None
             return stored.get_tensor("words"), int(facts["iterations"])
     except (SafetensorError, OSError) as error:
@@ -401,9 +350,7 @@ def random_projection(dim: int, seed: int) -> Rows:
     More bits than dimensions cannot all be orthogonal: then there are blocks of D orthogonal rows.
     """
     rng = np.random.default_rng(seed)
-    blocks = []
-    for _ in range(-(-BITS // dim)):
-        blocks.append(_orthogonal(rng.normal(size=(dim, dim)).T))
+    blocks = [_orthogonal(rng.normal(size=(dim, dim)).T) for _ in range(-(-BITS // dim))]
     return np.concatenate(blocks)[:BITS].astype(np.float32)
 
 
@@ -446,20 +393,13 @@ def project(rows: Any, axes: Any, out: Any) -> None:
                 out[n, b] += value * axes[d, b]
 
 
-def median_thresholds(
+def _median_thresholds(
     words: Rows,
     projection: Rows,
     labels: NDArray[np.int32],
     read: Callable[[NDArray[np.intp]], Rows],
 ) -> NDArray[np.float16]:
-    """Thresholds (K, 128).
-
-    Args:
-        words: (K, D).
-        projection: (128, D).
-        labels: (N,) the word of each training descriptor.
-        read: gives the prepared training descriptors of such numbers.
-    """
+    """(K, 128) the medians of each word's training descriptors, which ``read`` gives by number."""
     thresholds = _projected(words, projection)
     order = np.argsort(labels, kind="stable")
     ends = np.searchsorted(labels[order], np.arange(len(words) + 1))

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.affine import verify
-from hardnet.retrieval.correspondences import WordTable, find_correspondences, word_table
 from hardnet.retrieval.kernels import BITS
+from hardnet.retrieval.pairs import gather, verify
+from hardnet.retrieval.query import Query, he_terms
 from hardnet.retrieval.store.compact_frames import unpack
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.query import Query
     from hardnet.retrieval.search import ImageFeatures
     from hardnet.retrieval.store.segment import Segment
 
@@ -37,40 +36,24 @@ PIECE_FEATURES = 10_000
 
 @dataclass(frozen=True)
 class Verification:
-    """How images are verified; the values are those of the published implementation.
+    """How images are verified; the values are those of the published implementation."""
 
-    Attributes:
-        shortlist: how many of the best images are verified.
-        pixels: an inlier's distances from where the transform puts it in the image, and from where
-            the inverse puts it in the query, are at most this (root of the sum of squares). It is
-            in pixels of a photo whose longer side is 1024; in each of the two images it
-            shrinks and grows with the longer side, in the query with that of its box.
-        area_ratio: an inlier's area in the image is at most this many times larger or smaller than
-            the transform makes it.
-        min_inliers: an image with fewer is not verified.
-        verified_inliers: from this many on a person may be told that the image shows the same ...
-        verified_share: ... and more where many pairs are tried: the chance of one to lie on the
-            right spot; see :meth:`is_sure`.
-        h_t: correspondences are at most this Hamming distance apart; None: the word is enough.
-        ma: how many words of each query feature have correspondences.
-        upright: all photos are the right way up: a hypothesis does not turn the image, whatever
-            the angles of its two frames.
-        max_pairs: at most this many correspondences of one image are looked at, those of the
-            smallest Hamming distance.
-        max_hypotheses: at most this many of them are hypotheses; again the nearest ones.
-    """
-
-    shortlist: int = 100
+    shortlist: int = 100  # how many of the best images are verified
+    # An inlier lies this close to where the transform puts it, there and back (root of the sum of
+    # squares), in pixels of a photo of 1024: it grows with the longer side of each image, in the
+    # query with that of its box.
     pixels: float = 40.0
-    area_ratio: float = 1000**0.5
-    min_inliers: int = 4
+    area_ratio: float = 1000**0.5  # the area of an inlier fits the transform up to this factor
+    min_inliers: int = 4  # an image with fewer is not verified
+    # From this many on a person may be told that the image shows the same, and from more where many
+    # pairs are tried, of which one lies on the right spot with this chance; see :meth:`is_sure`.
     verified_inliers: int = 10
     verified_share: float = 0.01
-    h_t: int | None = 48
-    ma: int = 3
-    upright: bool = False
-    max_pairs: int = 2048
-    max_hypotheses: int = 512
+    h_t: int | None = 48  # Hamming distance of correspondences; None: the word is enough
+    ma: int = 3  # how many words of each query feature have correspondences
+    upright: bool = False  # hypotheses do not turn the image, whatever the angles of the frames
+    max_pairs: int = 2048  # correspondences of one image, those of the smallest Hamming distance
+    max_hypotheses: int = 512  # at most this many of them are hypotheses; again the nearest ones
 
     def __post_init__(self) -> None:
         if not self.pixels > 0:
@@ -100,26 +83,81 @@ class Verification:
 
 @dataclass(frozen=True, eq=False)
 class Verified:
-    """What geometry says about one image.
+    """What geometry says about one image."""
 
-    Attributes:
-        image: its number.
-        inliers: correspondences that agree with the transform; 0 if it is not verified.
-        transform: (2, 3) float64, affine map from pixels of the query's view to pixels of the
-            image; None if it is not verified.
-        view: which image of the query the transform starts from.
-        pairs: (inliers, 2) int64, query feature and posting of its segment, one to one.
-        tentatives: correspondences, also those that were not looked at ...
-        features: ... and how many features the query has, which share them.
+    image: int  # its number
+    inliers: int  # correspondences that agree with the transform; 0 if it is not verified
+    transform: NDArray[np.float64] | None  # (2, 3), pixels of the query's view to the image's
+    view: int  # which image of the query the transform starts from
+    pairs: NDArray[np.int64]  # (inliers, 2) query feature and posting of its segment, one to one
+    tentatives: int = 0  # correspondences, also those that were not looked at
+    features: int = 0  # of the query, which share them
+
+
+@dataclass(frozen=True, eq=False)
+class Correspondences:
+    """Those of one query with several images, one image after the other."""
+
+    totals: NDArray[np.int64]  # (n,) int64, how many each image has, also beyond the limit
+    bounds: NDArray[np.int64]  # (n + 1,) int64, where those of each image begin
+    features: NDArray[np.int64]  # (m,) int64, query features, ascending within an image
+    postings: NDArray[np.int64]  # (m,) int64, ascending within a query feature
+    places: NDArray[np.int64]  # (m,) int64, the place of the posting in the image's own list
+    distances: NDArray[np.int64]  # (m,) int64, Hamming distances
+
+
+@dataclass(frozen=True, eq=False)
+class WordTable:
+    """The terms of a query, by word; see :func:`word_table`."""
+
+    # (K // 64 + 1,) uint64, a bit for each word of the vocabulary, set for U of them
+    present: NDArray[np.uint64]
+    before: NDArray[np.int64]  # (K // 64 + 1,) int64, how many bits are set before each 64
+    starts: NDArray[np.int64]  # (U + 1,) int64, where the terms of each of these words begin
+    features: NDArray[np.int32]  # (T,) int32 and signatures: (T, 2) uint64, of those terms
+    signatures: NDArray[np.uint64]
+    query_features: int  # how many features the query has
+
+
+def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> WordTable:
+    """The terms of a query, ordered by word, then by feature; unknown words are left out."""
+    terms = he_terms(query, ma)
+    known = np.flatnonzero((terms.words >= 0) & (terms.words < vocabulary_size))
+    order = known[np.argsort(terms.words[known], kind="stable")]
+    words, starts = np.unique(terms.words[order], return_index=True)
+    bits = np.zeros((vocabulary_size // 64 + 1) * 64, np.bool_)
+    bits[words] = True
+    counts = np.bincount(words >> 6, minlength=vocabulary_size // 64 + 1)
+    return WordTable(
+        present=np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64, copy=False),
+        before=(np.cumsum(counts) - counts).astype(np.int64),
+        starts=np.append(starts, len(order)).astype(np.int64),
+        features=terms.feature[order].astype(np.int32),
+        signatures=np.ascontiguousarray(terms.signatures[order], np.uint64),
+        query_features=len(query.words),
+    )
+
+
+def find_correspondences(
+    table: WordTable,
+    segment: Segment,
+    images: NDArray[np.int64],
+    h_t: int,
+    limit: int = 1 << 62,
+) -> Correspondences:
+    """Correspondences of a query with some images (n,) of a segment, on the caller's thread.
+
+    They are at most ``h_t`` bits apart: 128 if the word is enough. An image keeps ``limit`` of the
+    smallest distance; at equal distance those of the lower word, query feature and posting.
     """
-
-    image: int
-    inliers: int
-    transform: NDArray[np.float64] | None
-    view: int
-    pairs: NDArray[np.int64]
-    tentatives: int = 0
-    features: int = 0
+    arrays = (
+        *(segment.offsets, segment.image_ids, segment.signatures),
+        *(segment.forward_offsets, segment.forward_words),
+        *(table.present, table.before, table.starts, table.features, table.signatures),
+    )
+    numbers = np.ascontiguousarray(images, np.int64)
+    totals, bounds, found = gather(numbers, *arrays, table.query_features, h_t, limit)
+    return Correspondences(totals, bounds, *np.ascontiguousarray(found.T))
 
 
 Part = tuple["Segment", int, NDArray[np.int64]]
@@ -145,19 +183,12 @@ def verify_parts(
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A query as all segments need it.
+    """A query as all segments need it."""
 
-    Attributes:
-        table: its terms by word.
-        frames: (N, 6), see :func:`_comparable`.
-        view: (N,) int64, the view of each feature.
-        scales: (V,) longer side of each view over the published one.
-    """
-
-    table: WordTable
-    frames: NDArray[np.float64]
-    view: NDArray[np.int64]
-    scales: NDArray[np.float64]
+    table: WordTable  # its terms by word
+    frames: NDArray[np.float64]  # (N, 6), see :func:`_comparable`
+    view: NDArray[np.int64]  # (N,) int64, the view of each feature
+    scales: NDArray[np.float64]  # (V,) longer side of each view over the published one
 
 
 def _ask(query: Query, words: int, verification: Verification) -> _Asked:
@@ -206,20 +237,13 @@ def _verify_piece(
     chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
     features = asked.table.query_features
     columns = base + images, counts, views, pairs.totals, np.cumsum(counts)
-    return [
-        Verified(
-            image,
-            count,
-            model if count else None,
-            view,
-            chosen[last - count : last],
-            tried,
-            features,
-        )
-        for model, (image, count, view, tried, last) in zip(
-            models, np.stack(columns, 1).tolist(), strict=True
-        )
-    ]
+    found = []
+    for model, (image, count, view, tried, last) in zip(
+        models, np.stack(columns, 1).tolist(), strict=True
+    ):
+        transform, own = model if count else None, chosen[last - count : last]
+        found.append(Verified(image, count, transform, view, own, tried, features))
+    return found
 
 
 def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> NDArray[np.float64]:
@@ -240,16 +264,8 @@ def rerank(
 ) -> NDArray[np.int64]:
     """The order in which ranked images are shown once some of them are verified.
 
-    Verified images come first, those with more inliers before those with fewer; at equal inliers
-    the score decides, then the image number. The others follow in the order they had.
-
-    Args:
-        images: (n,) numbers, best first.
-        scores: (n,) their scores.
-        verified: the answers for some of the images, in any order.
-
-    Returns:
-        (n,) positions in ``images``.
+    (n,) positions in ``images``: verified ones first, those with more inliers before those with
+    fewer, then by score and number; the others follow in the order they had.
     """
     inliers = {v.image: v.inliers for v in verified if v.transform is not None}
     counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
@@ -272,9 +288,5 @@ def features_in_region(query: Query, verified: Verified, image: ImageFeatures) -
         linear, shift = verified.transform[:, :2], verified.transform[:, 2]
         back = np.linalg.solve(linear, (image.frames[:, :, 2] - shift).T)
         keep = (back[0] > x) & (back[0] < x + width) & (back[1] > y) & (back[1] < y + height)
-    return replace(
-        image,
-        words=image.words[keep],
-        signatures=image.signatures[keep],
-        frames=image.frames[keep],
-    )
+    parts = ("words", "signatures", "frames")
+    return replace(image, **{part: getattr(image, part)[keep] for part in parts})

@@ -34,25 +34,16 @@ _CELL_ARRAYS = ("centres", "starts")
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words and what signatures need.
+    """Words and what signatures need."""
 
-    Attributes:
-        words: (K, D) float32, in the space of ``prepare``.
-        mean: (D,) float32, of the training descriptors.
-        projection: (128, D) float32, orthogonal rows.
-        thresholds: (K, 128) float16, per word the medians of the projected training descriptors.
-        descriptor: whose descriptors these are words of.
-        provenance: who made it, of what; JSON values.
-        cells: of a large vocabulary, whose nearest words are then found by them.
-    """
-
-    words: Rows
-    mean: Rows
-    projection: Rows
+    words: Rows  # (K, D) float32, in the space of ``prepare``
+    mean: Rows  # (D,) float32, of the training descriptors
+    projection: Rows  # (128, D) float32, orthogonal rows
+    # (K, 128) float16, per word the medians of the projected training descriptors
     thresholds: NDArray[np.float16]
-    descriptor: str
-    provenance: dict[str, Any] = field(default_factory=dict)
-    cells: Cells | None = None
+    descriptor: str  # whose descriptors these are words of
+    provenance: dict[str, Any] = field(default_factory=dict)  # who made it, of what; JSON values
+    cells: Cells | None = None  # of a large vocabulary, whose nearest words are then found by them
 
     def __len__(self) -> int:
         return len(self.words)
@@ -176,22 +167,13 @@ def load(path: Path | str) -> Vocabulary:
         provenance=json.loads(facts["provenance"]),
         cells=Cells(**{name: arrays[name] for name in _CELL_ARRAYS}) if has_cells else None,
     )
-    _check(vocabulary, path)
-    return vocabulary
-
-
-def _check(vocabulary: Vocabulary, path: Path | str) -> None:
-    """The arrays fit each other."""
     count, dim = vocabulary.words.shape
-    shapes = {
-        "mean": (dim,),
-        "projection": (BITS, dim),
-        "thresholds": (count, BITS),
-    }
+    shapes = {"mean": (dim,), "projection": (BITS, dim), "thresholds": (count, BITS)}
     for name, shape in shapes.items():
         found = getattr(vocabulary, name).shape
         if found != shape:
             raise HardnetError(f"{path}: {name} is {found} instead of {shape}; make it again")
+    return vocabulary
 
 
 def size_for(features: int) -> int:
@@ -208,18 +190,12 @@ def size_for(features: int) -> int:
 
 @compiled
 def sign(rows: Any, axes: Any, thresholds: Any, words: Any, out: Any) -> None:
-    """Set the bits of the axes along which a row reaches beyond its thresholds.
+    """Set in ``out`` (N, M, 2) the bits of the axes along which a row reaches beyond thresholds.
 
-    Each row is summed by itself, in one order, so that a signature does not depend on what is
-    described beside it; a product by BLAS would, and its threads would keep a core busy that the
-    search for words needs.
-
-    Args:
-        rows: (N, D) float32.
-        axes: (D, 128) float32, the projection transposed.
-        thresholds: (K, 128) float32, those of each word.
-        words: (N, M) int32, the words of each row.
-        out: (N, M, 2) uint64, written.
+    Each row (N, D) is summed by itself, in one order, so that a signature does not depend on what
+    is described beside it; a product by BLAS would, and its threads would keep a core busy that the
+    search for words needs. ``axes`` (D, 128) is the projection transposed; the thresholds (K, 128)
+    are those of each word, ``words`` (N, M) the words of each row.
     """
     dim, bits = axes.shape
     projected = np.empty(bits, np.float32)

@@ -42,7 +42,6 @@ def test_a_sound_index(made_index: Path) -> None:
     names = read_manifest(made_index).files()
     assert report.bytes == sum((made_index / name).stat().st_size for name in names)
     assert steps[-1] == ("checking", report.bytes, report.bytes)
-    report.raise_problems()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,8 +54,6 @@ def test_any_flipped_bit_is_found(made_index: Path, kind: str) -> None:
         path.write_bytes(damaged)
         report = verify(made_index)
         assert report.problems == (f"{path} is damaged: its checksum is wrong",)
-    with pytest.raises(HardnetError, match=f"{path} is damaged.*{FIX}"):
-        report.raise_problems()
     path.write_bytes(content)
     assert verify(made_index).ok
 

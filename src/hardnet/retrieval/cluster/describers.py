@@ -35,15 +35,8 @@ def build_on_cluster(
     """Make an index, or continue one, as :func:`~hardnet.retrieval.build.build` does.
 
     The index is the same, to the last bit. The photos must be on a disk that all nodes share,
-    under the same path; the folder of the index need not be.
-
-    Args:
-        folder: of the index.
-        photos: name -> file, by :func:`~hardnet.retrieval.photos.named_photos`.
-        settings: how photos are described.
-        address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
-        workers: processes; by default as many as the cores of the cluster can keep busy.
-        options: further options of :func:`hardnet.retrieval.build.build`.
+    under the same path; the folder of the index need not be. ``workers`` are processes, by default
+    as many as the cores of the cluster can keep busy.
     """
     settings = settings or IndexSettings()
     with describers_on(address, settings, workers) as describers:
@@ -62,13 +55,7 @@ def describers_on(
 
 
 class Describers(AbstractContextManager["Describers"]):
-    """Worker processes on all nodes of a cluster, each with a network of its own.
-
-    Args:
-        ray: the module, connected.
-        settings: how photos are described.
-        workers: processes; by default as many as the cores of the cluster can keep busy.
-    """
+    """Worker processes on all nodes of a cluster, each with a network of its own."""
 
     def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
         self._ray = ray
@@ -157,45 +144,26 @@ def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo to describe.
+    """A photo to describe."""
 
-    Attributes:
-        path: of the file, absolute: a worker has a working folder of its own.
-        name: what the index calls it.
-        state: of the file; see ``interop.feature_files.state_of``.
-    """
-
-    path: str
-    name: str
-    state: Mapping[str, int]
+    path: str  # of the file, absolute: a worker has a working folder of its own
+    name: str  # what the index calls it
+    state: Mapping[str, int]  # of the file; see ``interop.feature_files.state_of``
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a photo could not be described.
+    """Why a photo could not be described."""
 
-    Attributes:
-        why: for people.
-        unseen_by: the node that does not see the file at all; "" if it was read.
-    """
-
-    why: str
-    unseen_by: str = ""
+    why: str  # for people
+    unseen_by: str = ""  # the node that does not see the file at all; "" if it was read
 
 
 class DescribeActor:
-    """Has one network, and describes photos as :func:`hardnet.pipeline.extract_many` does.
-
-    Args:
-        settings: of the driver, where a person gave them or they were checked.
-        weights: of ``index_settings.weights_of``, as the driver sees them.
-        cores: that this process may use.
-    """
+    """Has one network, and describes photos with the driver's settings and weights."""
 
     def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
-        self._settings = settings
-        self._weights = weights
-        self._cores = cores
+        self._settings, self._weights, self._cores = settings, weights, cores
         self._loaded: tuple[Any, Any] | None = None
         self._words: tuple[str, Vocabulary] | None = None
 
@@ -216,38 +184,23 @@ class DescribeActor:
         """Features of photos; or why one has none."""
         import cv2
 
-        from hardnet.pipeline import extract_many
-
         cv2.setNumThreads(self._cores)
-        detect, describe = self._load()
-        settings = self._settings
-        results = extract_many(
-            [Path(photo.path) for photo in photos],
-            detector=detect,
-            descriptor=describe,
-            keypoints=settings.keypoints,
-            max_size=settings.max_size,
-            upright=settings.upright,
-            workers=self._cores,
-        )
-        with closing(results):
+        paths = [Path(photo.path) for photo in photos]
+        with closing(self._settings.extract(paths, self._load(), self._cores)) as results:
             return [_plain(path, result) for path, result in results]
 
     def indexed(
         self, photos: Sequence[Photo], digest: str, vocabulary: Vocabulary
     ) -> list[IndexedImage | Failure]:
         """What an index keeps of photos; or why there is nothing."""
-        words = self._kept(digest, vocabulary)
+        # The vocabulary that came first: each batch brings a new one, with nothing computed.
+        if self._words is None or self._words[0] != digest:
+            self._words = digest, vocabulary
+        words = self._words[1]
         return [
             found if isinstance(found, Failure) else quantise(photo.name, found, words, photo.state)
             for photo, found in zip(photos, self.features(photos), strict=True)
         ]
-
-    def _kept(self, digest: str, vocabulary: Vocabulary) -> Vocabulary:
-        """The vocabulary that came first: each batch brings a new one, with nothing computed."""
-        if self._words is None or self._words[0] != digest:
-            self._words = digest, vocabulary
-        return self._words[1]
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
@@ -306,9 +259,9 @@ def dispatch(
 ) -> Generator[Any, None, None]:
     """Results of ``count`` items, in order, whatever happens to workers.
 
-    Ray's ActorPool would leave workers idle that are done early, and lose those that die.
-    What a worker that dies had in hand is done again by others. A batch that was lost twice is
-    done item by item; an item with which a worker has died three times is given up.
+    Ray's ActorPool would leave workers idle that are done early, and lose those that die. What a
+    worker that dies had in hand is done again by others. A batch that was lost twice is done item
+    by item; an item with which a worker has died three times is given up.
 
     Args:
         ray: the module, connected.
@@ -317,9 +270,6 @@ def dispatch(
         send: asks an actor for the results of the items at these places.
         failed: the result of an item that was given up, from its place and the reason.
         batch: items at once.
-
-    Raises:
-        HardnetError: a worker cannot do the work at all.
     """
     todo = [
         Batch(tuple(range(first, min(first + batch, count)))) for first in range(0, count, batch)

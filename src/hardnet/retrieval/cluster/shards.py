@@ -45,14 +45,8 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
     whose process or node dies comes back on another; until then searches are answered by the
     others and ``Results.missing`` names it. Threads take turns.
 
-    The folder must be on a disk that all nodes share, under the same path.
-
-    Args:
-        folder: of the index.
-        address: of the cluster; see :class:`~hardnet.retrieval.cluster.connect.Connection`.
-        shards: how many; by default one for each node.
-        timeout: seconds that a shard may take for one answer.
-        descriptor: see :class:`~hardnet.retrieval.index.Index`.
+    The folder must be on a disk that all nodes share, under the same path. There is one shard for
+    each node by default; ``timeout`` is in seconds, for one answer.
 
     Raises:
         HardnetError: no index, no cluster, or a node that cannot take part.
@@ -232,20 +226,8 @@ class Slot:
 
     After the actor has died, or kept a query waiting, the slot sends it the order to open its
     segments and is not asked anything before that is answered: a query never waits for a shard
-    that is known to be away. A process that hangs is ended and restarted.
-
-    Args:
-        ray: the module, connected.
-        node: Ray's id of the node it should be on; on any other if that one dies.
-
-    Attributes:
-        actor: Ray's handle.
-        positions: the segments of the snapshot that are its own.
-        is_open: it answered last time.
-        why_not: what kept it from answering, for people.
-        is_outdated: the files it should open are gone.
-        is_refused: it can not open its segments; the next :meth:`look` tries again.
-        where: the node it was last seen on.
+    that is known to be away. A process that hangs is ended and restarted. ``node`` is Ray's id of
+    the node it should be on; it is on any other if that one dies.
     """
 
     def __init__(self, ray: Any, node: str) -> None:
@@ -261,7 +243,8 @@ class Slot:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
         )
         self.actor = remote(ShardActor).remote()
-        self.positions: tuple[int, ...] = ()
+        self.positions: tuple[int, ...] = ()  # the segments of the snapshot that are its own
+        # It answered last time; the files it should open are gone; it cannot open its segments.
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not, self.where = _STARTING, ""
         self._opening: Any = None
@@ -314,12 +297,7 @@ class Slot:
 
 
 class LostError(Exception):
-    """Shards did not answer: the search must begin again without them.
-
-    Attributes:
-        lost: those whose process died, with the reason for people.
-        hanging: those that took too long.
-    """
+    """Shards did not answer, their process died or they hang: search again without them."""
 
     def __init__(self, lost: Mapping[Slot, str], hanging: Mapping[Slot, str]) -> None:
         super().__init__("; ".join([*lost.values(), *hanging.values()]))
@@ -327,14 +305,9 @@ class LostError(Exception):
 
 
 class ShardSet:
-    """Several shards as one :class:`~hardnet.retrieval.search.Shard`; all must answer.
+    """Several shards, all of which have opened one generation, as one ``search.Shard``.
 
-    Args:
-        ray: the module, connected.
-        snapshot: the generation that all slots have opened.
-        slots: the shards that are there.
-        missing: names of those that are not.
-        timeout: seconds that an answer may take.
+    All must answer within ``timeout`` seconds; ``missing`` names those that are not there.
     """
 
     def __init__(
@@ -445,15 +418,7 @@ class ShardActor:
         self._shard: LocalShard | None = None
 
     def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> str:
-        """Map segments, and make ready to answer quickly.
-
-        Args:
-            folder: of the index, as this node sees it.
-            manifest: of the generation to answer for, whatever the folder's own says by now.
-            positions: which of its segments.
-
-        Returns:
-            The name of the node.
+        """Map segments of a generation, and make ready to answer quickly; the name of the node.
 
         Raises:
             OutdatedError: files of this generation are gone.

@@ -38,14 +38,10 @@ METADATA = "__metadata__"
 def tensor_file(
     arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, str] | None = None
 ) -> list[bytes | memoryview]:
-    """The bytes of a file in parts, to be written one after another.
-
-    Args:
-        arrays: by name; the widest numbers come first, so that all are aligned.
-        facts: short texts to keep with them.
-    """
+    """The bytes of a file of arrays by name, and of facts about them, in parts, in order."""
     little = {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        # The widest numbers come first, so that all are aligned.
         for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     }
     header: dict[str, Any] = {METADATA: dict(facts)} if facts else {}
@@ -74,11 +70,8 @@ def write_columns(path: Path, columns: Mapping[str, Column]) -> FileFacts:
 def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
     """The arrays of a file, read-only and mapped: nothing but the header is read.
 
-    They stay readable while anybody holds one of them, even if the file is deleted.
-
-    Args:
-        path: of the file.
-        expected: its size in bytes, if known.
+    They stay readable while anybody holds one of them, even if the file is deleted. ``expected`` is
+    its size in bytes, if known.
 
     Raises:
         FileNotFoundError: it is not there.

@@ -32,18 +32,11 @@ DIRECTIONS = 16
 
 
 def pack(frames: Frames, image_size: tuple[int, int]) -> Packed:
-    """Frames as six bytes each.
+    """(N, 3) frames (N, 2, 3) as six bytes each.
 
     Places outside the image, sizes and stretches beyond the range become the nearest that can be
     said. A mirrored frame (negative determinant) loses its mirroring: the y axis of its patch is
     turned round, so that it covers the same pixels and its x axis points the same way.
-
-    Args:
-        frames: (N, 2, 3).
-        image_size: width and height.
-
-    Returns:
-        (N, 3) uint16.
     """
     frames = check_frames(frames)
     longer = float(max(image_size))
@@ -73,15 +66,7 @@ def pack(frames: Frames, image_size: tuple[int, int]) -> Packed:
 
 
 def unpack(packed: Packed, image_size: ArrayLike) -> Frames:
-    """The frames of packed ones.
-
-    Args:
-        packed: (N, 3) uint16.
-        image_size: width and height of the image, or (N, 2) of each frame's image.
-
-    Returns:
-        (N, 2, 3) float32.
-    """
+    """(N, 2, 3) of packed frames (N, 3); the size of the image, or (N, 2) of each frame's image."""
     longer = np.asarray(image_size, np.float32).max(axis=-1)
     size = (packed[:, 0] & 15) << 4 | packed[:, 1] & 15
     half = half_sizes()[size] * longer

@@ -32,25 +32,16 @@ Number = TypeVar("Number", np.uint16, np.int32, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class IndexedImage:
-    """One image as an index stores it; N features.
+    """One image as an index stores it; N features."""
 
-    Attributes:
-        name: what it is found by; any text, and any file name that Python can decode.
-        size: width and height in pixels.
-        words: (N,) int32, the word of each feature.
-        signatures: (N, 2) uint64.
-        geometry: (N, 3) uint16, see :mod:`~hardnet.retrieval.store.compact_frames`.
-        file_bytes: size of the file it was read from.
-        mtime_ns: when that file was last changed.
-    """
-
-    name: str
-    size: tuple[int, int]
-    words: NDArray[np.int32]
-    signatures: NDArray[np.uint64]
+    name: str  # what it is found by; any text, and any file name that Python can decode
+    size: tuple[int, int]  # width and height in pixels
+    words: NDArray[np.int32]  # (N,) int32, the word of each feature
+    signatures: NDArray[np.uint64]  # (N, 2) uint64
+    # (N, 3) uint16, see :mod:`~hardnet.retrieval.store.compact_frames`
     geometry: NDArray[np.uint16]
-    file_bytes: int = 0
-    mtime_ns: int = 0
+    file_bytes: int = 0  # size of the file it was read from
+    mtime_ns: int = 0  # when that file was last changed
 
     def __len__(self) -> int:
         return len(self.words)
@@ -66,12 +57,7 @@ class SegmentFacts:
 
 
 class HashedNames:
-    """Names of images: any text, stored as UTF-8 and found by a hash.
-
-    Attributes:
-        encoded: the names as bytes.
-        hashes: (N,) uint64, the same on every machine.
-    """
+    """Names of images: any text, stored as UTF-8 and found by (N,) hashes."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.encoded = [encode_name(name) for name in names]
@@ -95,44 +81,29 @@ def _decode_name(stored: bytes) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """I images to be written, and their P features: those of one word in the order of their images.
+    """I images to be written, and their P features: of one word in the order of their images."""
 
-    Attributes:
-        names: I of them, all different.
-        sizes: (I, 2) uint32, width and height.
-        features: (I,) int64, how many each has.
-        file_bytes: (I,) uint64.
-        mtime_ns: (I,) int64.
-        words: (P,) int32.
-        image_ids: (P,) uint16.
-        signatures: (P, 2) uint64.
-        geometry: (P, 3) uint16.
-    """
-
-    names: list[str]
-    sizes: NDArray[np.uint32]
-    features: NDArray[np.int64]
-    file_bytes: NDArray[np.uint64]
-    mtime_ns: NDArray[np.int64]
-    words: NDArray[np.int32]
-    image_ids: NDArray[np.uint16]
-    signatures: NDArray[np.uint64]
-    geometry: NDArray[np.uint16]
+    names: list[str]  # I of them, all different
+    sizes: NDArray[np.uint32]  # (I, 2) uint32, width and height
+    features: NDArray[np.int64]  # (I,) int64, how many each has
+    file_bytes: NDArray[np.uint64]  # (I,) uint64
+    mtime_ns: NDArray[np.int64]  # (I,) int64
+    words: NDArray[np.int32]  # (P,) int32
+    image_ids: NDArray[np.uint16]  # (P,) uint16
+    signatures: NDArray[np.uint64]  # (P, 2) uint64
+    geometry: NDArray[np.uint16]  # (P, 3) uint16
 
 
 def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> SegmentFacts:
-    """Write images as a segment.
-
-    Args:
-        path: of the file.
-        images: at most ``SEGMENT_IMAGES``; image i becomes number i.
-        words: size of the vocabulary, K.
-
-    Returns:
-        What the manifest must know of it.
-    """
+    """Write images, at most ``SEGMENT_IMAGES``, as a segment for a vocabulary of K words."""
     for image in images:
-        _check(image)
+        for what, kind, rest in _COLUMNS:
+            array: NDArray[Any] = getattr(image, what)
+            if array.dtype != kind or array.shape != (len(image), *rest):
+                raise ValueError(
+                    f"{what} of {image.name!r} are {array.dtype} {array.shape} instead of "
+                    f"{kind} {(len(image), *rest)}"
+                )
     counts = np.array([len(image) for image in images], np.int64)
     ids = np.repeat(np.arange(len(images), dtype=np.uint32), counts)
     contents = Contents(
@@ -168,16 +139,6 @@ def merge_segments(
     }
     names = [name for part in contents for name in part.names]
     return _write(path, Contents(names, **joined), words)
-
-
-def _check(image: IndexedImage) -> None:
-    for what, kind, rest in _COLUMNS:
-        array: NDArray[Any] = getattr(image, what)
-        if array.dtype != kind or array.shape != (len(image.words), *rest):
-            raise ValueError(
-                f"{what} of {image.name!r} are {array.dtype} {array.shape} instead of "
-                f"{kind} {(len(image.words), *rest)}"
-            )
 
 
 _COLUMNS: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = (
@@ -228,55 +189,44 @@ def _write(path: Path, contents: Contents, words: int) -> SegmentFacts:
 
 
 class Segment:
-    """The columns of a segment, mapped into memory and read-only.
+    """I images and P postings, removed images too: columns mapped into memory, read-only."""
 
-    Attributes:
-        path: of the file.
-        images: how many images it holds, removed ones too.
-        features: how many postings.
-        offsets: (K + 1,) uint32; the postings of word w are ``offsets[w]:offsets[w + 1]``.
-        image_ids: (P,) uint16, ascending within a word.
-        signatures: (P, 2) uint64.
-        geometry: (P, 3) uint16.
-        image_sizes: (I, 2) uint32, width and height.
-        forward_offsets: (I + 1,) uint32; where the words of each image begin.
-        forward_words: (P, 3) uint8, little endian, ascending within an image.
-        file_bytes: (I,) uint64.
-        mtime_ns: (I,) int64.
-    """
+    offsets: NDArray[np.uint32]  # (K + 1,) the postings of word w are offsets[w]:offsets[w + 1]
+    image_ids: NDArray[np.uint16]  # (P,) ascending within a word
+    signatures: NDArray[np.uint64]  # (P, 2)
+    geometry: NDArray[np.uint16]  # (P, 3)
+    more_documents: NDArray[np.uint16]  # (K,) one less than the images of each word that has any
+    image_sizes: NDArray[np.uint32]  # (I, 2) width and height
+    forward_offsets: NDArray[np.uint32]  # (I + 1,) where the words of each image begin
+    forward_words: NDArray[np.uint8]  # (P, 3) little endian, ascending within an image
+    file_bytes: NDArray[np.uint64]  # (I,)
+    mtime_ns: NDArray[np.int64]  # (I,)
+    # All as bytes, (I + 1,) where each begins, (I,) their hashes in order, and whose they are.
+    name_bytes: NDArray[np.uint8]
+    name_offsets: NDArray[np.uint32]
+    name_hashes: NDArray[np.uint64]
+    name_order: NDArray[np.uint16]
 
     def __init__(self, path: Path, expected: int | None = None) -> None:
         self.path = path
         self._opened = os.stat(path)
         columns = map_columns(path, expected)
-        try:
-            self.offsets: NDArray[np.uint32] = columns["offsets"]
-            self.image_ids: NDArray[np.uint16] = columns["image_ids"]
-            self.signatures: NDArray[np.uint64] = columns["signatures"]
-            self.geometry: NDArray[np.uint16] = columns["geometry"]
-            self.image_sizes: NDArray[np.uint32] = columns["image_sizes"]
-            self.forward_offsets: NDArray[np.uint32] = columns["forward_offsets"]
-            self.forward_words: NDArray[np.uint8] = columns["forward_words"]
-            self.file_bytes: NDArray[np.uint64] = columns["file_bytes"]
-            self.mtime_ns: NDArray[np.int64] = columns["mtime_ns"]
-            self._more_documents: NDArray[np.uint16] = columns["more_documents"]
-            self._names: NDArray[np.uint8] = columns["names"]
-            self._name_offsets: NDArray[np.uint32] = columns["name_offsets"]
-            self._name_hashes: NDArray[np.uint64] = columns["name_hashes"]
-            self._name_order: NDArray[np.uint16] = columns["name_order"]
-        except KeyError as error:
-            raise HardnetError(f"{path} is no segment: it has no {error}; {REPAIR}") from error
+        for attribute in type(self).__annotations__:
+            name = "names" if attribute == "name_bytes" else attribute  # ``names`` is a method
+            if name not in columns:
+                raise HardnetError(f"{path} is no segment: it has no {name!r}; {REPAIR}")
+            setattr(self, attribute, columns[name])
         self.images = len(self.image_sizes)
         self.features = len(self.image_ids)
         # Kernels do not look where they read: what they count by must fit.
-        all_starts = self.offsets, self.forward_offsets, self._name_offsets
+        all_starts = self.offsets, self.forward_offsets, self.name_offsets
         columns_fit = (
-            len(self.offsets) - 1 == len(self._more_documents)
+            len(self.offsets) - 1 == len(self.more_documents)
             and self.offsets[-1] == self.forward_offsets[-1] == self.features
             and len(self.signatures) == len(self.geometry) == self.features
             and len(self.forward_words) == self.features
             and len(self.forward_offsets) - 1 == len(self.mtime_ns) == self.images
-            and len(self._name_offsets) - 1 == len(self._name_order) == self.images
+            and len(self.name_offsets) - 1 == len(self.name_order) == self.images
             and all((starts[1:] >= starts[:-1]).all() for starts in all_starts)
         )
         if not columns_fit:
@@ -309,7 +259,7 @@ class Segment:
     def document_counts(self) -> NDArray[np.uint32]:
         """(K,) in how many images each word occurs, removed ones too."""
         seen = self.offsets[1:] > self.offsets[:-1]
-        return self._more_documents.astype(np.uint32) + seen
+        return self.more_documents.astype(np.uint32) + seen
 
     @property
     def feature_counts(self) -> NDArray[np.int64]:
@@ -343,11 +293,11 @@ class Segment:
 
     def name(self, image: int) -> str:
         """The name of an image."""
-        return _decode_name(self._name_bytes(image))
+        return _decode_name(self._stored_name(image))
 
     def names(self) -> list[str]:
         """The names of all images."""
-        stored, edges = self._names.tobytes(), self._name_offsets.tolist()
+        stored, edges = self.name_bytes.tobytes(), self.name_offsets.tolist()
         return [_decode_name(stored[start:end]) for start, end in pairwise(edges)]
 
     def find(self, name: str) -> int | None:
@@ -357,20 +307,20 @@ class Segment:
 
     def find_many(self, names: HashedNames) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(n,) which of the names are here, and (n,) the images of those, removed or not."""
-        first = self._name_hashes.searchsorted(names.hashes)
-        last = self._name_hashes.searchsorted(names.hashes, "right")
+        first = self.name_hashes.searchsorted(names.hashes)
+        last = self.name_hashes.searchsorted(names.hashes, "right")
         found = [
             (row, image)
             for row in np.flatnonzero(last > first).tolist()
-            for image in self._below(self._name_order[first[row] : last[row]], self.images).tolist()
-            if self._name_bytes(image) == names.encoded[row]
+            for image in self._below(self.name_order[first[row] : last[row]], self.images).tolist()
+            if self._stored_name(image) == names.encoded[row]
         ]
         rows, images = np.array(found, np.int64).reshape(-1, 2).T
         return rows, images
 
-    def _name_bytes(self, image: int) -> bytes:
-        start, end = self._name_offsets[image : image + 2].tolist()
-        return self._names[start:end].tobytes()
+    def _stored_name(self, image: int) -> bytes:
+        start, end = self.name_offsets[image : image + 2].tolist()
+        return self.name_bytes[start:end].tobytes()
 
     def contents(self, alive: NDArray[np.bool_] | None, first: int = 0) -> Contents:
         """The living images (None: all), numbered from ``first`` on, to write them again."""
@@ -416,23 +366,11 @@ def lower_bound(
 
 @compiled
 def sort_postings(
-    words: NDArray[np.int32],
-    image_ids: NDArray[np.uint16],
-    signatures: NDArray[np.uint64],
-    geometry: NDArray[np.uint16],
-    offsets: NDArray[np.uint32],
+    words: Any, image_ids: Any, signatures: Any, geometry: Any, offsets: Any
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint64], NDArray[np.uint16]]:
-    """A stable counting sort by word.
+    """Image ids, signatures and geometry in the order of the words: a stable counting sort.
 
-    Args:
-        words: (P,) int32 of the features.
-        image_ids: (P,) uint16.
-        signatures: (P, 2) uint64.
-        geometry: (P, 3) uint16.
-        offsets: (K + 1,) uint32 zeros; becomes where each word begins.
-
-    Returns:
-        Image ids, signatures and geometry in the order of the words.
+    ``offsets`` (K + 1,), zeros, become where each word begins.
     """
     count = len(offsets) - 1
     for feature in range(len(words)):
@@ -457,21 +395,9 @@ def sort_postings(
 
 @compiled
 def list_words(
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    forward_offsets: NDArray[np.uint32],
+    offsets: Any, image_ids: Any, forward_offsets: Any
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """The other direction: which words each image has, and in how many images each word is.
-
-    Args:
-        offsets: (K + 1,) of the postings of each word.
-        image_ids: (P,) ascending within a word.
-        forward_offsets: (I + 1,) of the words of each image.
-
-    Returns:
-        (P, 3) uint8, words of the images, little endian, ascending within an image;
-        (K,) uint32, images of each word.
-    """
+    """The other direction: (P, 3) the words of each image, and (K,) how many images a word has."""
     free = forward_offsets[:-1].copy()
     forward = np.empty((len(image_ids), 3), np.uint8)
     documents = np.zeros(len(offsets) - 1, np.uint32)
@@ -491,23 +417,8 @@ def list_words(
 
 
 @compiled
-def find_postings(
-    image: int,
-    words: NDArray[np.int32],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-) -> NDArray[np.int64]:
-    """Where the postings of an image lie.
-
-    Args:
-        image: its number in the segment.
-        words: (n,) the image's words, ascending, with repeats.
-        offsets: (K + 1,) of the postings of each word.
-        image_ids: (P,) ascending within a word.
-
-    Returns:
-        (n,) int64, in the order of ``words``.
-    """
+def find_postings(image: int, words: Any, offsets: Any, image_ids: Any) -> NDArray[np.int64]:
+    """(n,) where the postings of an image lie, in the order of its words (n,), with repeats."""
     out = np.empty(len(words), np.int64)
     for i in range(len(words)):
         word = words[i]

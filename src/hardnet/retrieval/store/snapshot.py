@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.columns import REPAIR, Column, map_columns
+from hardnet.retrieval.store.columns import REPAIR, map_columns
 from hardnet.retrieval.store.segment import HashedNames, Segment, SegmentFacts
 from hardnet.retrieval.store.statistics import bases_of, read_alive, read_statistics
 from hardnet.storage import FileFacts, as_path, replace_file
@@ -65,43 +65,25 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation of an index.
+    """One generation of an index."""
 
-    Attributes:
-        generation: counts the commits, from 1.
-        settings: of the features, as the builder gave them; JSON values.
-        words: size of the vocabulary.
-        vocabulary: its file.
-        segments: in the order of their image numbers.
-        state: the file of what changes with each generation: removed images and statistics.
-        images: how many can be found.
-        features: how many they have.
-        removed: how many images are stored that cannot be found any more.
-    """
-
-    generation: int
-    settings: dict[str, Any]
-    words: int
-    vocabulary: VocabularyEntry
-    segments: tuple[SegmentEntry, ...]
-    state: FileFacts
-    images: int
-    features: int
-    removed: int
-
-    @property
-    def state_path(self) -> str:
-        """Inside the folder of the index."""
-        return state_path(self.generation)
+    generation: int  # counts the commits, from 1
+    settings: dict[str, Any]  # of the features, as the builder gave them; JSON values
+    words: int  # size of the vocabulary
+    vocabulary: VocabularyEntry  # its file
+    segments: tuple[SegmentEntry, ...]  # in the order of their image numbers
+    state: FileFacts  # the file of what changes with each generation: removed images and statistics
+    images: int  # how many can be found
+    features: int  # how many they have
+    removed: int  # how many images are stored that cannot be found any more
 
     def files(self) -> dict[str, FileFacts]:
         """All files that this generation needs, and what they must be."""
-        segments = {entry.path: entry.facts.file for entry in self.segments}
-        return {
+        files = {
             self.vocabulary.path: self.vocabulary.file,
-            self.state_path: self.state,
-            **segments,
+            state_path(self.generation): self.state,
         }
+        return files | {entry.path: entry.facts.file for entry in self.segments}
 
 
 def segment_path(name: str) -> str:
@@ -158,21 +140,18 @@ def _checksum(body: dict[str, Any]) -> int:
 
 
 def _parse(body: dict[str, Any]) -> Manifest:
+    def segment(name: str, facts: dict[str, Any]) -> SegmentEntry:
+        images, features, file = facts["images"], facts["features"], FileFacts(**facts["file"])
+        return SegmentEntry(name, SegmentFacts(images, features, file))
+
     vocabulary = body["vocabulary"]
-    manifest = Manifest(
-        **{
-            **body,
-            "vocabulary": VocabularyEntry(
-                vocabulary["fingerprint"], FileFacts(**vocabulary["file"])
-            ),
-            "segments": tuple(_segment(entry) for entry in body["segments"]),
-            "state": FileFacts(**body["state"]),
-        }
-    )
-    files = [manifest.vocabulary.file, manifest.state, *(e.facts.file for e in manifest.segments)]
+    entry = VocabularyEntry(vocabulary["fingerprint"], FileFacts(**vocabulary["file"]))
+    segments = tuple(segment(one["name"], one["facts"]) for one in body["segments"])
+    state = FileFacts(**body["state"])
+    manifest = Manifest(**{**body, "vocabulary": entry, "segments": segments, "state": state})
     counts = [manifest.generation, manifest.words, manifest.images, manifest.features]
-    counts += [manifest.removed, *(number for file in files for number in (file.bytes, file.crc32))]
-    counts += [number for e in manifest.segments for number in (e.facts.images, e.facts.features)]
+    counts += [manifest.removed, *(n for e in segments for n in (e.facts.images, e.facts.features))]
+    counts += [n for file in manifest.files().values() for n in (file.bytes, file.crc32)]
     if not all(type(number) is int and number >= 0 for number in counts):
         raise ValueError("a number in it is none")
     if not isinstance(manifest.settings, dict):
@@ -180,32 +159,19 @@ def _parse(body: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def _segment(entry: dict[str, Any]) -> SegmentEntry:
-    facts = entry["facts"]
-    return SegmentEntry(
-        entry["name"],
-        SegmentFacts(facts["images"], facts["features"], FileFacts(**facts["file"])),
-    )
-
-
 class Snapshot:
     """One generation of an index, mapped into memory; safe to share between threads.
 
     Images are numbered through all segments, removed ones too. A number means something in its
-    snapshot only: a compaction gives new ones.
-
-    Attributes:
-        folder: of the index.
-        manifest: of this generation.
-        segments: in the order of their image numbers.
-        bases: the number of the first image of each segment.
-        alive: per segment (I,) bool, which images are in the index; None for all.
-        statistics: counts and norms, as the writer computed them.
+    snapshot only: a compaction gives new ones. ``bases`` are the numbers of the first image of each
+    segment; ``alive`` says per segment (I,) which images are in the index, None for all.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
-        self.manifest = manifest
+        self.folder, self.manifest = folder, manifest
+        self.generation, self.settings = manifest.generation, manifest.settings
+        self.words = manifest.words
+        self.images, self.features = manifest.images, manifest.features  # removed do not count
         self.segments = tuple(
             Segment(folder / entry.path, entry.facts.file.bytes) for entry in manifest.segments
         )
@@ -213,40 +179,13 @@ class Snapshot:
         self.bases = tuple(bases_of(sizes))
         if any(segment.words != manifest.words for segment in self.segments):
             raise HardnetError(f"{folder / MANIFEST} has other words than its files; {REPAIR}")
-        self._state: dict[str, Column] = map_columns(
-            folder / manifest.state_path, manifest.state.bytes
-        )
+        path = folder / state_path(manifest.generation)
+        state = map_columns(path, manifest.state.bytes)
         try:
-            self.alive = read_alive(self._state, sizes)
-            self.statistics = read_statistics(self._state, sizes, self.images)
+            self.alive = read_alive(state, sizes)
+            self.statistics = read_statistics(state, sizes, self.images)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            path = folder / manifest.state_path
             raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
-
-    @property
-    def generation(self) -> int:
-        """Counts the commits."""
-        return self.manifest.generation
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Of the features: what a query must be extracted with."""
-        return self.manifest.settings
-
-    @property
-    def words(self) -> int:
-        """Size of the vocabulary."""
-        return self.manifest.words
-
-    @property
-    def images(self) -> int:
-        """How many images are in the index; removed ones do not count."""
-        return self.manifest.images
-
-    @property
-    def features(self) -> int:
-        """How many features these images have."""
-        return self.manifest.features
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -323,15 +262,16 @@ class Snapshot:
 def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     """The newest generation of an index; needs no lock and no right to write.
 
-    Sizes of files are checked here, their checksums by
-    :func:`~hardnet.retrieval.store.snapshot.verify`.
+    Sizes of files are checked here, their checksums by :func:`verify`.
     """
     folder = as_path(folder)
     manifest = read_manifest(folder)
     while True:
         try:
             snapshot = Snapshot(folder, manifest)
-            check_vocabulary(folder, manifest)
+            path, expected = folder / manifest.vocabulary.path, manifest.vocabulary.file.bytes
+            if (found := path.stat().st_size) != expected:  # reading it can wait
+                raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
             return snapshot
         except FileNotFoundError as error:
             # A writer may have made a new generation and deleted files of the one before.
@@ -339,14 +279,6 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
             if newer.generation == manifest.generation:
                 raise HardnetError(f"{error.filename} is missing; {REPAIR}") from error
             manifest = newer
-
-
-def check_vocabulary(folder: Path, manifest: Manifest) -> None:
-    """The vocabulary is there and has its size; reading it can wait."""
-    path = folder / manifest.vocabulary.path
-    found, expected = path.stat().st_size, manifest.vocabulary.file.bytes
-    if found != expected:
-        raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
 
 
 Progress = Callable[[str, int, int], None]
@@ -357,42 +289,24 @@ _CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class Report:
-    """What a check found.
+    """What a check found."""
 
-    Attributes:
-        generation: the one that was checked.
-        files: how many files it needs, the manifest not counted.
-        bytes: how many bytes they should have.
-        problems: one line for each file that is not what was written.
-    """
-
-    generation: int
-    files: int
-    bytes: int
-    problems: tuple[str, ...]
+    generation: int  # the one that was checked
+    files: int  # how many files it needs, the manifest not counted
+    bytes: int  # how many bytes they should have
+    problems: tuple[str, ...]  # one line for each file that is not what was written
 
     @property
     def ok(self) -> bool:
         """Every file is what was written."""
         return not self.problems
 
-    def raise_problems(self) -> None:
-        """HardnetError with all problems, if there are any."""
-        if self.problems:
-            raise HardnetError("; ".join((*self.problems, REPAIR)))
-
 
 def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> Report:
     """Compare every file of the newest generation with its size and checksum.
 
-    A writer may work meanwhile; it needs no lock and no right to write.
-
-    Args:
-        folder: of the index.
-        progress: called with "checking", bytes read, bytes in all.
-
-    Raises:
-        HardnetError: there is no manifest, or it is damaged.
+    A writer may work meanwhile; it needs no lock and no right to write. The progress is "checking",
+    bytes read, bytes in all.
     """
     folder = as_path(folder)
     with ExitStack() as stack:

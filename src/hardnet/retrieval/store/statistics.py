@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +31,14 @@ IMAGES_PER_PIECE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Counts and norms over the images that are alive.
+    """Counts and norms over the images that are alive."""
 
-    Attributes:
-        images: how many there are.
-        document_counts: (K,) uint32, in how many of them each word occurs.
-        idf: (K,) float32, log(images / count); 0 for words that occur nowhere.
-        bow_norms: per segment (I,) float32, length of the vector of tf x idf.
-        he_norms: per segment (I,) float32, length of the vector of idf of the image's words, each
-            taken once.
-    """
-
-    images: int
-    document_counts: NDArray[np.uint32]
-    idf: NDArray[np.float32]
+    images: int  # how many there are
+    document_counts: NDArray[np.uint32]  # (K,) uint32, in how many of them each word occurs
+    idf: NDArray[np.float32]  # (K,) float32, log(images / count); 0 for words that occur nowhere
+    # Per segment (I,) float32, length of the vector of tf x idf
     bow_norms: tuple[NDArray[np.float32], ...]
+    # Per segment (I,) float32, length of the vector of idf of the image's words, each taken once
     he_norms: tuple[NDArray[np.float32], ...]
 
 
@@ -53,11 +47,6 @@ def compute(segments: Sequence[Segment], alive: Sequence[Alive], words: int) -> 
 
     Removing an image and never having added it give the same numbers. The norms of removed images
     are computed like any other and mean nothing.
-
-    Args:
-        segments: all of the index.
-        alive: for each, which of its images count.
-        words: size of the vocabulary, K.
     """
     counts = np.zeros(words, np.int64)
     images = 0
@@ -73,13 +62,8 @@ def compute(segments: Sequence[Segment], alive: Sequence[Alive], words: int) -> 
     document_counts = counts.astype(np.uint32)
     idf = inverse_document_frequency(images, document_counts)
     norms = [_norms(segment, idf) for segment in segments]
-    return Statistics(
-        images,
-        document_counts,
-        idf,
-        tuple(bow for bow, _ in norms),
-        tuple(he for _, he in norms),
-    )
+    bow, he = (tuple(one[which] for one in norms) for which in range(2))
+    return Statistics(images, document_counts, idf, bow, he)
 
 
 def inverse_document_frequency(
@@ -164,12 +148,7 @@ def _joined(parts: Sequence[Column], kind: type[np.generic]) -> Column:
 
 
 @compiled
-def count_documents(
-    images: NDArray[np.int64],
-    forward_offsets: NDArray[np.uint32],
-    forward_words: NDArray[np.uint8],
-    counts: NDArray[np.int64],
-) -> None:
+def count_documents(images: Any, forward_offsets: Any, forward_words: Any, counts: Any) -> None:
     """Add one to ``counts`` (K,) for each word of each of ``images`` (n,), however often it is."""
     for image in images:
         previous = np.int64(-1)
@@ -182,13 +161,7 @@ def count_documents(
 
 @compiled
 def measure_images(
-    first: int,
-    last: int,
-    forward_offsets: NDArray[np.uint32],
-    forward_words: NDArray[np.uint8],
-    idf: NDArray[np.float32],
-    bow: NDArray[np.float32],
-    he: NDArray[np.float32],
+    first: int, last: int, forward_offsets: Any, forward_words: Any, idf: Any, bow: Any, he: Any
 ) -> None:
     """Fill ``bow`` and ``he`` (I,), the lengths of the vectors, of images ``first`` to ``last``.
 

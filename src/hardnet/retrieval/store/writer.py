@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store.columns import REPAIR
@@ -73,12 +74,9 @@ class NewIndex(TypedDict):
 
 
 class Writer(AbstractContextManager["Writer"]):
-    """The one writer of an index.
+    """The one writer of an index; with ``create`` a new one is made, else it must be there.
 
-    Args:
-        folder: of the index.
-        create: for a new index; the folder is made. Without it, the index must be there.
-        segment_features: a segment is written when this many features are in hand.
+    A segment is written when ``segment_features`` features are in hand.
 
     Raises:
         HardnetError: somebody else is writing, or there is no index, or there is one already.
@@ -92,7 +90,8 @@ class Writer(AbstractContextManager["Writer"]):
         segment_features: int | None = None,
     ) -> None:
         self.folder = as_path(folder)
-        self._present = self._read(create)  # says what is wrong before a lock file is made
+        self._create = create
+        self._manifest = self._read()  # says what is wrong before a lock file is made
         self._lock = FolderLock(self.folder)
         with writing(self.folder):
             for place in ("segments", "generations"):
@@ -103,15 +102,22 @@ class Writer(AbstractContextManager["Writer"]):
                     "wait until it has finished, then repeat the command"
                 )
         try:
-            self._present = self._read(create)  # others may have written until now
+            self._manifest = self._read()  # others may have written until now
             self._pending: dict[str, IndexedImage] = {}
             self._pending_features = 0
             self._open = self._usable = True
-            self._segment_features = segment_features or max(
-                SEGMENT_FEATURES, FEATURES_PER_WORD * self.words
-            )
-            segments = self._open_segments()
-            self._owned = self._own()
+            least = max(SEGMENT_FEATURES, FEATURES_PER_WORD * self.words)
+            self._segment_features = segment_features or least
+            segments: list[Staged] = []
+            if self._manifest is not None:
+                snapshot = open_snapshot(self.folder)
+                parts = zip(self._manifest.segments, snapshot.segments, snapshot.alive, strict=True)
+                segments = [Staged(*part) for part in parts]
+            with writing(self.folder):
+                self._owned = OwnedFolder.mark(self.folder)
+                self._owned.durable = True
+                if self._manifest is not None:  # all that it names is ours: it has the checksums
+                    self._owned.adopt(MANIFEST, *self._manifest.files())
             self._staging = Staging(self._owned, self.words, segments, self._segment_features)
             self._staging.begin(self.generation + 1)
             sweep(self._owned)
@@ -119,30 +125,14 @@ class Writer(AbstractContextManager["Writer"]):
             self._lock.release()
             raise
 
-    def _read(self, create: NewIndex | None) -> Manifest | NewIndex:
-        if create is None:
+    def _read(self) -> Manifest | None:
+        if self._create is None:
             return read_manifest(self.folder)
         if (self.folder / MANIFEST).exists():
             raise HardnetError(
                 f"{self.folder} holds an index already: add to it, or choose another folder"
             )
-        return create
-
-    def _own(self) -> OwnedFolder:
-        """The folder, with all that the manifest names as ours: it has their checksums."""
-        with writing(self.folder):
-            owned = OwnedFolder.mark(self.folder)
-            owned.durable = True
-            if isinstance(self._present, Manifest):
-                owned.adopt(MANIFEST, *self._present.files())
-        return owned
-
-    def _open_segments(self) -> list[Staged]:
-        if not isinstance(self._present, Manifest):
-            return []
-        snapshot = open_snapshot(self.folder)
-        parts = zip(self._present.segments, snapshot.segments, snapshot.alive, strict=True)
-        return [Staged(*part) for part in parts]
+        return None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -159,14 +149,15 @@ class Writer(AbstractContextManager["Writer"]):
     @property
     def words(self) -> int:
         """Size of the vocabulary."""
-        if isinstance(self._present, Manifest):
-            return self._present.words
-        return len(self._present["vocabulary"])
+        if self._manifest is not None:
+            return self._manifest.words
+        assert self._create is not None
+        return len(self._create["vocabulary"])
 
     @property
     def generation(self) -> int:
         """Of the last commit; 0 before the first one of a new index."""
-        return self._present.generation if isinstance(self._present, Manifest) else 0
+        return 0 if self._manifest is None else self._manifest.generation
 
     def add(self, images: Iterable[IndexedImage]) -> None:
         """Add images; one whose name is there already takes the place of the old one.
@@ -216,24 +207,23 @@ class Writer(AbstractContextManager["Writer"]):
     def commit(self) -> int:
         """Make everything since the last commit visible, at once and for good.
 
-        Returns:
-            The new generation; the old one if nothing has changed.
+        Returns the new generation; the old one if nothing has changed.
         """
         self._check()
         self._flush()
-        if isinstance(self._present, Manifest) and not self._staging.changed:
+        if self._manifest is not None and not self._staging.changed:
             return self.generation
         self._staging.tidy()
         # After a failure in here it is open which generation readers see: no second attempt.
         self._usable = False
         with writing(self.folder):
-            self._present = self._publish(self._present)
+            self._manifest = self._publish()
         self._staging.begin(self.generation + 1)
         sweep(self._owned)
         self._usable = True
         return self.generation
 
-    def _publish(self, present: Manifest | NewIndex) -> Manifest:
+    def _publish(self) -> Manifest:
         """Write what the coming generation needs, all of it to the disk, and then its manifest."""
         staged, generation, owned = self._staging.segments, self._staging.generation, self._owned
         segments, alive = [one.segment for one in staged], [one.alive for one in staged]
@@ -247,13 +237,14 @@ class Writer(AbstractContextManager["Writer"]):
             "features": sum(one.living[1] for one in staged),
             "removed": sum(len(segment) for segment in segments) - images,
         }
-        if isinstance(present, Manifest):
-            manifest = replace(present, **facts)
+        if self._manifest is not None:
+            manifest = replace(self._manifest, **facts)
         else:
-            entry = VocabularyEntry(present["vocabulary"].digest, FileFacts(0, 0))
-            written = write_file(owned.claim(entry.path), file_content(present["vocabulary"]))
+            assert self._create is not None
+            settings, vocabulary = self._create["settings"], self._create["vocabulary"]
+            entry = VocabularyEntry(vocabulary.digest, FileFacts(0, 0))
+            written = write_file(owned.claim(entry.path), file_content(vocabulary))
             entry = replace(entry, file=written)
-            settings = present["settings"]
             manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
         for place in ("segments", "generations"):
             sync_folder(owned.path / place)
@@ -307,16 +298,8 @@ class Staged:
 class Staging:
     """The coming generation of an index: its segments, written but not yet visible.
 
-    Args:
-        owned: folder of the index.
-        words: size of the vocabulary.
-        segments: those of the present generation.
-        segment_features: compaction makes segments of at most this many features.
-
-    Attributes:
-        segments: in the order of their image numbers.
-        generation: the number of the coming one, which its segments are named by.
-        changed: it differs from the present one.
+    They are in the order of their image numbers and named by the generation. Compaction makes
+    segments of at most ``segment_features`` features.
     """
 
     def __init__(
@@ -345,16 +328,10 @@ class Staging:
         found: set[str] = set()
         for position, staged in enumerate(self.segments):
             rows, images = staged.segment.find_many(hashed)
-            if not len(rows):
-                continue
-            alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive
-            rows, images = rows[alive[images]], images[alive[images]]
-            if len(rows):
-                alive = alive.copy()
-                alive[images] = False
-                found.update(names[row] for row in rows.tolist())
-                self.segments[position] = replace(staged, alive=alive)
-                self.changed = True
+            if staged.alive is not None:
+                rows, images = rows[staged.alive[images]], images[staged.alive[images]]
+            found.update(names[row] for row in rows.tolist())
+            self._set_alive(position, images, False)
         return found
 
     def unearth(self, names: Sequence[str]) -> set[str]:
@@ -362,21 +339,19 @@ class Staging:
         hashed = HashedNames(names)
         found: set[str] = set()
         for position in reversed(range(len(self.segments))):
-            staged = self.segments[position]
-            rows, images = staged.segment.find_many(hashed)
-            new = [
-                (names[row], image)
-                for row, image in zip(rows.tolist(), images.tolist(), strict=True)
-                if names[row] not in found
-            ]
-            found.update(name for name, _ in new)
-            old = staged.alive
-            if old is not None and (dead := [image for _, image in new if not old[image]]):
-                alive = old.copy()
-                alive[dead] = True
-                self.segments[position] = replace(staged, alive=None if alive.all() else alive)
-                self.changed = True
+            rows, images = self.segments[position].segment.find_many(hashed)
+            new = np.array([names[row] not in found for row in rows.tolist()], bool)
+            found.update(names[row] for row in rows.tolist())
+            self._set_alive(position, images[new], True)
         return found
+
+    def _set_alive(self, position: int, images: NDArray[np.int64], value: bool) -> None:
+        staged = self.segments[position]
+        alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive.copy()
+        if (alive[images] != value).any():
+            alive[images] = value
+            self.segments[position] = replace(staged, alive=None if alive.all() else alive)
+            self.changed = True
 
     def between(self, low: float, high: float) -> list[Staged]:
         """The segments that hold such a share of a full one; ``low`` belongs to it."""
@@ -488,15 +463,12 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
+        what = f"the index {folder} cannot be written: {reason}"
+        fix = "check the disk and your rights to the folder"
         if error.errno in _FULL:
-            raise HardnetError(
-                f"the disk of the index {folder} is full ({reason}); {committed(folder)}: make "
-                "room and repeat the command"
-            ) from error
-        raise HardnetError(
-            f"the index {folder} cannot be written: {reason}; {committed(folder)}: check the disk "
-            "and your rights to the folder"
-        ) from error
+            what = f"the disk of the index {folder} is full ({reason})"
+            fix = "make room and repeat the command"
+        raise HardnetError(f"{what}; {committed(folder)}: {fix}") from error
 
 
 def committed(folder: Path) -> str:
