@@ -13,34 +13,11 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner
-from hardnet.retrieval.build import build
-from hardnet.retrieval.cluster import build_on_cluster
 from hardnet.retrieval.cluster.describers import DescribeActor, Describers, Failure, Photo
 from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import open_snapshot
 
 from .conftest import SETTINGS, SmallIndex, pid_of
-
-
-def test_the_same_index(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
-    broken, gone = tmp_path / "broken.png", tmp_path / "gone.png"
-    broken.write_bytes(b"words, not pixels" * 20)
-    photos = small.photos | {"broken.png": broken, "gone.png": gone}
-    settings = IndexSettings(**SETTINGS)
-    # The words are trained on a sample of two photos; the others are described afterwards.
-    reports = [
-        make(tmp_path / name, photos, settings, words=16, commit_images=4)
-        for name, make in (("here", build), ("there", build_on_cluster))
-    ]
-    assert vars(reports[0]) == vars(reports[1])
-    assert sorted(reports[1].skipped) == ["broken.png", "gone.png"]
-    here, there = (open_snapshot(tmp_path / name) for name in ("here", "there"))
-    assert here.names() == there.names()
-    assert here.vocabulary.digest == there.vocabulary.digest
-    facts = [[(s.name, s.facts) for s in one.manifest.segments] for one in (here, there)]
-    assert facts[0] == facts[1]  # sizes and checksums of all columns
-    assert here.manifest.state == there.manifest.state
 
 
 @pytest.mark.slow  # test_dispatch has the same death without a process

@@ -29,6 +29,7 @@ def said(*words: object) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow  # test_sharded has the same search without the command
 def test_search(ray: Any, small: SmallIndex) -> None:
     query = [small.photos["coffee.png"], "--box", "20,20,400,300", "--mode", "he+sv"]
     here = said("search", small.folder, *query)
@@ -39,6 +40,7 @@ def test_search(ray: Any, small: SmallIndex) -> None:
     assert there["missing"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["search", "build"])
 def test_what_ray_says_is_not_on_stdout(
     command: str,
@@ -97,7 +99,8 @@ def test_add(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
         (["--shards", "2"], "--shards is of use with --cluster only"),
     ],
 )
-def test_wrong_options(ray: Any, small: SmallIndex, words: list[str], message: str) -> None:
+def test_wrong_options(small: SmallIndex, words: list[str], message: str) -> None:
+    pytest.importorskip("ray")
     command = ["search", str(small.folder), str(small.photos["coins.png"]), *words]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1

@@ -16,15 +16,18 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.retrieval.build import build
+from hardnet.retrieval.cluster import build_on_cluster
 from hardnet.retrieval.cluster.connect import Connection, check_nodes, load_ray, reach
 from hardnet.retrieval.cluster.shards import OutdatedError, ShardActor, ShardedIndex, Slot, divide
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.photos import quantise
+from hardnet.retrieval.photos import IndexSettings, quantise
 from hardnet.retrieval.query import Results
 from hardnet.retrieval.search import MODES, LocalShard
+from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
 
-from .conftest import NAMES, SmallIndex, pid_of
+from .conftest import NAMES, SETTINGS, SmallIndex, pid_of
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,28 @@ def test_views_boxes_and_files(sharded: ShardedIndex, local: Index, small: Small
     assert [view.path for view in found.query] == [str(path) for path in query]
 
 
+def test_the_same_index_is_built(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
+    """Among the tests of searching, so that one Ray is started for both."""
+    broken, gone = tmp_path / "broken.png", tmp_path / "gone.png"
+    broken.write_bytes(b"words, not pixels" * 20)
+    photos = small.photos | {"broken.png": broken, "gone.png": gone}
+    settings = IndexSettings(**SETTINGS)
+    # The words are trained on a sample of two photos; the others are described afterwards.
+    reports = [
+        make(tmp_path / name, photos, settings, words=16, commit_images=4)
+        for name, make in (("here", build), ("there", build_on_cluster))
+    ]
+    assert vars(reports[0]) == vars(reports[1])
+    assert sorted(reports[1].skipped) == ["broken.png", "gone.png"]
+    here, there = (open_snapshot(tmp_path / name) for name in ("here", "there"))
+    assert here.names() == there.names()
+    assert here.vocabulary.digest == there.vocabulary.digest
+    facts = [[(s.name, s.facts) for s in one.manifest.segments] for one in (here, there)]
+    assert facts[0] == facts[1]  # sizes and checksums of all columns
+    assert here.manifest.state == there.manifest.state
+
+
+@pytest.mark.slow
 def test_a_killed_shard_is_missing_then_comes_back(
     ray: Any, sharded: ShardedIndex, local: Index, small: SmallIndex
 ) -> None:
@@ -164,6 +189,7 @@ def test_a_shard_that_never_opens_is_restarted(monkeypatch: pytest.MonkeyPatch) 
     assert len(did) == 3
 
 
+@pytest.mark.slow
 def test_all_shards_change_to_a_new_generation(
     ray: Any, small: SmallIndex, local: Index, tmp_path: Path
 ) -> None:
