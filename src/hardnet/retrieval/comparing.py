@@ -21,7 +21,7 @@ from hardnet.errors import HardnetError
 from hardnet.features import prepare
 from hardnet.frames import rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
-from hardnet.patches import cut_patches
+from hardnet.patches import cut_for
 from hardnet.retrieval.kinds import (
     Evidence,
     Thresholds,
@@ -76,7 +76,7 @@ class Comparing:
         return self._found(features, query, mirror)
 
     def see_mirrored(self, image: int) -> Seen:
-        """(N, 32, 32) what the features of a photo see in a mirror; a query of mirrored frames.
+        """(N, S, S) what the features of a photo see in a mirror; a query of mirrored frames.
 
         Raises:
             HardnetError: the file cannot be read any more.
@@ -90,7 +90,7 @@ class Comparing:
         # does not. So it is the patch's y axis that is turned round, or its x axis.
         seen = features.frames.copy()
         seen[:, :, :2] *= np.array([-1, 1] if settings.upright else [1, -1], np.float32)
-        patches = cut_patches(prepared.grey, rescale(seen, prepared.factors))
+        patches = cut_for(self.index.describer, prepared.grey, rescale(seen, prepared.factors))
         seen[:, 0] *= -1
         seen[:, 0, 2] += features.size[0] - 1
         return patches, replace(features.as_query(), frames=seen)
