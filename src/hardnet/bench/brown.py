@@ -40,18 +40,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Run the benchmark for one descriptor on one set.
 
-    Args:
-        describe: gives the descriptors of one block of patches.
-        patchset: with test pairs.
-        label: what the results call the descriptor.
-        trained: the set it was trained on; None for a handcrafted one.
-        progress: called with (blocks done, blocks in all).
-        seed: of the interval.
-
-    Returns:
-        One row: the names, the number of pairs, and as shares FPR95 (false pairs that lie exactly
-        on the threshold accepted; ``fpr95_before``: rejected), FDR95, ROC AUC, and the 95 %
-        interval of FPR95 over pairs.
+    ``trained`` is the set it was trained on; None for a handcrafted one. Returns one row: names,
+    number of pairs, and as shares FPR95 (false pairs exactly on the threshold accepted;
+    ``fpr95_before``: rejected), FDR95, ROC AUC and the 95 % interval of FPR95 over pairs.
     """
     distances = distances_of_pairs(describe, patchset, progress)
     labels = patchset.pair_labels
@@ -144,7 +135,6 @@ def _blocks(
 
 
 def _take(patches: Patches, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """(N, S, S) of a memory-mapped array, in memory."""
     return np.array(patches[rows])
 
 

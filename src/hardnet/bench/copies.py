@@ -27,14 +27,7 @@ QUALITY = 92
 
 @dataclass(frozen=True)
 class Edit:
-    """One way to change a photograph.
-
-    Attributes:
-        name: says what, and how much of it.
-        kind: what the copy is to the photograph.
-        make: (pixels, random numbers) -> the copy.
-        quality: of its JPEG file.
-    """
+    """One way to change a photograph: (pixels, random numbers) -> the copy."""
 
     name: str
     kind: Kind

@@ -48,14 +48,7 @@ def role(scene: str) -> Role:
 
 @dataclass(frozen=True)
 class Setup:
-    """How keypoints are found.
-
-    Attributes:
-        detector: what ``hardnet.detectors.load`` takes.
-        upright: no frame is turned.
-        keypoints: at most this many per photo, the strongest.
-        max_size: larger photos are shrunk to this longer side before detection.
-    """
+    """How keypoints are found."""
 
     detector: str = "dog"
     upright: bool = False
@@ -98,13 +91,7 @@ Extractor = Callable[[Path, int], Features]
 
 @dataclass(frozen=True)
 class Contestant:
-    """One line of a table.
-
-    Attributes:
-        setup: how keypoints are found, in words.
-        label: the name of the descriptor.
-        features: of a photo.
-    """
+    """One line of a table: a way to make features of a photo, and what it is called."""
 
     setup: str
     label: str
@@ -120,10 +107,7 @@ def contestants(
     extractors: Mapping[str, Extractor] | None = None,
     keypoints: int = KEYPOINTS,
 ) -> Iterator[Contestant]:
-    """Every descriptor in every setup, then those who bring a detector of their own.
-
-    The photos of a setup are forgotten when the next one begins.
-    """
+    """Every descriptor in every setup, then those who bring a detector of their own."""
     for setup in setups:
         photos = Photos(setup)
         for label, descriptor in descriptors.items():
@@ -140,12 +124,7 @@ def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Featur
 
 
 class Remembered:
-    """A descriptor whose answers are kept on disk, by the content of the patches.
-
-    Args:
-        descriptor: who describes what is not there yet.
-        store: where it is kept.
-    """
+    """A descriptor whose answers are kept on disk, by the content of the patches."""
 
     def __init__(self, descriptor: Descriptor, store: Store) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
@@ -160,12 +139,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Scores:
-    """One number for every pair of photos of a scene.
-
-    Attributes:
-        values: (P,).
-        pairs: the names of the two photos of each.
-    """
+    """One number for every pair of photos of a scene, and the names of the two."""
 
     values: Sequence[float]
     pairs: Sequence[tuple[str, str]]
@@ -178,8 +152,7 @@ class Scores:
     def resampled(self, seed: int = 0, resamples: int = MEAN_RESAMPLES) -> Floats:
         """(R,) means when photos are drawn again; NaN where no pair is left.
 
-        Pairs share photos, so the photo is what is drawn: a pair counts as often as its first photo
-        times its second.
+        Pairs share photos: a pair counts as often as its first photo times its second.
         """
         names = sorted({name for pair in self.pairs for name in pair})
         first, second = (np.array([names.index(pair[k]) for pair in self.pairs]) for k in (0, 1))

@@ -40,14 +40,7 @@ LOCK = "lock"
 
 @dataclass(frozen=True)
 class Tests:
-    """What to test on.
-
-    Attributes:
-        brown: sets in the Brown layout, for FPR95.
-        hpatches: a set in the HPatches layout, for matching mAP.
-        pairs: test pairs taken of each Brown set; 0 for all.
-        strip: patches taken of each strip of the HPatches set; 0 for all.
-    """
+    """What to test on; ``pairs`` of a Brown set, ``strip`` patches of a strip, 0 for all."""
 
     __test__ = False  # pytest: no test class
 
@@ -87,13 +80,8 @@ Listener = Callable[[Event], None]
 class Experiment:
     """A grid in a folder; the folder is refused if it was begun with other settings.
 
-    Args:
-        grid: the cells.
-        base: the recipe that they change; its ``pairs`` are the budget of a cell.
-        folder: ``CELL/`` are training runs, ``results.json`` is the end.
-        tests: the sets to test on.
-        cells: names of the cells to run, separated by commas; empty for all.
-        seeds: runs per cell.
+    ``CELL/`` are training runs, ``results.json`` is the end. The ``pairs`` of the recipe are the
+    budget of a cell; ``cells`` are names separated by commas, empty for all.
     """
 
     def __init__(
@@ -195,13 +183,11 @@ class Experiment:
 
 
 def _folder(name: str) -> Path:
-    """The folder of a set; ``FOLDER:SPLIT`` is a part of one."""
     path = Path(name)
     return path if path.exists() or ":" not in name else Path(name.rpartition(":")[0])
 
 
 def _named(name: str) -> str:
-    """The name of a set and its digest."""
     folder = _folder(name)
     split = name.removeprefix(str(folder))
     return f"{folder.resolve().name}{split} {data_digest(folder).sha256[:12]}"
@@ -212,7 +198,6 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
-    """Fail now, not after hours, if a cell cannot be trained on the set."""
     from hardnet.learn.objective import Objective
     from hardnet.patchsets.sampler import PairSampler
 
@@ -230,7 +215,6 @@ def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
 def _train_and_test(
     run: Run, train_set: PatchSet, held_out: HeldOut, report: Listener | None
 ) -> None:
-    """Train, test, write the score."""
     from hardnet.learn.run import CHECKPOINT
     from hardnet.learn.trainer import Trainer
 
@@ -273,12 +257,7 @@ def _training(folder: Path, batch: int) -> dict[str, float]:
 
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Take a folder for this process; the block is told whether that went well.
-
-    Args:
-        folder: made if it is missing.
-        wait: until whoever has it lets it go; otherwise the block is told False at once.
-    """
+    """Take a folder for this process; the block is told whether that went well."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, LOCK)
     try:
@@ -288,12 +267,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
 
 
 def begin(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Note the settings of a new folder; refuse a folder that was begun with others.
-
-    Args:
-        folder: of the experiment.
-        settings: JSON values. Keys of the recipe that an older file lacks had their defaults.
-    """
+    """Note the settings of a new folder; refuse a folder that was begun with others."""
     now = json.loads(json.dumps(settings))
     path = folder / SETTINGS
     with locked(folder, wait=True):  # two processes may be started at once
@@ -330,13 +304,9 @@ CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
 
 @dataclass(frozen=True)
 class TestStrips:
-    """An HPatches set at the network's size: all strips in one array.
+    """An HPatches set at the network's size: (N, S, S), the 16 strips of each sequence in a row.
 
-    Attributes:
-        name: of the set.
-        patches: (N, S, S), the 16 strips of the first sequence, then those of the next.
-        counts: sequence -> patches of one of its strips.
-        limit: patches taken of each strip, evenly from all of it; 0 takes all.
+    Of each strip ``limit`` patches are taken, evenly from all of it; 0 takes all.
     """
 
     name: str
@@ -383,16 +353,7 @@ def open_held_out(
     limit: int = 0,
     progress: Progress | None = None,
 ) -> HeldOut:
-    """Open the test sets.
-
-    Args:
-        browns: sets in the Brown layout with test pairs.
-        hpatches: a set in the HPatches layout; None for none.
-        size: side of the patches of the network.
-        pairs: test pairs taken of each Brown set, from the start of its list; 0 takes all.
-        limit: patches taken of each strip of the HPatches set; 0 takes all.
-        progress: called while patches are decoded for the first time.
-    """
+    """Open the test sets, for patches of side ``size``."""
     opened = []
     for folder in browns:
         found = read_brown(folder, size, progress)

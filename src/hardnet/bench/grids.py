@@ -19,13 +19,7 @@ from hardnet.learn.recipe import Recipe
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about pairs of cells.
-
-    Attributes:
-        text: the statement.
-        pairs: (better, worse) names of cells.
-        gain: True: the first of each pair is better. False: the first brings no clear gain.
-    """
+    """Of each pair of cells the first is better; without ``gain``, it brings no clear gain."""
 
     text: str
     pairs: tuple[tuple[str, str], ...]
@@ -34,15 +28,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the paper's table or figure.
-
-    Attributes:
-        name: of its folder.
-        row: its line in the table.
-        column: its column in the table.
-        changes: keys of the recipe that make it this cell.
-        paper: the number or word that the paper has there; None for nothing.
-    """
+    """One place of the paper's table: what it changes, and the paper's number or word."""
 
     name: str
     row: str
@@ -55,16 +41,8 @@ class Cell:
 class Grid:
     """An experiment of the paper.
 
-    Attributes:
-        name: of the command.
-        title: of the table.
-        corner: what the rows are.
-        measure: of the paper: "matching" (mAP, larger is better) or "fpr95" (smaller is better).
-        source: where the paper has it.
-        says: what the paper concludes.
-        cells: in the order of the table.
-        claims: orderings that the paper states.
-        notes: what a reader of the numbers must know.
+    ``measure`` is the paper's: "matching" (mAP, larger is better) or "fpr95" (smaller is better);
+    ``corner`` says what the rows are.
     """
 
     name: str
@@ -202,14 +180,9 @@ def batch_size(
 ) -> Grid:
     """Figure 3: more pairs in a batch offer harder negatives. One cell per batch size.
 
-    Args:
-        budget: pairs per cell.
-        lr: of the recipe.
-        batch: of the recipe: the one that ``lr`` is meant for if it is scaled.
-        equal: "pairs": every cell sees ``budget`` pairs, as in the published code, where small
-            batches make many steps. "steps": every cell makes the steps that a batch of 512 makes
-            in the budget, so that small batches see few pairs.
-        scale_lr: a learning rate in proportion to the batch; the paper keeps it.
+    With ``equal`` "pairs" every cell sees ``budget`` pairs, as in the published code, where small
+    batches make many steps; with "steps" it makes the steps of a batch of 512. ``scale_lr`` makes
+    the learning rate, meant for ``batch``, proportional to the batch; the paper keeps it.
     """
     cells = []
     for size in SIZES:
@@ -311,12 +284,7 @@ Score = Mapping[str, Any]
 
 
 def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[str, Any]:
-    """The results file without provenance.
-
-    Args:
-        grid: the experiment.
-        runs: cell -> run -> its score; those that are not finished have None, and are listed.
-    """
+    """The results file without provenance; ``runs``: cell -> run -> score, None if unfinished."""
     cells = []
     for cell in grid.cells:
         scores = [score for score in runs[cell.name].values() if score is not None]
@@ -373,20 +341,9 @@ def _measure(seeds: list[float], low: float | None, high: float | None) -> dict[
 def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -> dict[str, Any]:
     """What the numbers say to a claim.
 
-    A difference is *clear* if its interval leaves out zero (see :func:`compare`). Only clear ones
-    decide: a pair that is not clear neither confirms a gain nor contradicts one. A claim of no gain
-    is contradicted by a clear gain alone.
-
-    Args:
-        claim: the statement.
-        scores: cell -> what :func:`summarise` says of it.
-        measure: "matching" or "fpr95".
-
-    Returns:
-        JSON: the claim, the measure, the answer ("yes": all pairs were run, none contradicts
-        clearly, and one at least holds clearly; "no": some pair contradicts clearly; "open":
-        otherwise), the number of pairs that hold, those that hold clearly, those whose difference
-        has the other sign, those not run.
+    Only differences that are clear (see :func:`compare`) decide. "yes": all pairs were run, none
+    contradicts clearly, and one at least holds clearly; "no": some pair contradicts clearly;
+    "open": otherwise. A claim of no gain is contradicted by a clear gain alone.
     """
     verdict: dict[str, Any] = {"claim": claim.text, "measure": measure}
     holds, clear, against, missing = [], [], [], []

@@ -43,16 +43,9 @@ RULES = {
 class GroupSettings:
     """What is compared, and how.
 
-    Attributes:
-        sources: photographs that copies are made of, spread evenly over those that are given.
-        size: longer side of all photos, in pixels.
-        keypoints: per photo.
-        descriptor: of the index.
-        words: of the index, trained on the photos.
-        most: photos of each folder of scenes and of objects, from the first on.
-        pages: of text, and as many repeated patterns.
-        distance: bits by which two hashes of one picture differ at most.
-        seed: of the edits.
+    Copies are made of ``sources`` photographs, spread evenly; ``most`` photos of each folder of
+    scenes and of objects, ``pages`` of text and as many patterns are added; two hashes of one
+    picture differ in ``distance`` bits at most.
     """
 
     sources: int = 40
@@ -68,17 +61,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """One file of the collection.
-
-    Attributes:
-        path: of the file.
-        exposure: the photograph that it is made of.
-        scene: what it shows.
-        size: width and height.
-        edit: what was done to the photograph; None for itself.
-        transform: (2, 3) from the photograph.
-        object_of: the data set whose groups are known, if it belongs to one.
-    """
+    """One file of the collection; ``transform`` (2, 3) is from the photo that it is made of."""
 
     path: Path
     exposure: str
@@ -96,11 +79,7 @@ Pair = tuple[str, str]
 class Method:
     """What one method says about the collection.
 
-    Attributes:
-        pairs: sorted paths -> kind, map from the first to the second; None if it gives none.
-        copies: groups of copies.
-        groups: groups of any kind.
-        seconds: CPU time.
+    ``pairs``: sorted paths -> kind, map from the first to the second, None if it gives none.
     """
 
     pairs: Mapping[Pair, tuple[str, NDArray[np.float64] | None]]
@@ -119,17 +98,8 @@ def compare(
 ) -> dict[str, Any]:
     """Make the collection, let every method group it, and count.
 
-    Args:
-        photos: folders of photographs; those whose names differ by a number may show one scene.
-        scenes: folders; the photographs of one folder show one scene.
-        objects: folders in the layout of UKBench, four photographs of each object in a row.
-        settings: see there.
-        work: where the collection and its index are made; with these of an earlier run, what is
-            there is not made again.
-        progress: called with what is done, how many are done, how many there are.
-
-    Returns:
-        ``edits``, a row per edit; ``methods``, a row per method; ``photos``, how many of each kind.
+    The photos of one folder of ``scenes`` show one scene; ``objects`` are in the layout of UKBench.
+    What an earlier run left in ``work`` is not made again.
     """
     made = list(make_collection(photos, scenes, objects, settings, work / "photos", progress))
     methods = {"hardnet": our_method(made, settings, work, progress)}
@@ -236,11 +206,7 @@ def of_groups(groups: Groups, seconds: dict[str, float]) -> Method:
 
 
 def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progress) -> Method:
-    """All pairs of photos whose perceptual hashes are close.
-
-    Raises:
-        MissingExtraError: imagehash is not installed.
-    """
+    """All pairs of photos whose perceptual hashes are close."""
     try:
         import imagehash
         from PIL import Image
@@ -352,7 +318,6 @@ def _kinds_of(group: Sequence[str], known: Mapping[str, Made], what: str) -> int
 
 
 def _mistakes(method: Method, made: Sequence[Made], folder: Path) -> list[list[str]]:
-    """Pairs of our method that are wrong, with their kind: to look at."""
     known = {str(one.path): one for one in made}
     out = []
     for (a, b), (kind, _) in method.pairs.items():

@@ -56,12 +56,9 @@ class Camera:
 
 @dataclass(frozen=True)
 class LightScore:
-    """What one descriptor found between two frames.
+    """What one descriptor found between two frames, see ``RULES``.
 
-    Attributes:
-        ap: see ``RULES``.
-        correct: matches at precision ``PRECISION``.
-        possible: keypoints of the first frame that have a partner.
+    ``possible``: keypoints of the first frame that have a partner.
     """
 
     ap: float
@@ -146,13 +143,7 @@ def compare(
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Measure every contestant.
-
-    Returns:
-        One entry for each: ``choose`` and ``report``, each (mean AP, its interval, correct matches)
-        over the cameras of this role, and ``cameras``: per camera its role, mean and interval and
-        the numbers of every pair.
-    """
+    """One entry per contestant: scores over the cameras of each role, and of every camera."""
     return [
         {"setup": one.setup, "descriptor": one.label}
         | summarise(cameras, measure(cameras, one.features, advance))

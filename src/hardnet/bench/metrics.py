@@ -26,22 +26,11 @@ def fpr_at_recall(
 ) -> float:
     """Share of the false pairs that are accepted when ``recall`` of the true pairs are.
 
-    The threshold is the distance of the true pair number ceil(recall * P). The two conventions in
-    use differ only in the false pairs that lie exactly on it:
-
-    * ``"within"`` (HyNet's code) accepts them: distance <= threshold. A descriptor with all
-      distances equal scores 1, the worst.
-    * ``"before"`` rejects them: distance < threshold. This is the lowest value that the sort in
-      the HardNet authors' code can give (the highest is ``"within"``). All equal scores 0.
-
-    Args:
-        distances: (N,) finite, smaller is more alike.
-        is_match: (N,) true where the two patches show the same point.
-        recall: in (0, 1].
-        ties: one of the conventions above.
-
-    Returns:
-        A share in [0, 1]; multiply by 100 for the tables of the papers.
+    Args are (N,): finite distances, and whether the two patches show the same point. The threshold
+    is the distance of the true pair number ceil(recall * P). The two conventions in use differ only
+    in the false pairs that lie exactly on it: ``"within"`` (HyNet's code) accepts them, so that all
+    distances equal score 1; ``"before"`` rejects them, the lowest value that the sort in the
+    HardNet authors' code can give (the highest is ``"within"``).
     """
     accepted_false, false, _ = _accepted(distances, is_match, recall, ties)
     return accepted_false / false
@@ -57,10 +46,8 @@ def fdr_at_recall(
 ) -> float:
     """Share of the accepted pairs that are false, at the threshold of :func:`fpr_at_recall`.
 
-    FP / (FP + TP): what the code of MatchNet and TFeat printed under the name of FPR95. With as
-    many false as true pairs and no ties on the threshold it is FPR / (FPR + recall), so it is the
-    larger of the two while FPR is below 1 - recall. True pairs on the threshold are accepted in
-    both conventions of ``ties``; all distances equal and half of the pairs true: 1/2.
+    FP / (FP + TP): what the code of MatchNet and TFeat printed under the name of FPR95. True pairs
+    on the threshold are accepted in both conventions of ``ties``.
     """
     accepted_false, _, accepted_true = _accepted(distances, is_match, recall, ties)
     return accepted_false / (accepted_false + accepted_true)
@@ -74,11 +61,7 @@ def fdr95(distances: ArrayLike, labels: ArrayLike) -> float:
 def roc_auc(distances: ArrayLike, is_match: ArrayLike) -> float:
     """Area under the ROC curve: how often a true pair is nearer than a false one.
 
-    Equal distances count one half (the Mann-Whitney statistic), so all distances equal give 1/2.
-
-    Args:
-        distances: (N,) finite, smaller is more alike.
-        is_match: (N,) true where the two patches show the same point.
+    Equal distances count one half (the Mann-Whitney statistic).
     """
     true, false = _two_kinds(distances, is_match)
     true.sort()  # neighbouring searches end in neighbouring places: much faster on millions
@@ -91,16 +74,10 @@ def roc_auc(distances: ArrayLike, is_match: ArrayLike) -> float:
 def precision_recall(
     distances: ArrayLike, correct: ArrayLike, positives: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The precision-recall curve, one point per distinct distance, nearest first.
+    """Precision (K,) and recall (K,), one point per distinct distance, nearest first.
 
-    Args:
-        distances: (N,) finite, smaller is more certain.
-        correct: (N,) true where the answer is right.
-        positives: how many right answers exist; default: those in ``correct``. Matching uses the
-            number of reference patches, so that a patch matched wrongly stays missed.
-
-    Returns:
-        precision (K,), recall (K,).
+    ``positives``: how many right answers exist, by default those in ``correct``. Matching uses the
+    number of reference patches, so that a patch matched wrongly stays missed.
     """
     distance, hit = _check(distances, correct)
     total = int(hit.sum()) if positives is None else positives
@@ -118,8 +95,7 @@ def average_precision_trapezoid(
 ) -> float:
     """Area under the precision-recall curve that starts at (recall 0, precision 1), by trapezoids.
 
-    The convention of the HPatches Python code. No correct answer gives 0. The straight line from
-    (0, 1) flatters a descriptor with all distances equal: c right of n scores c/P (1 + c/n) / 2.
+    The convention of the HPatches Python code. No correct answer gives 0.
     """
     precision, recall = precision_recall(distances, correct, positives)
     before = np.append(1.0, precision)[:-1]
@@ -131,8 +107,7 @@ def average_precision_at_hits(
 ) -> float:
     """Mean over all positives of the precision at the rank where each is found, 0 if it is not.
 
-    The convention of the HPatches MATLAB code (and of scikit-learn). All distances equal: c right
-    of n scores c/P * c/n.
+    The convention of the HPatches MATLAB code (and of scikit-learn).
     """
     precision, recall = precision_recall(distances, correct, positives)
     return float(np.sum(precision * np.diff(recall, prepend=0.0)))
@@ -205,10 +180,7 @@ def multiplicities(groups: int, resamples: int, seed: int = 0) -> NDArray[np.int
 
 
 def interval(scores: ArrayLike, level: float = LEVEL) -> Interval:
-    """The middle ``level`` of the scores of the resamples, (R,).
-
-    Resamples in which nothing could be scored are NaN and do not count.
-    """
+    """The middle ``level`` of (R,) scores of resamples; NaN (nothing to score) does not count."""
     values = np.asarray(scores, np.float64)
     values = values[~np.isnan(values)]
     if not len(values):
@@ -223,14 +195,7 @@ def mean_interval(
     resamples: int = MEAN_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Interval of the mean of ``values`` when whole groups are drawn again.
-
-    Args:
-        values: (N,) one score per item.
-        groups: (N,) the group of each item, any labels; default: every item is a group.
-        resamples: how many.
-        seed: the same seed gives the same interval.
-    """
+    """Interval of the mean of (N,) values when whole groups, (N,) labels, are drawn again."""
     value = np.asarray(values, np.float64)
     labels = np.arange(len(value)) if groups is None else np.asarray(groups)
     _, member = np.unique(labels, return_inverse=True)
@@ -246,13 +211,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """x -> scale * rotation @ x + translation.
-
-    Attributes:
-        scale: positive.
-        rotation: (3, 3), determinant 1.
-        translation: (3,).
-    """
+    """x -> scale * rotation @ x + translation."""
 
     scale: float
     rotation: Floats
@@ -265,13 +224,9 @@ class Similarity:
 
 
 def align(source: ArrayLike, target: ArrayLike) -> Similarity:
-    """The similarity that brings source points closest to target points (Umeyama 1991).
+    """The similarity that brings (N, 3) source points closest to target points (Umeyama 1991).
 
     All points count, none is taken for an outlier: a camera that is far off shall show.
-
-    Args:
-        source: (N, 3), N >= 3, not all on one line.
-        target: (N, 3), the same points.
     """
     x, y = np.asarray(source, np.float64), np.asarray(target, np.float64)
     if x.shape != y.shape or x.ndim != 2 or x.shape[1] != 3 or len(x) < 3:
@@ -308,17 +263,8 @@ def precisions(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Contribution of each right answer to the average precision, trapezoid and at hits.
 
-    From what is strictly nearer than it ("before") and at most as far ("within"): in this form many
-    resamples need only one sort, and a retrieval needs none.
-
-    Args:
-        right_before: (...) right answers strictly nearer than this one, a whole number as are all.
-        right_within: (...) right answers at most as far, itself included.
-        wrong_before: (...) wrong answers strictly nearer.
-        wrong_within: (...) wrong answers at most as far.
-
-    Returns:
-        trapezoid (...), hits (...): their means over all right answers are the two conventions.
+    From how many right (itself included) and wrong answers are strictly nearer ("before") and at
+    most as far ("within"): in this form many resamples need only one sort, and a retrieval none.
     """
     after: NDArray[np.float64] = right_within / np.maximum(right_within + wrong_within, 1)
     accepted = right_before + wrong_before

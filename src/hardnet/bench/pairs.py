@@ -59,17 +59,7 @@ def compare(
     keypoints: int,
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Score every descriptor on every pair (reference, target).
-
-    Args:
-        sequences: what to match.
-        descriptors: label -> descriptor.
-        keypoints: budget per image.
-        advance: called after each pair and descriptor.
-
-    Returns:
-        One row per pair and descriptor: sequence, target, descriptor, and the PairScore's fields.
-    """
+    """One row per pair (reference, target) and descriptor: its names and the PairScore's fields."""
     rows = []
     detect = detectors.load("dog")
     for sequence in sequences:
@@ -93,14 +83,7 @@ def score_pair(
     size_a: tuple[int, int],
     size_b: tuple[int, int],
 ) -> PairScore:
-    """Judge the matches of one pair by the true homography.
-
-    Args:
-        matches: what the pipeline found.
-        homography: (3, 3), image a -> image b.
-        size_a: (width, height) of image a.
-        size_b: the same of image b.
-    """
+    """Judge the matches of one pair by the true homography; sizes are (width, height)."""
     error = np.linalg.norm(project(homography, matches.xy_a) - matches.xy_b, axis=1)
     correct = error <= CORRECT_PIXELS  # NaN, behind the camera, is not
     inliers = np.asarray(matches.inliers, bool)
@@ -168,12 +151,9 @@ _CHUNK = 20_000  # pairs of ellipses at a time
 
 @dataclass(frozen=True)
 class Repeatability:
-    """How many frames of two images correspond.
+    """How many frames of two images correspond, by ellipse overlap and by the distance of centres.
 
-    Attributes:
-        visible: frames of each image whose centre the other image shows.
-        by_overlap: correspondences by ellipse overlap.
-        by_distance: correspondences by the distance of centres alone.
+    ``visible``: frames of each image whose centre the other image shows.
     """
 
     visible: tuple[int, int]
@@ -198,22 +178,14 @@ def repeatability(
     size_a: tuple[int, int],
     size_b: tuple[int, int],
 ) -> Repeatability:
-    """Do two images of one scene give the same frames (Mikolajczyk et al. 2005)?
+    """Do (N, 2, 3) and (M, 2, 3) frames of one scene repeat (Mikolajczyk et al. 2005)?
 
     Frames of both images count if their centre is visible in the other. A frame of image a, carried
     to image b by the true homography, corresponds to a frame of b if their ellipses overlap enough.
-    Each frame corresponds to at most one other, the best overlaps first.
-
-    Larger ellipses overlap more easily, so every pair is scaled, about its own centres, until the
-    carried ellipse has the area of a circle of ``RADIUS``. So the unit of the frames (their
-    measurement window) does not matter.
-
-    Args:
-        frames_a: (N, 2, 3) frames of image a; several orientations of a place are a place each.
-        frames_b: (M, 2, 3) frames of image b.
-        homography: (3, 3), pixels of a -> pixels of b.
-        size_a: (width, height) of image a.
-        size_b: the same of image b.
+    Each frame corresponds to at most one other, the best overlaps first. Larger ellipses overlap
+    more easily, so every pair is scaled, about its own centres, until the carried ellipse has the
+    area of a circle of ``RADIUS``: the unit of the frames (their measurement window) does not
+    matter.
     """
     forth = np.asarray(homography, np.float64)
     forth = forth * np.sign(np.linalg.det(forth))
@@ -235,11 +207,10 @@ def repeatability(
 
 
 def overlap_errors(first: Frames, second: Frames) -> NDArray[np.float64]:
-    """(N,) one minus intersection over union of pairs of ellipses, at the size of ``RADIUS``.
+    """(N,) one minus intersection over union of pairs of ellipses, (N, 2, 3) each.
 
-    Args:
-        first: (N, 2, 3); scaled about its centre to the area of a circle of ``RADIUS`` pixels.
-        second: (N, 2, 3); scaled about its own centre by the same factor.
+    The first is scaled about its centre to the area of a circle of ``RADIUS`` pixels, the second
+    about its own by the same factor.
     """
     a, b = (frames[:, :, :2].astype(np.float64) for frames in (first, second))
     shift = second[:, :, 2].astype(np.float64) - first[:, :, 2]

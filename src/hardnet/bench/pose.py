@@ -89,13 +89,7 @@ class PosePair:
 
 @dataclass(frozen=True, eq=False)
 class PoseScene:
-    """The pairs of one scene.
-
-    Attributes:
-        name: of its folder.
-        pairs: which to match.
-        origin: where the truth comes from, in words.
-    """
+    """The pairs of one scene that are matched; ``origin`` says where the truth comes from."""
 
     name: str
     pairs: tuple[PosePair, ...]
@@ -131,14 +125,7 @@ def directions(view: View, xy: ArrayLike) -> Floats:
 def estimate_pose(
     pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike, threshold: float = INLIER_PIXELS
 ) -> tuple[Floats, Floats] | None:
-    """Rotation and translation (of length 1) from matches, or None.
-
-    Args:
-        pair: the cameras.
-        xy_a: (M, 2) pixels of the first photo, the best matches first.
-        xy_b: (M, 2) pixels of the second.
-        threshold: in pixels.
-    """
+    """Rotation and translation (of length 1) from matches, (M, 2) pixels, best first; or None."""
     focal = float(np.mean([view.camera.mean_focal_length() for view in (pair.a, pair.b)]))
     a, b = directions(pair.a, xy_a) * focal, directions(pair.b, xy_b) * focal
     if len(a) < _SAMPLE:
@@ -200,9 +187,8 @@ def pair_errors(
 def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict[str, float]:
     """Scene -> the ratio with the highest mean mAA(10) over the other scenes.
 
-    Args:
-        errors: scene -> ratio -> errors of its pairs. Of equally good ratios the largest is taken,
-            which keeps most matches; a single scene gets the default of the pipeline.
+    Of equally good ratios the largest is taken, which keeps most matches; a single scene gets the
+    default of the pipeline.
     """
     chosen = {}
     for scene in errors:
@@ -220,13 +206,7 @@ def compare(
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Measure every contestant.
-
-    Returns:
-        One entry for each: ``choose`` and ``report``, each with mAA(10) and its interval over the
-        scenes of this role, and ``scenes``: per scene its role, the ratio, mAA, the curve, and the
-        errors of all pairs by ratio.
-    """
+    """One entry per contestant: mAA(10) over the scenes of each role, and every scene."""
     entries = []
     for one in entrants:
         errors = {s.name: pair_errors(s, one.features, advance=advance) for s in scenes}
@@ -299,7 +279,6 @@ def _seen_together(model: Path, images: Path) -> list[PosePair]:
 
 
 def _measured(folder: Path) -> list[View]:
-    """The views of a scene with measured cameras."""
     scene = read_scene(folder)
     params = scene.cameras.params
     if params is None:

@@ -56,12 +56,7 @@ RULES = {
 
 @dataclass(frozen=True, eq=False)
 class PatchScene:
-    """Images of one scene with known geometry.
-
-    Attributes:
-        name: of the sequence or camera.
-        pairs: (reference, other, (3, 3) homography from the one to the other).
-    """
+    """Images of one scene: (reference, other, (3, 3) homography from the one to the other)."""
 
     name: str
     pairs: tuple[tuple[Path, Path, Floats], ...]
@@ -69,12 +64,9 @@ class PatchScene:
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """The anchors of a reference image in another.
+    """The anchors of a reference image in another: (K,) rows of the frames of each.
 
-    Attributes:
-        anchor: (K,) rows of the reference's frames.
-        partner: (K,) rows of the other image's frames.
-        negatives: (K, M) which frames of the other image may be taken for a negative.
+    ``negatives`` (K, M): which frames of the other image may be taken for a negative.
     """
 
     anchor: NDArray[np.intp]
@@ -113,9 +105,7 @@ def pair_frames(a: Frames, b: Frames, homography: Floats) -> Anchors:
 def ratio_ap(positive: NDArray[np.floating], negative: NDArray[np.floating]) -> float:
     """Average precision of "the partner is nearer", the surest anchors first.
 
-    Args:
-        positive: (K,) distance of each anchor to its partner.
-        negative: (K,) distance to its hardest negative.
+    From the (K,) distances of each anchor to its partner and to its hardest negative.
     """
     near, far = np.minimum(positive, negative), np.maximum(positive, negative)
     ratio = np.where(far > 0, near / np.where(far > 0, far, 1), 1.0)  # two copies: undecided
@@ -180,12 +170,7 @@ def compare(
     setups: Iterable[Setup],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Measure every descriptor in every setup.
-
-    Returns:
-        One entry per setup and descriptor: ``choose`` and ``report``, each with the mean AP and its
-        interval over the scenes of this role, and ``scenes``: per scene its role, AP and anchors.
-    """
+    """One entry per setup and descriptor: mean AP over the scenes of each role, and each scene."""
     entries = []
     for setup in setups:
         patches = PatchPairs(scenes, setup)

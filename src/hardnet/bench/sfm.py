@@ -68,14 +68,9 @@ RULES = {
 class PoseErrors:
     """How far the cameras of a model are from the true ones.
 
-    Attributes:
-        centre_mean: in units of the truth, like the next two.
-        centre_median: see there.
-        centre_max: see there.
-        centre_relative: mean in largest distances between two true centres.
-        rotation_mean: degrees.
-        rotation_max: degrees.
-        focal: mean difference of the focal length, as a share of the true one.
+    Centres in units of the truth, ``centre_relative`` in largest distances between two true
+    centres, rotations in degrees, ``focal`` the mean difference as a share of the true focal
+    length.
     """
 
     centre_mean: float
@@ -99,18 +94,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Reconstruct every scene with COLMAP's SIFT and with every detector and descriptor.
 
-    Args:
-        scenes: what to reconstruct.
-        descriptors: label -> name or weights file.
-        detectors: names.
-        keypoints: most places per photo of COLMAP's SIFT; see the module for the others.
-        work: folder for databases and models.
-        max_size: longer side to which photos are shrunk before detection.
-        seed: of COLMAP's random samples.
-        progress: called with (what, done, total).
-
-    Returns:
-        One row per scene and method.
+    ``keypoints``: most places per photo of COLMAP's SIFT; see the module for the others. Databases
+    and models are made in ``work``. Returns one row per scene and method.
     """
     rows = []
     mapper = MapperSettings(seed=seed)
@@ -174,7 +159,6 @@ def pose_errors(estimated: Mapping[str, Pose], truth: Mapping[str, Pose]) -> Pos
 def _colmap_sift(
     scene: Scene, place: Path, keypoints: int, max_size: int, mapper: MapperSettings
 ) -> ReconstructionReport:
-    """COLMAP's own features, matching and mapping."""
     place.mkdir(parents=True)
     database, sparse = place / DATABASE, place / SPARSE
     names = [p.relative_to(scene.images).as_posix() for p in list_images(scene.images)]
@@ -219,13 +203,7 @@ CAMERA_SUFFIX = ".camera"
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """One camera.
-
-    Attributes:
-        rotation: (3, 3) world -> camera.
-        centre: (3,) in the world.
-        focal: in widths of the photo, so that it holds for any size of it.
-    """
+    """One camera: (3, 3) world -> camera, (3,) centre, focal length in widths of the photo."""
 
     rotation: Floats
     centre: Floats
@@ -234,14 +212,10 @@ class Pose:
 
 @dataclass(frozen=True)
 class Scene:
-    """Photos of a scene.
+    """Photos of a scene, taken by one camera.
 
-    Attributes:
-        name: of its folder.
-        images: folder of the photos.
-        truth: name of a photo -> its true pose; empty if it is not known.
-        origin: where the truth comes from, in words.
-        cameras: what is known about the camera, which is one for all photos.
+    ``truth``: name of a photo -> its true pose, empty if it is not known; ``origin`` where it is
+    from.
     """
 
     name: str
@@ -282,11 +256,6 @@ def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, f
     Shrinking keeps the corners of the photo in place, and COLMAP counts from the corner of the
     first pixel. So does K: the files do not say it, but matches of fountain-P11 lie nearest to the
     true epipolar lines if it does.
-
-    Args:
-        k: (3, 3) of the full size.
-        size: (width, height) of the full size.
-        width: of the photos.
     """
     factor = width / float(size[0])
     fx, fy, cx, cy = k[0, 0], k[1, 1], k[0, 2], k[1, 2]

@@ -37,23 +37,14 @@ PORTION = 4096
 
 
 class Store:
-    """The cache of predictions.
-
-    Args:
-        folder: that holds it; the user's cache by default.
-    """
+    """The cache of predictions, the user's by default."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = folder
         self._cache = Cache("predictions", folder)
 
     def open(self, descriptor: Descriptor, data: str) -> Predictions:
-        """The predictions of one descriptor on one set.
-
-        Args:
-            descriptor: what describes the patches that are missing.
-            data: digest of the patch set.
-        """
+        """The predictions of one descriptor on the set of patches with the digest ``data``."""
         about = {"descriptor": descriptor_digest(descriptor), "data": data}
         label = re.sub(r"[^\w.+-]", "_", descriptor.name)
         allow_many_maps()
@@ -68,18 +59,10 @@ class Predictions:
         self._cache, self._descriptor = cache, descriptor
 
     def get(self, key: str, patches: Callable[[], NDArray[np.uint8]]) -> NDArray[Any]:
-        """The descriptors of some patches, computed if they are not stored yet.
+        """(N, D) float32 or (N, B) uint8, mapped; computed if they are not stored yet.
 
-        Args:
-            key: names them within the set; may contain "/".
-            patches: called only if needed: (N, S, S), described in portions, so that it may be
-                mapped from a file larger than the memory.
-
-        Returns:
-            (N, D) float32 or (N, B) uint8, read-only, mapped from the file.
-
-        Raises:
-            HardnetError: the folder cannot be written.
+        ``key`` names them within the set and may contain "/". ``patches`` is called only if needed
+        and described in portions, so that it may be mapped from a file larger than the memory.
         """
         parts = key.split("/")
         if any(part in ("", ".", "..") for part in parts):
@@ -177,8 +160,7 @@ def read_rows(path: Path) -> NDArray[Any] | None:
 def allow_many_maps(count: int = 16_384) -> None:
     """Let this process have many files open, as far as the system lets it.
 
-    A file that is mapped into memory counts as open, and usually only 1024 may be; the HPatches
-    benchmark keeps more of them mapped.
+    A mapped file counts as open; usually only 1024 may be, and the HPatches benchmark has more.
     """
     try:
         import resource
@@ -222,12 +204,6 @@ class CsvFolder:
 
     One row per patch, numbers separated by commas (or semicolons), no header line. Most published
     descriptors exist in this form. Files are parsed once and mapped from the user's cache later.
-
-    Args:
-        folder: with a subfolder per sequence.
-
-    Raises:
-        HardnetError: there is no such folder.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -239,19 +215,7 @@ class CsvFolder:
         allow_many_maps()
 
     def get(self, sequence: str, tag: str, count: int | None = None) -> NDArray[np.float32]:
-        """Descriptors of one strip.
-
-        Args:
-            sequence: name of the subfolder.
-            tag: the strip: "ref", "e1", ...
-            count: patches of the strip; None if it is not known.
-
-        Returns:
-            (count, D) float32 of any length, read-only.
-
-        Raises:
-            HardnetError: a missing file, or one that is not (count, D) finite numbers.
-        """
+        """(count, D) descriptors of one strip ("ref", "e1", ...), read-only."""
         path = self.folder / sequence / f"{tag}.csv"
         if not path.is_file():
             raise HardnetError(f"there is no {path}; it should have a row per patch of the strip")
@@ -267,11 +231,7 @@ class CsvFolder:
 
 
 def read_csv(path: Path) -> NDArray[np.float32]:
-    """(N, D) numbers of one file.
-
-    Raises:
-        HardnetError: rows of different lengths, or something that is not a finite number.
-    """
+    """(N, D) finite numbers of one file."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = file.readline()
@@ -294,20 +254,10 @@ def read_csv(path: Path) -> NDArray[np.float32]:
 
 
 def write_csv(folder: Path | str, sequence: str, tag: str, descriptors: NDArray[Any]) -> Path:
-    """Write the descriptors of one strip.
+    """Write (N, D) float32 descriptors or (N, B) packed bits of one strip; returns the path.
 
-    Float vectors are written with as many digits as float32 has, so that reading gives the same
-    numbers. Packed bits are written as 0 and 1: their L2 distance has the order of the Hamming
-    distance.
-
-    Args:
-        folder: the root; it is made if absent.
-        sequence: name of the subfolder.
-        tag: the strip: "ref", "e1", ...
-        descriptors: (N, D) float32, or (N, B) uint8 packed bits.
-
-    Returns:
-        The path of the file, which is complete or absent.
+    Float vectors are written with as many digits as float32 has. Bits are written as 0 and 1: their
+    L2 distance has the order of the Hamming distance.
     """
     path = as_path(folder) / sequence / f"{tag}.csv"
     if descriptors.ndim != 2:

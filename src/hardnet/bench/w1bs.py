@@ -53,15 +53,11 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 def match_scores(
     first: NDArray[Any], second: NDArray[Any]
 ) -> tuple[dict[Score, NDArray[np.float64]], NDArray[np.bool_]]:
-    """Match every row of ``first`` to its nearest row of ``second``.
+    """Match every row of (N, D) to its nearest row of (M, D).
 
-    Args:
-        first: (N, D) descriptors; float32 by L2, uint8 by Hamming distance. NaN counts as 0.
-        second: (M, D), M at least 2.
-
-    Returns:
-        The scores, (N,) each: ratio and distance are better when smaller, difference when larger;
-        and (N,) whether the nearest has the same row number.
+    Bits are compared by Hamming distance, NaN counts as 0. Returns the scores, (N,) each (ratio and
+    distance are better when smaller, difference when larger), and (N,) whether the nearest has the
+    same row number.
     """
     index, distance = two_nearest(_finite(first), _finite(second))
     nearest, next_nearest = distance.astype(np.float64).T
@@ -74,16 +70,10 @@ def match_scores(
 
 
 def curve(score: ArrayLike, correct: ArrayLike, larger: bool = False) -> Curve:
-    """Recall and precision at 100 thresholds from the strictest to the loosest.
+    """Recall and precision, (100,) each, at thresholds from the strictest to the loosest.
 
-    Args:
-        score: (N,) of each answer, not negative.
-        correct: (N,) whether it is right.
-        larger: whether a larger score is better (the difference).
-
-    Returns:
-        recall (100,), of all N patches, and precision (100,), 1 where nothing is accepted. The
-        thresholds go from 0 to the largest score, or back; strictly better ones are accepted.
+    They go from 0 to the largest score, or back; strictly better (``larger``: larger) scores are
+    accepted. Recall is of all N patches; precision is 1 where nothing is accepted.
     """
     value, right = np.asarray(score, np.float64), np.asarray(correct, bool)
     loosest = float(value.max())
@@ -119,18 +109,10 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the benchmark for one descriptor.
+    """Run the benchmark for one descriptor; ``describe`` is asked for ``SUBSET/1/NAME``.
 
-    Args:
-        describe: gives the descriptors of one strip; its keys are ``SUBSET/1/NAME``.
-        w1bs: the set.
-        label: what the results call the descriptor.
-        progress: called with (pairs done, pairs in all).
-        seed: of the intervals, which come from resampling the pairs within each subset.
-
-    Returns:
-        "rows" per pair, "means" per subset and in total with 95 % intervals, "curves" of the
-        plotted score, averaged like the areas.
+    Returns "rows" per pair, "means" per subset and in total with 95 % intervals, "curves" of the
+    plotted score, averaged like the areas.
     """
     rows: list[dict[str, Any]] = []
     curves: dict[str, list[Curve]] = {}
@@ -167,7 +149,6 @@ def compare(
 
 
 def _described(describe: Describe, pair: W1BSPair) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The descriptors of both strips of a pair."""
     if pair.count < 2:
         raise HardnetError(f"{pair.first}: matching needs at least 2 patches, found {pair.count}")
     return (
@@ -184,12 +165,9 @@ def _finite(descriptors: NDArray[Any]) -> NDArray[Any]:
 
 
 def mean_of_subsets(subsets: Sequence[ArrayLike], seed: int = 0) -> tuple[float, Interval]:
-    """Mean over subsets of the mean over the pairs of each, and its 95 % interval.
+    """Mean over subsets of the mean over the (P,) scores of each, and its 95 % interval.
 
-    Args:
-        subsets: for each subset the (P,) scores of its pairs.
-        seed: of the interval. Pairs are drawn again within their subset; (None, None) where no
-            subset has two.
+    Pairs are drawn again within their subset; (None, None) where no subset has two.
     """
     scores = [np.asarray(subset, np.float64) for subset in subsets]
     value = float(np.mean([each.mean() for each in scores]))

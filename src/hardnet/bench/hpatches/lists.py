@@ -119,17 +119,9 @@ def prepare(
 ) -> Tasks:
     """The lists of a split; what took long is in the user's cache the next time.
 
-    Args:
-        split: its name, as in the names of the official files.
-        names: its test sequences, in the order of the split's file.
-        counts: patches of each sequence.
-        folder: with official csv files; those that are absent are drawn.
-        patches: sequence -> its (N, S, S) reference patches, for the contrast of retrieval
-            patches; None takes flat patches, too.
-        pairs: rows of each list of pairs.
-        progress: called with (rows done, rows in all) while pairs are drawn.
-        data: digest of the set: contrasts need not be computed again while it is the same.
-        chosen: the tasks that will be run; the lists of the others stay empty.
+    Official files in ``folder`` are read, those that are absent are drawn. ``patches`` gives the
+    (N, S, S) reference patches of a sequence, for the contrast of retrieval patches; None takes
+    flat ones, too. Tasks that are not ``chosen`` have empty lists.
     """
     if not names:
         raise HardnetError(f"split {split} has no test sequences")
@@ -190,14 +182,7 @@ def draw_pairs(
     seed: int = SEED,
     progress: Callable[[int, int], None] | None = None,
 ) -> PairLists:
-    """The three lists of pairs.
-
-    Args:
-        counts: patches of each test sequence, in the order of the split.
-        pairs: rows of each list.
-        seed: 42 gives the official lists.
-        progress: called with (rows done, rows in all).
-    """
+    """The three lists of pairs; seed 42 gives the official ones."""
     if not counts or min(counts) < 2:
         raise HardnetError("verification needs sequences of at least 2 patches each")
     rng = np.random.RandomState(seed)
@@ -232,15 +217,9 @@ def draw_retrieval(
 ) -> RetrievalLists:
     """Queries and distractors by the rule of the official lists, as many as the set has.
 
-    Wanted are 10 000 queries and 20 000 distractors; of a set with fewer than 30 000 reference
-    patches a third become queries and at most two thirds distractors. Candidates are drawn with
-    replacement, first a sequence, then a patch of it; flat and repeated ones are dropped, and a
-    distractor is never a query. A few less than wanted may remain.
-
-    Args:
-        counts: patches of each test sequence, in the order of the split.
-        contrast: gives the contrast of patches; None takes flat patches, too.
-        seed: 42 as for the official lists.
+    Of a set with fewer than 30 000 reference patches a third become queries and at most two thirds
+    distractors. Candidates are drawn with replacement, first a sequence, then a patch of it; flat
+    and repeated ones are dropped, and a distractor is never a query. A few less may remain.
     """
     total = sum(counts)
     wanted = min(QUERIES, total // 3)
@@ -303,11 +282,7 @@ def _code(rows: Rows) -> NDArray[np.int64]:
 
 
 def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Path]:
-    """The files of a split, of ``PAIR_FILES`` or ``RETRIEVAL_FILES``; empty if there are none.
-
-    Raises:
-        HardnetError: some are there and some are not.
-    """
+    """The files of a split, of ``PAIR_FILES`` or ``RETRIEVAL_FILES``; empty if there are none."""
     if folder is None:
         return []
     paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
@@ -323,14 +298,7 @@ def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Pa
 def read_pairs(
     paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
 ) -> PairLists:
-    """The three lists of a split, their first ``pairs`` rows.
-
-    Args:
-        paths: of positives, negatives of one sequence, negatives of two.
-        names: the test sequences: column s becomes the number in here.
-        counts: patches of each.
-        pairs: most rows to take.
-    """
+    """The three lists of a split, their first ``pairs`` rows."""
     positive, intra, inter = (_read(p, PAIR_COLUMNS, names, counts, pairs) for p in paths)
     return PairLists(positive, intra, inter)
 
@@ -350,7 +318,6 @@ def _read(
     counts: Sequence[int],
     limit: int | None,
 ) -> Rows:
-    """(N, columns) numbers, checked."""
     number = {name: k for k, name in enumerate(names)}
     portions: list[Rows] = []
     with path.open("rb") as head:
@@ -384,7 +351,6 @@ def _numbers(
 def _mistake(
     line: int, rows: list[list[str]], columns: Sequence[str], number: Mapping[str, int]
 ) -> str:
-    """What is wrong with the first bad row."""
     for k, row in enumerate(rows):
         if len(row) != len(columns):
             return f"line {line + k}: expected {len(columns)} columns, got {len(row)}"
@@ -397,7 +363,6 @@ def _mistake(
 
 
 def _check(path: Path, line: int, rows: Rows, names: Sequence[str], counts: Sequence[int]) -> None:
-    """HardnetError for a patch past the end of its sequence, or an image that does not exist."""
     size = np.asarray(counts)
     step = 3 if rows.shape[1] == len(PAIR_COLUMNS) else 2
     for first in range(0, rows.shape[1], step):
@@ -414,11 +379,7 @@ def _check(path: Path, line: int, rows: Rows, names: Sequence[str], counts: Sequ
 
 
 def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
-    """Write the lists in the format of the official files; those of tasks not chosen are left out.
-
-    Returns:
-        The files.
-    """
+    """Write the lists in the format of the official files; empty ones are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     lists = dict(zip(PAIR_FILES, vars(tasks.pairs).values(), strict=True))
     lists |= dict(zip(RETRIEVAL_FILES, vars(tasks.retrieval).values(), strict=True))

@@ -34,19 +34,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Score one descriptor.
-
-    Args:
-        lookup: gives its descriptors.
-        tasks: the sequences.
-        resamples: of the sequences, for the intervals.
-        seed: of the resamples.
-        progress: called with ("matching", sequences done, sequences in all).
-
-    Returns:
-        Rows per sequence and noise level, each the mean of the 5 targets; and means over the
-        sequences of each group, and of all.
-    """
+    """Rows per sequence and noise level (means of the 5 targets), and means over groups and all."""
     rows = []
     for number, name in enumerate(tasks.names):
         for noise in LEVELS:
@@ -65,15 +53,10 @@ def evaluate(
 def match_scores(
     reference: NDArray[Any], target: NDArray[Any]
 ) -> tuple[float, float, float, float]:
-    """One image pair: both average precisions, share of right matches, and ranked by ratio.
+    """One pair of (N, D) descriptors of the same points: the scores in the order of ``SCORES``.
 
-    Args:
-        reference: (N, D) descriptors.
-        target: (N, D) of the same points.
-
-    Returns:
-        The scores in the order of ``SCORES``. The last is the average precision at hits with the
-        matches ranked by the ratio of the distances to the nearest and the second nearest.
+    The last is the average precision at hits with matches ranked by the ratio of the distances to
+    the nearest and the second nearest.
     """
     index, distance = two_nearest_exactly(reference, target)
     count = len(reference)
@@ -112,7 +95,6 @@ def two_nearest_exactly(
 
 
 def _means(rows: list[dict[str, Any]], resamples: int, seed: int) -> Iterable[dict[str, Any]]:
-    """Means per noise level and group; each sequence counts the same."""
     groups = list(dict.fromkeys(row["group"] for row in rows))
     for noise in (*LEVELS, "all"):
         for group in ("all", *sorted(groups, reverse=True)):

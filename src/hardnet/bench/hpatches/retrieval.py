@@ -35,18 +35,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Score one descriptor.
-
-    Args:
-        lookup: gives its descriptors.
-        tasks: queries and distractors; of at least two sequences.
-        resamples: of the queries' sequences, for the intervals.
-        seed: of the resamples.
-        progress: called with ("retrieval", queries done, queries in all).
-
-    Returns:
-        Rows per noise level and pool, the last with all distractors; and the means of the last.
-    """
+    """Rows per noise level and pool, the last with all distractors; and the means of the last."""
     if len(tasks.names) < 2:
         raise HardnetError("retrieval needs distractors of another sequence than the query's")
     pools = pool_sizes(len(tasks.retrieval.distractors))
@@ -136,19 +125,11 @@ def average_precisions(
 def comparable_distances(
     queries: NDArray[Any], answers: NDArray[Any], others: NDArray[Any]
 ) -> tuple[Distances, Distances]:
-    """Numbers in the order of the distances, such that equal distances are equal numbers.
+    """(Q, A) and (Q, M) numbers in the order of the distances; equal distances are equal numbers.
 
     A matrix product gives two equal descriptors two distances, by where they stand in the matrix,
     and so breaks ties at random. Squared distances are computed in double precision and rounded to
     10 digits of |a|^2 + |b|^2, each pair by its own: vectors may differ in length by any factor.
-
-    Args:
-        queries: (Q, D).
-        answers: (Q, A, D) the right ones.
-        others: (M, D) the wrong ones.
-
-    Returns:
-        (Q, A) and (Q, M).
     """
     count, width, dim = answers.shape
     if queries.dtype == np.uint8:
@@ -185,13 +166,7 @@ def _count_nearer(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many of the first distractors are nearer than each right answer, and at most as far.
 
-    Args:
-        right: (Q, A).
-        wrong: (Q, M), gets sorted between the cuts.
-        cuts: ascending, each at most M.
-
-    Returns:
-        (Q, A, cuts) strictly nearer, (Q, A, cuts) at most as far.
+    Both (Q, A, cuts), from (Q, A) and (Q, M) distances; ``wrong`` gets sorted between the cuts.
     """
     before = np.zeros((*right.shape, len(cuts)), np.int64)
     within = np.zeros_like(before)
@@ -206,7 +181,6 @@ def _count_nearer(
 def _average(
     right: Distances, before: NDArray[np.int64], within: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both average precisions, (Q, noise levels, cuts)."""
     shape = (len(right), len(LEVELS), TARGETS)
     each = right.reshape(shape)
     right_before = (each[..., None, :] < each[..., :, None]).sum(-1)
@@ -221,5 +195,4 @@ def _average(
 
 
 def _of_image(patches: NDArray[np.int32], image: int) -> NDArray[np.int32]:
-    """(N, 2) s, idx -> (N, 3) s, t, idx."""
     return np.insert(patches, 1, image, axis=1)

@@ -50,18 +50,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score one descriptor on the tasks that were chosen.
 
-    Retrieval is left out on a set of one sequence, which has no distractors.
-
-    Args:
-        descriptor: its label in the rows.
-        lookup: gives its descriptors.
-        tasks: the lists.
-        settings: default: all tasks.
-        progress: called with (task, steps done, steps in all).
-
-    Returns:
-        The results file without kind, name of the set and provenance: "set", "lists",
-        "paper_convention", the rows of each task (empty if it was not chosen) and "means".
+    Retrieval is left out on a set of one sequence, which has no distractors. The rows of a task
+    that was not chosen are empty.
     """
     settings = settings or TaskSettings()
     unknown = [task for task in settings.tasks if task not in TASKS]
@@ -112,14 +102,7 @@ def stored_scores(
 ) -> dict[str, Any]:
     """The results of one descriptor, computed if they are not stored yet.
 
-    A table that is made again, or made longer by one descriptor, does not pay for the others twice.
-
-    Args:
-        folder: of the cache; the user's by default.
-        source: of the descriptors: what made them, of which patches, under which label.
-        tasks: the lists.
-        settings: of the tasks.
-        compute: makes the results.
+    ``source`` says what made the descriptors, of which patches, under which label.
     """
     lists = hashlib.sha256()
     for rows in (*vars(tasks.pairs).values(), *vars(tasks.retrieval).values()):
@@ -142,13 +125,9 @@ class Source:
 
 
 def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
-    """The descriptors that ``spec`` names on a set.
+    """The descriptors that ``spec`` names on a set: a descriptor, or a folder of CSV files.
 
-    Args:
-        spec: what ``hardnet.descriptors.load`` takes, or a folder of CSV files. A name wins over a
-            folder of that name; ``./name`` is the folder.
-        hpatches: the set.
-        store: of predictions.
+    A name wins over a folder of that name; ``./name`` is the folder.
     """
     data, sequences = data_digest(hpatches.folder).sha256, hpatches.sequences
     folder = as_path(spec)

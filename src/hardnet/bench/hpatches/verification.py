@@ -52,19 +52,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Score one descriptor.
-
-    Args:
-        lookup: gives its descriptors.
-        tasks: the pairs.
-        resamples: of the sequences, for the intervals.
-        seed: of the resamples.
-        progress: called with ("verification", steps done, steps in all).
-
-    Returns:
-        Rows per noise level and kind of negatives, with the interval of ``ap_hits``; and their
-        means over either or both.
-    """
+    """Rows per noise level and negatives, with the interval of ``ap_hits``; and their means."""
     groups = len(tasks.names)
     drawn = multiplicities(groups, resamples, seed) if groups > 1 else np.ones((0, groups))
     weights = np.concatenate([np.ones((1, groups)), drawn])  # the first is the score itself
@@ -127,20 +115,10 @@ def pooled_scores(
     false_rows: Rows,
     weights: NDArray[np.floating],
 ) -> NDArray[np.float64]:
-    """The scores under each weighting of the sequences.
+    """(R, 3) scores in the order of ``SCORES`` under (R, sequences) weightings of the sequences.
 
     A pair counts as often as it would be drawn if the protocol drew from the weighted list of
     sequences: the weight of its sequence, or of two independently drawn ones their product.
-
-    Args:
-        true: (P,) distances.
-        true_rows: (P, 6) their pairs.
-        false: (N,) distances.
-        false_rows: (N, 6) their pairs.
-        weights: (R, sequences).
-
-    Returns:
-        (R, 3) scores in the order of ``SCORES``.
     """
     first = int(len(true) * TRUE_SHARE)
     balanced = PooledRanking(true, false)
@@ -171,7 +149,6 @@ def pooled_scores(
 
 
 def _means(scores: NDArray[np.float64]) -> Iterable[dict[str, Any]]:
-    """Means over the noise levels, the negatives, and both."""
     for k, noise in each_and_all(LEVELS):
         for n, group in each_and_all(NEGATIVES):
             mean = scores[k, n].reshape(-1, *scores.shape[2:]).mean(0)

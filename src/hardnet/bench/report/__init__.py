@@ -101,13 +101,7 @@ def figures(results: Results) -> list[str]:
 
 
 def figure(results: Results, path: Path, which: str | None = None) -> None:
-    """Draw a figure into ``path``, a .png or .svg file.
-
-    Args:
-        results: as ``read_results`` gives them.
-        path: its folder is made if it is missing.
-        which: one of ``figures(results)``; default: the first.
-    """
+    """Draw a figure into ``path``, a .png or .svg file; by default the first of ``figures``."""
     known = _figures(results)
     if not known:
         raise HardnetError(f"there is no figure of the {results['kind']} benchmark, only its table")
@@ -177,16 +171,9 @@ def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]
 def write_report(
     results: Results, folder: Path, name: str | None = None, formats: Collection[str] = FORMATS
 ) -> list[Path]:
-    """Write the tables as Markdown and LaTeX and all figures into ``folder``.
+    """Write the tables as Markdown and LaTeX and all figures into ``folder``; returns the files.
 
-    Args:
-        results: as ``read_results`` gives them.
-        folder: made if it is missing.
-        name: of the files, NAME.md, NAME.tex, NAME-FIGURE.png; default: the kind of the results.
-        formats: of the figures.
-
-    Returns:
-        The files, tables first.
+    They are called NAME.md, NAME.tex, NAME-FIGURE.png; the default name is the kind of the results.
     """
     if find_spec("matplotlib") is None:  # before anything is written
         raise MissingExtraError("matplotlib", "report")
@@ -215,7 +202,6 @@ def write_report(
 
 
 def _provenance(results: Results) -> str:
-    """How the numbers were made, where the file says it."""
     made = results.get("provenance")
     if not made:
         return ""

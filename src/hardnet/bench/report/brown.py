@@ -68,7 +68,6 @@ def _full_name(row: Row) -> str:
 
 
 def _by_descriptor(rows: Sequence[Row]) -> Table:
-    """Descriptors down, test sets across."""
     sets = distinct(rows, "set")
     names = {_full_name(row): (row["descriptor"], row["trained"]) for row in rows}
     valid = [row for row in rows if not seen_in_training(row)]
@@ -123,7 +122,6 @@ def _means(of_line: Sequence[Sequence[Row]], heading: str, group: str = "") -> l
 
 
 def _details(rows: Sequence[Row]) -> Table:
-    """Every descriptor on every set with all measures."""
     ties = [100 * row.get("fpr95_before", row["fpr95"]) for row in rows]
     ends = [interval(100 * row["low"], 100 * row["high"], PERCENT) for row in rows]
     return Table(
@@ -144,7 +142,6 @@ def _details(rows: Sequence[Row]) -> Table:
 
 
 def _draw(results: Results, path: Path) -> None:
-    """One panel per test set; a dot with its interval and number for each descriptor."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets = distinct(rows, "set")
     rates: dict[str, list[float]] = {}

@@ -31,15 +31,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Show:
-    """How one of the benchmarks is shown.
-
-    Attributes:
-        field: of the score.
-        score: its name in headings.
-        scenes: the field with the scores per scene.
-        title: of its tables.
-        more: title, field and style of another number per scene; or none.
-    """
+    """How one of the benchmarks is shown; ``more``: another number per scene."""
 
     field: str
     score: str
@@ -87,7 +79,6 @@ def figures(results: Results) -> Figures:
 
 
 def _setups(results: Results) -> dict[str, list[Entry]]:
-    """Setup -> its entries, in the order of the file."""
     found: dict[str, list[Entry]] = {}
     for entry in results["entries"]:
         found.setdefault(entry["setup"], []).append(entry)
@@ -95,7 +86,6 @@ def _setups(results: Results) -> dict[str, list[Entry]]:
 
 
 def _lines(results: Results) -> list[Entry]:
-    """The entries, setup by setup."""
     return [entry for entries in _setups(results).values() for entry in entries]
 
 
@@ -134,7 +124,6 @@ def _summary(results: Results, show: Show) -> Table:
 
 
 def _by_scene(results: Results, show: Show, title: str, field: str, style: str) -> Table:
-    """A column per scene; the best score in bold, of other numbers none."""
     lines = _lines(results)
     best: Best | None = "largest" if field == show.field else None
     columns = [

@@ -65,7 +65,6 @@ def _is_grid(results: Results) -> bool:
 
 
 def _taken(results: Results) -> list[str]:
-    """The measures that were taken, the paper's first."""
     present = [m for m in MEASURES if any(m in cell for cell in results["cells"])]
     return sorted(present, key=lambda measure: measure != results["measure"])
 
@@ -77,7 +76,6 @@ def _number(cell: Cell | None, measure: str, key: str = "value") -> float | None
 
 
 def _ends(cell: Cell, measure: str | None) -> Ends:
-    """The interval; of the paper's numbers, none."""
     if measure is None:
         return None, None
     return _number(cell, measure, "low"), _number(cell, measure, "high")
@@ -110,7 +108,6 @@ def _matrix(results: Results, measure: str) -> Table:
 
 
 def _list(results: Results, measures: Sequence[str]) -> Table:
-    """One line per cell, all measures with their intervals."""
     cells: Sequence[Cell] = results["cells"]
     steps = [str(cell["runs"][0]["steps"]) if cell["runs"] else None for cell in cells]
     columns = [Column(results["corner"], [c["row"] for c in cells]), Column("steps", steps)]
@@ -224,7 +221,6 @@ def _mark(axes: Axes, cell: Cell, measure: str | None, place: float, number: int
 
 
 def _mark_style(number: int) -> dict[str, Any]:
-    """Colour and shape of a column, no line."""
     return {key: value for key, value in line_style(number).items() if key != "linestyle"}
 
 
@@ -270,11 +266,7 @@ def draw_training(runs: Sequence[Path], path: Path) -> None:
 
 
 def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pairs seen and the values of a column of a run's log, where it has any.
-
-    Returns:
-        (n,) pairs and (n,) values.
-    """
+    """(n,) pairs seen and (n,) values of a column of a run's log, where it has any."""
     path = run / "log.csv"
     if not path.is_file():
         raise HardnetError(f"{run} is not a training run: it has no log.csv")

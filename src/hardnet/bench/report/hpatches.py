@@ -84,7 +84,6 @@ def _is_retrieval(results: Results, task: str) -> bool:
 
 
 def _stored(results: Results, task: str) -> dict[str, Mapping[str, Any]]:
-    """Descriptor -> the mean of a task over everything, where the file has it."""
     wanted = (task, "all", "all", PAPER_CONVENTION[task])
     return {
         row["descriptor"]: row
@@ -102,14 +101,12 @@ def _distractors(results: Results) -> list[int]:
 
 
 def _groups(results: Results) -> list[str]:
-    """The kinds of sequences: viewpoint, illumination, other."""
     found = distinct(results.get("matching", ()), "group")
     order = ("viewpoint", "illumination")
     return [*(g for g in order if g in found), *(g for g in found if g not in order)]
 
 
 def _named(task: str, convention: str) -> str:
-    """A convention in words, and whether the paper shows this one."""
     shown = ", as in the paper" if PAPER_CONVENTION[task] == convention else ""
     return _SOURCE[convention] + shown
 
@@ -121,14 +118,12 @@ def _names(results: Results) -> Column:
 def _column(
     results: Results, heading: str, task: str, field: str, over: str = "", **where: str | int
 ) -> Column:
-    """A mean per descriptor, the best in bold."""
     found = mean(results, task, field, **where)
     values = [found.get(name) for name in _descriptors(results)]
     return Column(heading, values, best="largest", group=over)
 
 
 def _summary(results: Results) -> Table:
-    """One line per descriptor: the means of the paper's figure."""
     names, about = _descriptors(results), results.get("set", {})
     columns = [_names(results)]
     for task in TASKS:
@@ -159,7 +154,6 @@ def _summary(results: Results) -> Table:
 
 
 def _verification(results: Results, field: str) -> Table:
-    """Source of the negatives and noise across."""
     task = "verification"
     kinds = [k for k in _NEGATIVES if any(row["negatives"] == k for row in results[task])]
     columns = [
@@ -178,7 +172,6 @@ def _verification(results: Results, field: str) -> Table:
 
 
 def _matching(results: Results, convention: str) -> Table:
-    """Kind of sequence and noise across."""
     field = f"ap_{convention}"
     columns = [
         _column(results, noise, "matching", field, kind, group=kind, noise=noise)
@@ -199,7 +192,6 @@ def _matching(results: Results, convention: str) -> Table:
 
 
 def _per_sequence(results: Results) -> Table:
-    """Sequences down, each with its mean and its levels of noise; descriptors across."""
     values: dict[str, dict[str, float]] = {name: {} for name in _descriptors(results)}
     field = f"ap_{PAPER_CONVENTION['matching']}"
     for sequence in distinct(results["matching"], "sequence"):
@@ -212,7 +204,6 @@ def _per_sequence(results: Results) -> Table:
 
 
 def _retrieval(results: Results) -> Table:
-    """Convention and noise across, with all distractors."""
     most, columns = _distractors(results)[-1], []
     for convention in CONVENTIONS:
         for noise in (*NOISE, "mean"):
@@ -229,7 +220,6 @@ def _retrieval(results: Results) -> Table:
 
 
 def _by_distractors(results: Results, convention: str) -> Table:
-    """Number of distractors across."""
     columns = [
         _column(results, str(k), "retrieval", f"ap_{convention}", distractors=k)
         for k in _distractors(results)
@@ -263,8 +253,8 @@ _TITLES = {
 def _draw_tasks(results: Results, path: Path) -> None:
     """The figure of the paper: one panel per task that was run, one row per descriptor.
 
-    The best stands on top; a bar to the mean with its number and interval; dots for the noise
-    levels (colour) and the kind of negatives or of sequences (shape).
+    A bar to the mean with its number and interval; dots for the noise levels (colour) and the kind
+    of negatives or of sequences (shape).
     """
     tasks, names = [task for task in TASKS if results.get(task)], _descriptors(results)
     longest = max(len(name) for name in names)
@@ -282,7 +272,6 @@ def _draw_tasks(results: Results, path: Path) -> None:
 
 
 def _ranking(results: Results, task: str) -> list[str]:
-    """The descriptors that have a headline for the task, the best first."""
     values = headline(results, task)
     present = [name for name in _descriptors(results) if name in values]
     return sorted(present, key=lambda name: -values[name])
@@ -336,7 +325,6 @@ def _panel(axes: Axes, results: Results, task: str) -> None:
 
 
 def _dot(shape: str, colour: str, label: str) -> Any:
-    """An entry of a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker=shape, color=colour, label=label)

@@ -50,7 +50,6 @@ def figures(results: Results) -> Figures:
 
 
 def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
-    """Descriptor -> sequence -> one of the counts."""
     totals = summarise(results["rows"], "sequence")
     return {
         label: {name: float(counts[field]) for name, counts in groups.items() if name != "all"}
@@ -59,7 +58,6 @@ def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
 
 
 def _draw(results: Results, path: Path) -> None:
-    """One group per sequence, one bar per descriptor."""
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
     with canvas(path, 1.5 + 0.9 * len(names), 3.6) as figure:

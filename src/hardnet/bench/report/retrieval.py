@@ -109,7 +109,6 @@ def _counts(results: Results) -> list[int]:
 
 
 def _find(rows: Sequence[Row], measure: Measure, **where: Any) -> Value:
-    """The measure of the row with these values, or None."""
     for row in rows:
         if all(row[key] == value for key, value in where.items()):
             return measure(row)
@@ -131,7 +130,6 @@ def _about(results: Results) -> str:
 def _by_mode(
     title: str, rows: Sequence[Row], measure: Measure, style: str = "", note: str = ""
 ) -> Table:
-    """Descriptors down, modes across."""
     names = distinct(rows, "descriptor")
     columns = [
         Column(
@@ -232,7 +230,6 @@ def _paper_hqe(results: Results) -> Table:
 
 
 def _draw(results: Results, path: Path) -> None:
-    """A panel per mode, a line per descriptor, all panels on one scale."""
     rows = results["rows"]
     modes, names = distinct(rows, "mode"), distinct(rows, "descriptor")
     down, across = math.ceil(len(modes) / ACROSS), min(len(modes), ACROSS)

@@ -99,13 +99,8 @@ def _table(
 ) -> Table:
     """One line per detector and descriptor, the best among a detector's lines bold.
 
-    Args:
-        results: of the benchmark.
-        title: of the table.
-        sets: across.
-        parts: the columns under each set, and the entries they are of.
-        note: under the table.
-        paper: lines to add: name -> set -> a number per part.
+    ``parts``: the columns under each set; ``paper``: lines to add, name -> set -> a number per
+    part.
     """
     lines = [
         (detector, descriptor)
@@ -263,7 +258,6 @@ def _draw_pairs(results: Results, path: Path) -> None:
 
 
 def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: list[str]) -> None:
-    """Groups of bars, one per descriptor, each with its number."""
     detectors = list(dict.fromkeys(detector for detector, _ in found))
     values = {label: [found[d, label][field] for d in detectors] for label in labels}
     for bars, each in zip(grouped_bars(axes, values), values.values(), strict=True):

@@ -31,15 +31,10 @@ PAGE_ROWS = 40
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """One column: a text stands as it is, None is a dash.
 
-    Attributes:
-        heading: above it.
-        values: one per line; a text stands as it is, None is a dash.
-        style: of the numbers.
-        best: which number is set in bold, if any; those that read the same are equally good.
-        group: a heading over this column and its neighbours of the same group.
-        intervals: (low, high) to show behind each number, or nothing.
+    ``best``: which number is set in bold, those that read the same are equally good; ``group``: a
+    heading over neighbours of the same group; ``intervals``: (low, high) behind each number.
     """
 
     heading: str
@@ -62,12 +57,8 @@ class Column:
 class Table:
     """A title, columns of one length, the first of them names; and a note.
 
-    Attributes:
-        title: shown above.
-        columns: the first one names the lines.
-        note: a sentence under the table.
-        best_of: what a number in bold is the best of.
-        blocks: a label per line: only lines of the same label compete within a column.
+    ``best_of``: what a number in bold is the best of; ``blocks``: a label per line, only lines of
+    the same label compete within a column.
     """
 
     title: str
@@ -226,11 +217,7 @@ def by_name(
 ) -> Table:
     """Descriptors across, names (of sequences, of pairs) down, the best of each line in bold.
 
-    Args:
-        title: of the table.
-        corner: what the names are.
-        values: descriptor -> name -> number; a descriptor may lack some names.
-        style: of a number.
+    ``values``: descriptor -> name -> number; a descriptor may lack some names.
     """
     names = list(dict.fromkeys(name for each in values.values() for name in each))
     columns = [

@@ -66,7 +66,6 @@ def figures(results: Results) -> Figures:
 
 
 def _subsets(results: Results) -> list[str]:
-    """In their order, the total last."""
     names = distinct(results["means"], "subset")
     return [*(name for name in names if name != TOTAL), TOTAL]
 
@@ -77,7 +76,6 @@ def _best(measure: str) -> Best | None:
 
 
 def _summary(results: Results) -> Table:
-    """The totals: the area of the benchmark, and the average precision to judge it by."""
     total = {(r["score"], r["descriptor"]): r for r in results["means"] if r["subset"] == TOTAL}
     names = list(dict.fromkeys(name for _, name in total))
 

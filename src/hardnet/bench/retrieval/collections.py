@@ -23,12 +23,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one protocol says about one query.
-
-    Attributes:
-        positives: names of the images that should be found.
-        junk: names of images that neither help nor harm.
-    """
+    """What one protocol says about one query; junk neither helps nor harms."""
 
     positives: frozenset[str]
     junk: frozenset[str] = frozenset()
@@ -36,15 +31,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Question:
-    """A query of a benchmark with its answers.
+    """A query of a benchmark with its answers by protocol.
 
-    Attributes:
-        name: of the query.
-        image: name of its image, one of the collection's or of its ``queries_only``.
-        group: queries of one group resemble each other: intervals draw whole groups.
-        judgements: by the name of a protocol.
-        box: the region that is asked for; None for the whole image.
-        same: for N-S: all images of the object, the query included; empty if N-S is not defined.
+    Queries of one ``group`` resemble each other: intervals draw whole groups. ``same``: for N-S all
+    images of the object, the query included; empty if N-S is not defined.
     """
 
     name: str
@@ -57,15 +47,7 @@ class Question:
 
 @dataclass(frozen=True)
 class PhotoCollection:
-    """Photographs, and questions about them.
-
-    Attributes:
-        name: what tables call it.
-        images: name -> file, those that are searched.
-        questions: all queries.
-        queries_only: name -> file of images that ask but are not searched.
-        about: how the ground truth is read, for the results file.
-    """
+    """Photographs that are searched, others that only ask, and questions about them."""
 
     name: str
     images: Mapping[str, Path]
@@ -93,11 +75,7 @@ def corner_box(left: float, top: float, right: float, bottom: float) -> Box:
 
 
 def by_stem(images: Mapping[str, Path]) -> dict[str, str]:
-    """Name without folder and suffix -> name; ground truth files name images like this.
-
-    Raises:
-        HardnetError: two images would have one name.
-    """
+    """Name without folder and suffix -> name; ground truth files name images like this."""
     found: dict[str, str] = {}
     for name, path in images.items():
         if (other := found.setdefault(path.stem, name)) != name:
@@ -124,15 +102,7 @@ _NUMBER = re.compile(r"(\d+)$")
 
 
 def read_ukbench(folder: Path, objects: range | None = None) -> PhotoCollection:
-    """UKBench, or the part of it that is there: photo number // 4 is the object.
-
-    Args:
-        folder: holds ``ukbench00000.jpg`` and so on.
-        objects: only these; default: all.
-
-    Raises:
-        HardnetError: a file without a number, or an object without its four photos.
-    """
+    """UKBench, or the part of it that is there: photo number // 4 is the object."""
     labels = {}
     images = named_images([folder])
     for name, path in images.items():
@@ -149,15 +119,10 @@ def read_ukbench(folder: Path, objects: range | None = None) -> PhotoCollection:
 
 
 def read_labels(folder: Path, labels_file: Path | None = None) -> PhotoCollection:
-    """Any folder of photographs with labels.
+    """Any folder of photographs with labels: one folder per label inside it, or a CSV file.
 
-    Args:
-        folder: the photographs; without a file, one folder per label inside it.
-        labels_file: CSV with the columns ``image`` (path inside the folder) and ``label``; photos
-            that it does not name are searched and have no label.
-
-    Raises:
-        HardnetError: no labels, or the file names an image that is not there.
+    The file has the columns ``image`` (path inside the folder) and ``label``; photos that it does
+    not name are searched and have no label.
     """
     images = named_images([folder])
     if labels_file is None:
@@ -234,13 +199,6 @@ def read_oxford(folder: Path) -> PhotoCollection:
     image (Oxford's names begin with ``oxc1_``, which its files do not) and the corners of the query
     region. ``all_souls_1_good.txt``, ``_ok.txt`` and ``_junk.txt`` list images, one name per line.
     Good and ok ones are positives; the query's own image is one of them, a positive like any other.
-
-    Args:
-        folder: holds, at any depth, the photographs and the files of the ground truth.
-
-    Raises:
-        HardnetError: no ground truth, a file of it is damaged, or an image that it names is
-            missing.
     """
     images = named_images([folder])
     stems = by_stem(images)
@@ -308,31 +266,10 @@ def read_revisited(folder: Path) -> PhotoCollection:
     """Revisited Oxford and Paris (ROxford5k, RParis6k): Easy, Medium and Hard.
 
     The ground truth is distributed as a pickle, a format that runs whatever its author wrote when
-    it is opened. It is never opened here: convert it once, where you trust it, into JSON::
-
-        python -c "import json, pickle, sys
-        json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'),
-                  default=lambda value: value.tolist())" gnd_roxford5k.pkl gnd_roxford5k.json
-
+    it is opened. It is never opened here: docs/retrieval.md shows how to convert it once into JSON.
     ``imlist`` names the images that are searched, ``qimlist`` those that ask, and ``gnd`` has for
     each query ``bbx`` (x1, y1, x2, y2) and the places in ``imlist`` of its ``easy``, ``hard`` and
     ``junk`` images.
-
-    ========  ===========  ==================
-    protocol  positives    junk
-    ========  ===========  ==================
-    easy      easy         junk, hard
-    medium    easy, hard   junk
-    hard      hard         junk, easy
-    ========  ===========  ==================
-
-    The query's own image is never in a ranking; a query without positives does not count.
-
-    Args:
-        folder: holds, at any depth, the photographs and one ``gnd_NAME.json``.
-
-    Raises:
-        HardnetError: no ground truth, it is damaged, or an image that it names is missing.
     """
     path = _ground_truth(folder)
     try:

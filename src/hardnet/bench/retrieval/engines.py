@@ -51,12 +51,7 @@ def parse_mode(name: str) -> Mode:
 
 
 class OwnIndex:
-    """An index that grows; every :meth:`add` is a commit, after which ``shard`` is all of it.
-
-    Args:
-        folder: of the index; must not exist.
-        vocabulary: its words.
-    """
+    """An index that grows; every :meth:`add` is a commit, after which ``shard`` is all of it."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
         self.folder, self.vocabulary = folder, vocabulary
@@ -75,8 +70,8 @@ class OwnIndex:
     def rank(self, features: Features, box: Box | None, mode: str) -> tuple[list[str], float]:
         """Names of all images that have anything in common with the query, best first; seconds.
 
-        The seconds are those of a search (words of the query, scoring, verification, expansion)
-        without the naming of the hits, of which there are as many as images here.
+        The seconds are those of a search without the naming of the hits, of which there are as many
+        as images here.
         """
         chosen = parse_mode(mode)
         start = perf_counter()
@@ -117,11 +112,7 @@ def require_asmk() -> None:
 
 
 class AsmkIndex:
-    """An index of asmk in memory that grows.
-
-    Args:
-        vocabulary: whose words are the codebook.
-    """
+    """An index of asmk in memory that grows; the codebook is our vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         require_asmk()

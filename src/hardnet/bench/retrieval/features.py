@@ -39,13 +39,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Extraction:
-    """How keypoints are found.
-
-    Attributes:
-        detector: name.
-        keypoints: most per photo, the strongest are kept.
-        upright: no frame is turned.
-    """
+    """How keypoints are found."""
 
     detector: str = "dog"
     keypoints: int = 1000
@@ -53,13 +47,7 @@ class Extraction:
 
 
 class FeatureStore:
-    """The features of photographs by several descriptors.
-
-    Args:
-        folder: of the cache; the user's by default.
-        descriptors: label -> descriptor.
-        extraction: how keypoints are found.
-    """
+    """The features of photographs by several descriptors, in the cache."""
 
     def __init__(
         self, folder: Path | None, descriptors: Mapping[str, Descriptor], extraction: Extraction
@@ -81,11 +69,7 @@ class FeatureStore:
         photos: Sequence[BenchPhoto],
         progress: Progress = lambda what, done, total: None,
     ) -> dict[str, str]:
-        """Describe what is missing.
-
-        Returns:
-            Name -> why, of photos that cannot be read: they have no features.
-        """
+        """Describe what is missing; returns name -> why, of photos that cannot be read."""
         unreadable: dict[str, str] = {}
         todo = [(photo, labels) for photo in photos if (labels := self._missing(photo))]
         done = len(photos) - len(todo)
@@ -167,17 +151,7 @@ def trained_words(
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
 ) -> Vocabulary:
-    """The vocabulary of one descriptor, read if it was trained before.
-
-    Args:
-        folder: of the cache; the user's by default.
-        store: has the features of the photos.
-        photos: what it is trained on.
-        label: of the descriptor.
-        words: how many.
-        seed: of the sample and the training.
-        progress: told how far it is.
-    """
+    """The vocabulary of one descriptor, read if it was trained before."""
 
     def train() -> Vocabulary:
         rows, name = _sample(store, photos, label, words * PER_WORD, seed)
@@ -235,14 +209,10 @@ Window = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class BenchPhoto:
-    """One picture of a benchmark.
+    """One picture of a benchmark, by a unique name.
 
-    Attributes:
-        name: unique in the benchmark.
-        path: its file.
-        window: the part of it that is used; None for all.
-        shrunk: (width, height) to which the window is brought first; None for as it is.
-        longer_side: in pixels, after that, larger or smaller; None for as it is.
+    ``window`` of the file (all of it by default) is brought to the size ``shrunk``, then to a
+    ``longer_side``, larger or smaller.
     """
 
     name: str
@@ -279,13 +249,7 @@ def resized(pixels: Pixels, longer_side: int | None) -> Pixels:
 
 
 def windows(width: int, height: int, size: tuple[int, int]) -> list[Window | None]:
-    """The windows that :data:`CROP_RULE` cuts: five places, None where one is too small.
-
-    Args:
-        width: of the photo.
-        height: of the photo.
-        size: (width, height) of the photos that they shall resemble.
-    """
+    """The windows that :data:`CROP_RULE` cuts: five places, None where one is too small."""
     parts = [(0, 0, width, height)]
     for row in range(GRID):
         for column in range(GRID):
@@ -297,13 +261,7 @@ def windows(width: int, height: int, size: tuple[int, int]) -> list[Window | Non
 def crops(
     photos: Sequence[tuple[str, Path]], size: tuple[int, int], longer_side: int | None
 ) -> list[BenchPhoto]:
-    """The distractors that photographs give, in the order of :data:`CROP_RULE`.
-
-    Args:
-        photos: names and files.
-        size: (width, height) of the collection's photos.
-        longer_side: to which all photos of the benchmark are brought.
-    """
+    """The distractors that photographs give, in the order of :data:`CROP_RULE`."""
     found = []
     for name, path in photos:
         try:

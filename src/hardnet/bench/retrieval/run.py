@@ -57,15 +57,8 @@ _Query = tuple[Features, Box | None]
 class RetrievalSettings:
     """How a collection is searched.
 
-    Attributes:
-        extraction: how keypoints are found; more of them in the photos of the vocabulary, see
-            :func:`~hardnet.bench.retrieval.features.for_words`.
-        longer_side: every photo of the collection is brought to this size; None: as it is.
-        words: of the vocabulary.
-        modes: of our search, see :func:`~hardnet.bench.retrieval.engines.parse_mode`.
-        asmk: whether the ``asmk`` package takes part.
-        distractors: how many, for each point of the curve; 0 is always there.
-        seed: of the vocabulary.
+    Photos are brought to ``longer_side`` if it is given. ``asmk``: whether that package takes part.
+    ``distractors``: how many, for each point of the curve; 0 is always there.
     """
 
     extraction: Extraction = field(default_factory=Extraction)
@@ -97,23 +90,13 @@ def compare(
     work: Path,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Rank a collection by every descriptor and mode.
+    """Rank a collection by every descriptor and mode, with words trained on other photographs.
 
-    Args:
-        collection: photos and questions.
-        descriptors: label -> descriptor.
-        settings: how.
-        vocabulary_photos: other photographs, to train the words on.
-        distractors: photographs that no query should find, in the order in which they come.
-        store: folder of the cache of features and words; the user's by default.
-        work: an empty folder for the indexes.
-        progress: called with (what, done, total).
-
-    Returns:
-        Name -> why, of photos that cannot be read: they are not searched, and a positive among
-        them is never found. Then one row per descriptor, mode and number of distractors: what
-        ``judge`` gives (the scores of single queries without distractors only), ``milliseconds``
-        per query (median, without extraction), ``features`` per query.
+    Returns name -> why, of photos that cannot be read: they are not searched, and a positive among
+    them is never found. Then one row per descriptor, mode and number of distractors: what ``judge``
+    gives (the scores of single queries without distractors only), ``milliseconds`` per query
+    (median, without extraction), ``features`` per query. ``work`` is an empty folder for the
+    indexes.
     """
     features = FeatureStore(store, descriptors, settings.extraction)
     examples = FeatureStore(store, descriptors, for_words(settings.extraction))
@@ -164,13 +147,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Engine:
-    """Something that can be searched.
-
-    Attributes:
-        modes: its ways to search.
-        add: index photos.
-        rank: features, box, mode -> names, best first, and the seconds it took.
-    """
+    """Something that can be searched: features, box, mode -> names, best first, and seconds."""
 
     modes: tuple[str, ...]
     add: Callable[[Photos], None]
@@ -193,7 +170,6 @@ def _ask(
     mode: str,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Ask every question, and judge the answers."""
     engine.rank(*queries[0], mode)  # what is compiled or read for the first time is not timed
     rankings, seconds = [], []
     for done, query in enumerate(queries):
@@ -234,17 +210,11 @@ DIGITS = 4
 
 
 def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The scores of rankings.
+    """The scores of rankings, names of images, best first; what is left out is not found.
 
-    Args:
-        questions: all queries.
-        rankings: for each, names of images, best first; those that had nothing in common with the
-            query may be left out, and are then not found.
-
-    Returns:
-        ``map`` and ``map_interval`` by protocol, ``ns`` and ``ns_interval`` (None where N-S is not
-        defined), ``ap`` by protocol and ``ns_each`` per query; queries without positives are None
-        there and do not count in the means. Intervals draw whole groups of queries.
+    ``map`` and ``map_interval`` by protocol, ``ns`` and ``ns_interval`` (None where N-S is not
+    defined), ``ap`` by protocol and ``ns_each`` per query; queries without positives are None
+    there and do not count in the means. Intervals draw whole groups of queries.
     """
     scores: dict[str, Any] = {"map": {}, "map_interval": {}, "ap": {}}
     groups = np.array([question.group for question in questions])
@@ -280,15 +250,9 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
 
 
 def trapezoid_ap(positions: ArrayLike, positives: int) -> float:
-    """Area under the precision-recall curve, by trapezoids.
+    """Area under the precision-recall curve, by trapezoids; NaN if there is nothing to be found.
 
-    Args:
-        positions: (F,) places of the positives that were found, from 0, ascending, in a ranking
-            without junk.
-        positives: how many there are to be found.
-
-    Returns:
-        0 to 1; NaN if there is nothing to be found.
+    ``positions``: (F,) places of the positives that were found, from 0, in a ranking without junk.
     """
     if positives < 1:
         return float("nan")
@@ -303,16 +267,7 @@ def trapezoid_ap(positions: ArrayLike, positives: int) -> float:
 def average_precision(
     ranking: Iterable[Hashable], positives: Collection[Hashable], junk: Collection[Hashable] = ()
 ) -> float:
-    """The average precision of one query.
-
-    Args:
-        ranking: the images, best first; it may end early: what is not in it is not found.
-        positives: the images to be found.
-        junk: images that neither help nor harm: the ranking counts as if they were not there.
-
-    Returns:
-        0 to 1; NaN if there are no positives.
-    """
+    """The average precision of one query, without junk in its ranking; NaN without positives."""
     wanted, ignored = set(positives), set(junk)
     counted = (image for image in ranking if image not in ignored)
     positions = [place for place, image in enumerate(counted) if image in wanted]
@@ -320,21 +275,12 @@ def average_precision(
 
 
 def mean_ap(values: ArrayLike) -> float | None:
-    """Mean over queries; those without positives (NaN) are left out, as by the revisited protocol.
-
-    Returns:
-        None if no query has positives.
-    """
+    """Mean over queries; those without positives (NaN) are left out, as in the revisited protocol."""
     ap = np.asarray(values, np.float64)
     known = ap[~np.isnan(ap)]
     return float(known.mean()) if len(known) else None
 
 
 def ns_score(ranking: Sequence[Hashable], same: Collection[Hashable]) -> int:
-    """UKBench: how many of the first four images show the query's object, itself included.
-
-    Args:
-        ranking: the images, best first, the query among them.
-        same: the images of the object, the query included: four in UKBench.
-    """
+    """UKBench: how many of the first four images show the query's object, itself included."""
     return len(set(ranking[:4]) & set(same))

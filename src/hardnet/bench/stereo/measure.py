@@ -32,19 +32,12 @@ of few correspondences are inexact, so that right matches are rejected."""
 class Measurement:
     """One pair; a field is None where the ground truth does not say it.
 
-    Attributes:
-        tentative: matches before verification.
-        inliers: matches that were verified.
-        geometry: the kind of geometry found, or None.
-        correct: tentative matches that are right.
-        correct_inliers: inliers that are right.
-        grid_error: mean pixels between the estimated and the true homography where both images
-            show the scene; None also without an estimated homography.
-        corner_error: mean pixels over the corners of image a; None also without an estimate.
-        has_corners: whether an estimate could have a corner error.
-        accuracy: share of the tentative matches within 1, 2, ... 10 px of the true homography.
-        agreement: share of the correspondences picked by hand within 1, 2, ... 10 px of the
-            estimated geometry (0 without one).
+    ``correct`` and ``correct_inliers`` are the right ones of the matches before and after
+    verification. ``grid_error`` and ``corner_error`` are mean pixels between the estimated and the
+    true homography where both images show the scene, and over the corners of image a; None also
+    without an estimate (``has_corners``: whether one could have a corner error). ``accuracy``:
+    share of the tentative matches within 1, 2, ... 10 px of the true homography; ``agreement``:
+    share of the correspondences picked by hand as near to the estimated geometry (0 without one).
     """
 
     tentative: int
@@ -122,10 +115,7 @@ AUC_PIXELS = (3, 5, 10)
 def share_within(
     errors: ArrayLike, thresholds: Sequence[float] = THRESHOLDS
 ) -> NDArray[np.float64]:
-    """(T,) share of (N,) errors of at most each threshold; 0 if there are none, NaN never counts.
-
-    The matching accuracy of a pair, when the errors are those of its tentative matches.
-    """
+    """(T,) share of (N,) errors of at most each threshold; 0 if there are none."""
     values = np.asarray(errors, np.float64)
     if not len(values):
         return np.zeros(len(thresholds))
@@ -137,14 +127,8 @@ def corner_error(
 ) -> float | None:
     """Mean distance of the four corners of image a under two homographies, in pixels of image b.
 
-    Args:
-        estimate: (3, 3), its sign is free.
-        truth: (3, 3), of positive determinant.
-        size_a: (width, height).
-
-    Returns:
-        Pixels; infinite if the estimate puts a corner behind the camera; None if the truth does,
-        since then no estimate has a corner error.
+    Infinite if the estimate puts a corner behind the camera; None if the truth does, since then no
+    estimate has a corner error.
     """
     right, bottom = size_a[0] - 1, size_a[1] - 1
     corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
@@ -162,10 +146,6 @@ def auc_steps(errors: ArrayLike, limit: float) -> float:
 
     The share is a step function of the threshold, so an error e adds the part (1 - e / limit) of
     the thresholds that lie above it: no sampling of thresholds, no interpolation.
-
-    Args:
-        errors: (N,) pixels, infinite for a pair without an estimate; N at least 1.
-        limit: pixels.
     """
     return float(np.clip(1 - np.asarray(errors, np.float64) / limit, 0, 1).mean())
 
@@ -174,8 +154,7 @@ def auc_lines(errors: ArrayLike, limit: float) -> float:
     """The same with straight lines from one sorted error to the next instead of steps.
 
     So it is done in much of the literature on learned matchers. The curve starts at (0, 0), passes
-    (e_i, i / N) and is level from the last error below the limit; it lies between the steps and
-    1 / N above them.
+    (e_i, i / N) and is level from the last error below the limit.
     """
     values = np.sort(np.asarray(errors, np.float64))
     below = values[values < limit]
@@ -189,17 +168,10 @@ Points = NDArray[np.float64]
 
 
 def eight_point(a: Points, b: Points) -> NDArray[np.float64]:
-    """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for all points, by least squares.
+    """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for (K, 2) points, K at least 8.
 
     Hartley's normalised algorithm: both point sets are moved to their centre and scaled to a mean
     distance of sqrt(2), so that the least squares of the algebraic error is well conditioned.
-
-    Args:
-        a: (K, 2) points of image a, K at least 8.
-        b: (K, 2) the same points in image b.
-
-    Returns:
-        F of Frobenius norm 1.
     """
     to_a, to_b = _normaliser(a), _normaliser(b)
     x, y = _homogeneous(a) @ to_a.T, _homogeneous(b) @ to_b.T
@@ -242,13 +214,8 @@ MIN_AGREEMENT = 0.5
 class Rule:
     """When a pair is matched.
 
-    Attributes:
-        name: what ``--rule`` takes.
-        needed: at least this many inliers.
-        counts: which inliers are counted, for the rule and for the mean of the table. Where
-            nothing is known about a pair, all verified inliers are counted.
-        geometry: whether the estimated geometry must be right as well.
-        about: the rule in words.
+    It has at least ``needed`` inliers, and with ``geometry`` the estimate must be right. Where
+    nothing is known about a pair, all verified inliers are counted.
     """
 
     name: str
@@ -334,15 +301,8 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
 
     Means over the pairs that a descriptor matched are not comparable between descriptors: who
     matches one hard pair more, with few inliers, lowers its mean. So the mean over the pairs that
-    all descriptors matched (with this detector) is given too.
-
-    Returns:
-        set, detector, descriptor, pairs, matched, mean_inliers (over its own matched pairs),
-        common (how many pairs all matched), mean_common (over those) and its 95% interval
-        common_interval, mean_tentative and mean_correct (matches before verification, over all
-        pairs), and where the ground truth says it: auc and auc_lines {pixels: area}, auc_interval
-        {pixels: 95% interval}, accuracy (10,) and agreement (10,), each the mean over the pairs.
-        Intervals are of the bootstrap over scenes: the pairs of one sequence are drawn together.
+    all descriptors matched (with this detector) is given too. Intervals are of the bootstrap over
+    scenes: the pairs of one sequence are drawn together.
     """
     groups: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
@@ -376,7 +336,6 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
 
 
 def _interval(values: Mapping[str, float]) -> Interval:
-    """Of the mean of pair -> value."""
     return mean_interval(list(values.values()), [_scene(pair) for pair in values])
 
 

@@ -51,13 +51,8 @@ STRATEGIES: Mapping[str, Strategy] = {
 class Protocol:
     """What happens to every pair.
 
-    Attributes:
-        keypoints: budget per image and detector.
-        max_size: larger images are shrunk to this longer side before detection.
-        upright: no frame is turned.
-        model: the geometry that is fitted; "by-truth": a homography where the ground truth is one,
-            a fundamental matrix where it is correspondences, either where there is none.
-        strategy: how matches are found and verified.
+    ``model`` is the geometry that is fitted; "by-truth": a homography where the ground truth is
+    one, a fundamental matrix where it is correspondences, either where there is none.
     """
 
     keypoints: int = KEYPOINTS
@@ -101,17 +96,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Measure every descriptor on every pair with every detector.
 
-    Args:
-        sets: the pairs.
-        descriptors: label -> descriptor.
-        detector_names: what ``hardnet.detectors.load`` takes.
-        protocol: what is the same for all.
-        store: folder for measurements of interrupted runs; the user's cache by default.
-        advance: called after each measurement.
-
-    Returns:
-        One row per set, pair, detector and descriptor, with these names, the kind of ground truth
-        and the fields of a Measurement.
+    One row per set, pair, detector and descriptor, with these names, the kind of ground truth and
+    the fields of a Measurement. ``store``: folder of the cache; the user's by default.
     """
     opened = list(sets)
     kept = Cache("stereo", store)
@@ -197,16 +183,9 @@ _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention
 
 @dataclass(frozen=True)
 class StereoSet:
-    """What is known about a set.
+    """What is known about a set: its name in the paper's Table 3, how many pairs it has.
 
-    Attributes:
-        name: as in the paper's Table 3.
-        pairs: in the complete set.
-        layout: what its folder holds.
-        truth: the kind of ground truth.
-        about: what the pairs are.
-        folders: names of folders that are taken for this set, in small letters.
-        note: what else one should know when pairs are counted.
+    ``folders``: names of folders that are taken for this set, in small letters.
     """
 
     name: str
@@ -284,14 +263,7 @@ SETS = (
 
 @dataclass(frozen=True, eq=False)
 class OpenSet:
-    """A folder that was read.
-
-    Attributes:
-        name: of the set, or of the folder if it is none that is known.
-        folder: where it is.
-        known: what is known about the set, or None.
-        pairs: what was found.
-    """
+    """A folder that was read, and what is known about its set."""
 
     name: str
     folder: Path
@@ -314,11 +286,7 @@ class OpenSet:
 
 
 def open_set(spec: str) -> OpenSet:
-    """Read ``FOLDER``, whose name says which set it is, or ``SET=FOLDER``.
-
-    Raises:
-        HardnetError: the set has no such name, or the folder cannot be read.
-    """
+    """Read ``FOLDER``, whose name says which set it is, or ``SET=FOLDER``."""
     label, separator, path = spec.partition("=")
     if not separator or "/" in label:
         folder, known = as_path(spec), by_folder(Path(spec))
