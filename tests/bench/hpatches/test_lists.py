@@ -195,7 +195,7 @@ def test_few_strips_are_open_and_each_is_asked_for_a_few_times(tasks, monkeypatc
     apart = np.abs(tasks.pairs.inter[:, 0] - tasks.pairs.inter[:, 3])
     np.testing.assert_allclose(found, np.sqrt(2) * apart, rtol=1e-6)
     assert len(set(asked)) == 40 * 5
-    assert len(strips._kept) <= 60
+    assert strips.get.cache_info().currsize <= 60
     # 8 x 8 pairs of blocks, 25 strips each on a side; strip by strip it would be 40 per portion.
     assert len(asked) <= 8 * 8 * 50
 
@@ -411,7 +411,7 @@ def test_a_folder_without_files_has_none(tmp_path):
         ("v_a,6,1,v_a,4,9", r"line 3: image 6 is not 0 to 5"),
         ("v_a,0,1,v_a,4", r"line 3: expected 6 columns, got 5"),
         ("v_a,0,one,v_a,4,9", r"line 3: idx1 is not a number"),
-        ("v_a,0,99999999999,v_a,4,9", r"line 3: idx1 is not a number"),
+        ("v_a,0,99999999999,v_a,4,9", r"line 3: patch 99999999999 of v_a"),
     ],
 )
 def test_a_bad_row_is_an_error_with_its_line(pair_files, row, message):

@@ -10,10 +10,10 @@ their own. The order of the draws is the protocol: do not reorder them.
 from __future__ import annotations
 
 import csv
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from itertools import islice
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,6 @@ PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
 PATCH_COLUMNS = ("s", "idx")
 PAIR_FILES = ("verif_pos", "verif_neg_intra", "verif_neg_inter")
 RETRIEVAL_FILES = ("retr_queries", "retr_distractors")
-_PORTION = 100_000  # rows held as text
 _PATCHES_AT_ONCE = 256
 
 Rows = NDArray[np.int32]
@@ -132,31 +131,27 @@ def prepare(
     sizes = [counts[name] for name in names]
     about = {"names": list(names), "counts": sizes}
     pair_paths = find_files(folder, split, PAIR_FILES)
-    if "verification" not in chosen:
-        pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
-    else:
-        pair_lists = _kept(
-            PairLists,
-            about | {"pairs": pairs, "files": files_state(pair_paths) if pair_paths else SEED},
-            lambda: (
-                read_pairs(pair_paths, names, sizes, pairs)
-                if pair_paths
-                else draw_pairs(sizes, pairs, SEED, progress)
-            ),
-        )
     retrieval_paths = find_files(folder, split, RETRIEVAL_FILES)
-    if "retrieval" not in chosen:
-        retrieval = RetrievalLists(*[np.zeros((0, 2), np.int32)] * 2)
-    elif retrieval_paths:
-        retrieval = read_retrieval(retrieval_paths, names, sizes)
-    elif patches is None:
-        retrieval = draw_retrieval(sizes)
-    else:
 
-        def draw() -> RetrievalLists:
-            return draw_retrieval(sizes, lambda k: contrasts(patches(names[k])))
+    def make_pairs() -> PairLists:
+        if pair_paths:
+            return read_pairs(pair_paths, names, sizes, pairs)
+        return draw_pairs(sizes, pairs, SEED, progress)
 
-        retrieval = draw() if data is None else _kept(RetrievalLists, about | {"data": data}, draw)
+    def make_retrieval() -> RetrievalLists:
+        if retrieval_paths:
+            return read_retrieval(retrieval_paths, names, sizes)
+        return draw_retrieval(sizes, patches and (lambda k: contrasts(patches(names[k]))))
+
+    pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
+    if "verification" in chosen:
+        files = files_state(pair_paths) if pair_paths else SEED
+        pair_lists = _kept(PairLists, about | {"pairs": pairs, "files": files}, make_pairs)
+    retrieval = RetrievalLists(*[np.zeros((0, 2), np.int32)] * 2)
+    if "retrieval" in chosen:
+        kept = patches is not None and data is not None and not retrieval_paths
+        wanted = about | {"data": data}
+        retrieval = _kept(RetrievalLists, wanted, make_retrieval) if kept else make_retrieval()
     origin = {
         "pairs": "task files" if pair_paths else OWN_DRAW,
         "retrieval": "task files" if retrieval_paths else OWN_DRAW,
@@ -171,7 +166,7 @@ def _kept(kind: type[Lists], about: dict[str, Any], make: Callable[[], Lists]) -
 
     def load(path: Path) -> Lists:
         with np.load(path) as stored:
-            return kind(**{field.name: stored[field.name] for field in fields(kind)})
+            return kind(**stored)
 
     return Cache("lists").get(about, make, save, load, ".npz", kind.__name__)
 
@@ -287,28 +282,24 @@ def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Pa
         return []
     paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
     missing = [path for path in paths if not path.is_file()]
-    if len(missing) == len(paths):
-        return []
-    if missing:
+    if 0 < len(missing) < len(paths):
         there = next(path for path in paths if path not in missing)
         raise HardnetError(f"{missing[0]} is missing, {there.name} is there: add it or remove both")
-    return paths
+    return [] if missing else paths
 
 
 def read_pairs(
     paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
 ) -> PairLists:
     """The three lists of a split, their first ``pairs`` rows."""
-    positive, intra, inter = (_read(p, PAIR_COLUMNS, names, counts, pairs) for p in paths)
-    return PairLists(positive, intra, inter)
+    return PairLists(*(_read(path, PAIR_COLUMNS, names, counts, pairs) for path in paths))
 
 
 def read_retrieval(
     paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
 ) -> RetrievalLists:
     """The queries and distractors of a split; arguments as for :func:`read_pairs`."""
-    queries, distractors = (_read(p, PATCH_COLUMNS, names, counts, None) for p in paths)
-    return RetrievalLists(queries, distractors)
+    return RetrievalLists(*(_read(path, PATCH_COLUMNS, names, counts, None) for path in paths))
 
 
 def _read(
@@ -319,83 +310,73 @@ def _read(
     limit: int | None,
 ) -> Rows:
     number = {name: k for k, name in enumerate(names)}
-    portions: list[Rows] = []
     with path.open("rb") as head:
         refuse_stand_in(path, head.read(1024))
     with path.open(newline="") as stream:
         reader = csv.reader(stream)
         if tuple(next(reader, ())) != tuple(columns):
             raise HardnetError(f"{path} does not begin with the line {','.join(columns)}")
-        rows = islice(reader, limit)
-        while portion := list(islice(rows, _PORTION)):
-            done = sum(map(len, portions))
-            portions.append(_numbers(path, done + 2, portion, columns, number))
-            _check(path, done + 2, portions[-1], names, counts)
-    if not portions:
+        values = (
+            value
+            for line, row in enumerate(islice(reader, limit), 2)
+            for value in _numbers(f"{path}, line {line}", row, columns, number, counts)
+        )
+        rows: Rows = np.fromiter(values, np.int32).reshape(-1, len(columns))
+    if not len(rows):
         raise HardnetError(f"{path} has no rows")
-    return np.concatenate(portions)
+    return rows
 
 
 def _numbers(
-    path: Path, line: int, rows: list[list[str]], columns: Sequence[str], number: Mapping[str, int]
-) -> Rows:
-    out = np.empty((len(rows), len(columns)), np.int32)
-    try:
-        for k, (name, values) in enumerate(zip(columns, zip(*rows, strict=True), strict=True)):
-            out[:, k] = [number[v] for v in values] if name[0] == "s" else [int(v) for v in values]
-    except (KeyError, ValueError, OverflowError):
-        raise HardnetError(f"{path}, {_mistake(line, rows, columns, number)}") from None
-    return out
-
-
-def _mistake(
-    line: int, rows: list[list[str]], columns: Sequence[str], number: Mapping[str, int]
-) -> str:
-    for k, row in enumerate(rows):
-        if len(row) != len(columns):
-            return f"line {line + k}: expected {len(columns)} columns, got {len(row)}"
-        for name, value in zip(columns, row, strict=True):
-            if name[0] == "s" and value not in number:
-                return f"line {line + k}: {value} is not a test sequence of the split"
-            if name[0] != "s" and not (value.strip().isdecimal() and int(value) < 2**31):
-                return f"line {line + k}: {name} is not a number of a patch or image: {value}"
-    return f"line {line}: not a list of numbers"
-
-
-def _check(path: Path, line: int, rows: Rows, names: Sequence[str], counts: Sequence[int]) -> None:
-    size = np.asarray(counts)
-    step = 3 if rows.shape[1] == len(PAIR_COLUMNS) else 2
-    for first in range(0, rows.shape[1], step):
-        sequence, patch = rows[:, first], rows[:, first + step - 1]
-        for k in np.flatnonzero((patch < 0) | (patch >= size[sequence]))[:1]:
+    where: str,
+    row: Sequence[str],
+    columns: Sequence[str],
+    number: Mapping[str, int],
+    counts: Sequence[int],
+) -> list[int]:
+    if len(row) != len(columns):
+        raise HardnetError(f"{where}: expected {len(columns)} columns, got {len(row)}")
+    found, name, count = [], "", 0
+    for column, text in zip(columns, row, strict=True):
+        if column[0] == "s":
+            if text not in number:
+                raise HardnetError(f"{where}: {text} is not a test sequence of the split")
+            name, count = text, counts[number[text]]
+            found.append(number[text])
+            continue
+        try:
+            value = int(text)
+        except ValueError:
             raise HardnetError(
-                f"{path}, line {line + k}: patch {patch[k]} of {names[sequence[k]]}, "
-                f"which has {size[sequence[k]]} patches: is this the list of another set?"
+                f"{where}: {column} is not a number of a patch or image: {text}"
+            ) from None
+        if column[0] == "t" and not 0 <= value <= TARGETS:
+            raise HardnetError(f"{where}: image {value} is not 0 to 5")
+        if column[0] == "i" and not 0 <= value < count:
+            raise HardnetError(
+                f"{where}: patch {value} of {name}, which has {count} patches: is this the list of "
+                "another set?"
             )
-        if step == 3:
-            image = rows[:, first + 1]
-            for k in np.flatnonzero((image < 0) | (image > TARGETS))[:1]:
-                raise HardnetError(f"{path}, line {line + k}: image {image[k]} is not 0 to 5")
+        found.append(value)
+    return found
 
 
 def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
     """Write the lists in the format of the official files; empty ones are left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    lists = dict(zip(PAIR_FILES, vars(tasks.pairs).values(), strict=True))
-    lists |= dict(zip(RETRIEVAL_FILES, vars(tasks.retrieval).values(), strict=True))
+    pairs = zip(PAIR_FILES, repeat(PAIR_COLUMNS), vars(tasks.pairs).values())
+    retrieval = zip(RETRIEVAL_FILES, repeat(PATCH_COLUMNS), vars(tasks.retrieval).values())
     written = []
-    for stem, rows in lists.items():
+    for stem, columns, rows in (*pairs, *retrieval):
         if not len(rows):
             continue
-        columns = PAIR_COLUMNS if stem in PAIR_FILES else PATCH_COLUMNS
         written.append(folder / f"{stem}_split-{tasks.split}.csv")
         with replacing(written[-1]) as part, part.open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(columns)
-            sequences = [name[0] == "s" for name in columns]
             for row in rows.tolist():
-                named = zip(row, sequences, strict=True)
-                writer.writerow([tasks.names[n] if is_name else n for n, is_name in named])
+                named = zip(columns, row, strict=True)
+                writer.writerow([tasks.names[n] if column[0] == "s" else n for column, n in named])
     return written
 
 
@@ -404,24 +385,18 @@ class Strips:
 
     def __init__(self, lookup: Lookup, tasks: Tasks, noise: str) -> None:
         self._lookup, self._tasks, self._noise = lookup, tasks, noise
-        self._kept: OrderedDict[tuple[int, int], NDArray[Any]] = OrderedDict()
+        self.get = lru_cache(KEPT)(self._get)
 
-    def get(self, sequence: int, image: int) -> NDArray[Any]:
+    def _get(self, sequence: int, image: int) -> NDArray[Any]:
         """(N, D) descriptors of an image (0 is the reference) of a sequence."""
-        if (sequence, image) not in self._kept:
-            name, strip = self._tasks.names[sequence], tag(image, self._noise)
-            found = self._lookup(name, strip)
-            count = self._tasks.counts[sequence]
-            if found.ndim != 2 or len(found) != count:
-                raise HardnetError(
-                    f"{name}/{strip}: expected descriptors of {count} patches, "
-                    f"got an array of shape {found.shape}"
-                )
-            self._kept[sequence, image] = found
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end((sequence, image))
-        return self._kept[sequence, image]
+        name, strip = self._tasks.names[sequence], tag(image, self._noise)
+        found, count = self._lookup(name, strip), self._tasks.counts[sequence]
+        if found.ndim != 2 or len(found) != count:
+            raise HardnetError(
+                f"{name}/{strip}: expected descriptors of {count} patches, "
+                f"got an array of shape {found.shape}"
+            )
+        return found
 
     def gather(self, patches: Rows) -> NDArray[Any]:
         """Descriptors of patches anywhere in the split: (P, 3) s, t, idx -> (P, D)."""

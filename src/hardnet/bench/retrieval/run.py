@@ -275,7 +275,7 @@ def average_precision(
 
 
 def mean_ap(values: ArrayLike) -> float | None:
-    """Mean over queries; those without positives (NaN) are left out, as in the revisited protocol."""
+    """Mean over queries; queries without positives (NaN) do not count, as revisited."""
     ap = np.asarray(values, np.float64)
     known = ap[~np.isnan(ap)]
     return float(known.mean()) if len(known) else None
