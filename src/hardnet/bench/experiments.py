@@ -85,13 +85,7 @@ class Experiment:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        base: Recipe,
-        folder: Path,
-        tests: Tests,
-        cells: str = "",
-        seeds: int = 1,
+        self, grid: Grid, base: Recipe, folder: Path, tests: Tests, cells: str = "", seeds: int = 1
     ) -> None:
         if not tests.folders:
             raise HardnetError("name a set to test on with --brown, --hpatches or both")

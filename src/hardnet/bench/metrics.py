@@ -124,11 +124,7 @@ def _accepted(
     needed = math.ceil(recall * len(true) - 1e-9)
     threshold = np.partition(true, needed - 1)[needed - 1]
     accepted = false <= threshold if ties == "within" else false < threshold
-    return (
-        int(np.count_nonzero(accepted)),
-        len(false),
-        int(np.count_nonzero(true <= threshold)),
-    )
+    return (int(np.count_nonzero(accepted)), len(false), int(np.count_nonzero(true <= threshold)))
 
 
 def _two_kinds(

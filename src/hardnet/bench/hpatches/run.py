@@ -58,11 +58,7 @@ def evaluate(
     if unknown:
         raise ValueError(f"unknown task {unknown[0]}, choose from {', '.join(TASKS)}")
     results: dict[str, Any] = {
-        "set": {
-            "split": tasks.split,
-            "sequences": len(tasks.names),
-            "patches": sum(tasks.counts),
-        },
+        "set": {"split": tasks.split, "sequences": len(tasks.names), "patches": sum(tasks.counts)},
         "lists": tasks.facts(),
         "paper_convention": dict(PAPER_CONVENTION),
     }

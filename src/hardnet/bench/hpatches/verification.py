@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.hpatches.lists import (
-    KEPT,
-    Lookup,
-    Progress,
-    Rows,
-    Strips,
-    Tasks,
-    each_and_all,
-)
+from hardnet.bench.hpatches.lists import KEPT, Lookup, Progress, Rows, Strips, Tasks, each_and_all
 from hardnet.bench.metrics import (
     POOLED_RESAMPLES,
     PooledRanking,

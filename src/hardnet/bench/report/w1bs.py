@@ -91,12 +91,7 @@ def _summary(results: Results) -> Table:
     about = results.get("set", {})
     return Table(
         "W1BS" + (f": {about['name']}, {about['pairs']} pairs" if about else ""),
-        [
-            Column("descriptor", names),
-            precision,
-            area,
-            *against_baseline("mAP", ratios),
-        ],
+        [Column("descriptor", names), precision, area, *against_baseline("mAP", ratios)],
         _NOTE,
     )
 
@@ -110,8 +105,7 @@ def _by_subset(results: Results, measure: str) -> Table:
     ]
     spread = [interval(means[TOTAL, n]["low"], means[TOTAL, n]["high"]) for n in names]
     return Table(
-        _TITLES[measure],
-        [Column("descriptor", names), *columns, Column("95 % interval", spread)],
+        _TITLES[measure], [Column("descriptor", names), *columns, Column("95 % interval", spread)]
     )
 
 

@@ -65,9 +65,7 @@ class FeatureStore:
         }
 
     def fill(
-        self,
-        photos: Sequence[BenchPhoto],
-        progress: Progress = lambda what, done, total: None,
+        self, photos: Sequence[BenchPhoto], progress: Progress = lambda what, done, total: None
     ) -> dict[str, str]:
         """Describe what is missing; returns name -> why, of photos that cannot be read."""
         unreadable: dict[str, str] = {}

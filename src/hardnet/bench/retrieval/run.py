@@ -117,13 +117,7 @@ def compare(
     for label in descriptors:
         told = partial(_within, progress, label)
         words = trained_words(
-            store,
-            examples,
-            vocabulary_photos,
-            label,
-            settings.words,
-            settings.seed,
-            told,
+            store, examples, vocabulary_photos, label, settings.words, settings.seed, told
         )
         queries = [
             _query(question, photos[question.image], features, label)
