@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
@@ -38,23 +40,80 @@ _PIXELS = (1, 3, 5, 10)
 Entry = Mapping[str, Any]
 Entries = Mapping[tuple[str, str, str], Entry]
 """(set, detector, descriptor) -> its entry of the summary."""
-Part = tuple[str, Callable[[Entry], Value], str]
-"""A column under each set: heading, value of an entry, style; texts have no best."""
+Part = tuple[str, Entries, Callable[[Entry], Value], str]
+"""A column under each set: heading, entries, value of an entry, style; texts have no best."""
 
 
 def tables(results: Results) -> list[Table]:
     """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
-    entries = _entries(results)
-    shown = [_table_3(results, entries), _common(results, entries), _by_rule(results)]
-    for field, table in (("auc", _areas), ("accuracy", _accuracy), ("agreement", _agreement)):
-        if names := _sets_with(results, entries, field):
-            shown.append(table(results, entries, names))
-    pairs = [
-        _per_pair(results, name, detector)
-        for name in distinct(results["rows"], "set")
-        for detector in distinct(results["rows"], "detector")
+    entries, rule = _entries(results), rule_by_name(results["rule"]["name"])
+    sets = distinct(results["rows"], "set")
+    complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
+    shown = [
+        _table(
+            results,
+            "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
+            [_number("matched", entries), _number("inl.", entries, "mean_inliers")],
+            sets,
+            "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own "
+            "mean: compare descriptors by the next table. The paper's rows are of the complete "
+            f"sets ({complete}) and of MODS with view synthesis, which has more keypoints of more "
+            "kinds: compare the order, not the numbers. A pair is matched with "
+            f"{rule.about}.",
+            PAPER if set(sets) & set(PAPER_PAIRS) else {},
+        ),
+        _table(
+            results,
+            "Mean inliers over the pairs that all descriptors matched with a detector",
+            [
+                ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
+                _number("inl.", entries, "mean_common"),
+                ("95%", entries, lambda e: interval(*e["common_interval"], "{:.0f}"), ""),
+            ],
+            sets,
+            _INTERVAL,
+        ),
+        _table(
+            results,
+            "Image pairs matched by each rule",
+            [_number(name, _entries(results, name), "matched") for name in RULES],
+            sets,
+            " ".join(f"{name}: {each.about}." for name, each in RULES.items()),
+        ),
     ]
-    return [*shown, *pairs]
+    areas: list[Part] = []
+    for limit in map(str, AUC_PIXELS):
+        areas.append((f"@{limit} px", entries, _item("auc", limit), "{:.3f}"))
+        areas.append(("95%", entries, partial(_area_interval, limit), ""))
+    for title, field, parts, note in (
+        (
+            "Homographies: area under the corner error",
+            "auc",
+            areas,
+            "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
+            "within the threshold of where the true homography puts them (exact: steps, no "
+            f"interpolation). A pair without an estimate is never within. {_INTERVAL}",
+        ),
+        (
+            "Mean matching accuracy",
+            "accuracy",
+            [*_within(entries, "accuracy"), _number("correct", entries, "mean_correct")],
+            "Mean over the pairs of the share of tentative matches within t px of the true "
+            f"homography; correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio "
+            "threshold is stricter for some descriptors than for others: a high share of few "
+            "matches is not better than a lower one of many.",
+        ),
+        (
+            "Share of the correspondences picked by hand within t px of the estimated geometry",
+            "agreement",
+            _within(entries, "agreement"),
+            "",
+        ),
+    ):
+        if names := _sets_with(results, entries, field):
+            shown.append(_table(results, title, parts, names, note))
+    detectors = distinct(results["rows"], "detector")
+    return [*shown, *(_per_pair(results, rule, *each) for each in product(sets, detectors))]
 
 
 def figures(results: Results) -> Figures:
@@ -65,12 +124,8 @@ def figures(results: Results) -> Figures:
     return found
 
 
-def _rule(results: Results) -> Rule:
-    return rule_by_name(results["rule"]["name"])
-
-
-def _entries(results: Results, rule: Rule | None = None) -> Entries:
-    found = summarise(results["rows"], rule or _rule(results))
+def _entries(results: Results, rule: str = "") -> Entries:
+    found = summarise(results["rows"], rule_by_name(rule or results["rule"]["name"]))
     return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
 
 
@@ -89,145 +144,56 @@ def _set_title(results: Results, name: str) -> str:
     return name
 
 
-def _table(
-    results: Results,
-    title: str,
-    sets: Sequence[str],
-    parts: Sequence[tuple[Entries, Part]],
-    note: str = "",
-    paper: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
-) -> Table:
-    """One line per detector and descriptor, the best among a detector's lines bold.
-
-    ``parts``: the columns under each set; ``paper``: lines to add, name -> set -> a number per
-    part.
-    """
-    lines = [
-        (detector, descriptor)
-        for detector in distinct(results["rows"], "detector")
-        for descriptor in distinct(results["rows"], "descriptor")
-    ]
-    added = paper or {}
-    columns = [
-        Column(
-            "descriptor (detector)",
-            [f"{who} ({detector})" for detector, who in lines] + [f"paper: {who}" for who in added],
-        )
-    ]
-    for name in sets:
-        for k, (entries, (heading, value, style)) in enumerate(parts):
-            values: list[Value] = []
-            for line in lines:
-                entry = entries.get((name, *line))
-                values.append(None if entry is None else value(entry))
-            # Text: the paper's lines do not compete with ours.
-            values += [str(row[name][k]) if name in row else None for row in added.values()]
-            columns.append(Column(heading, values, style, "largest", _set_title(results, name)))
-    blocks = [detector for detector, _ in lines] + ["paper"] * len(added)
-    return Table(title, columns, note, blocks=blocks)
+def _number(heading: str, entries: Entries, field: str = "") -> Part:
+    return heading, entries, lambda entry: entry[field or heading], "{:.0f}"
 
 
-def _table_3(results: Results, entries: Entries) -> Table:
-    names = distinct(results["rows"], "set")
-    parts: list[tuple[Entries, Part]] = [
-        (entries, ("matched", lambda e: e["matched"], "{:.0f}")),
-        (entries, ("inl.", lambda e: e["mean_inliers"], "{:.0f}")),
-    ]
-    complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
-    return _table(
-        results,
-        "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
-        names,
-        parts,
-        "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own mean: "
-        "compare descriptors by the next table. The paper's rows are of the complete sets "
-        f"({complete}) and of MODS with view synthesis, which has more keypoints of more kinds: "
-        f"compare the order, not the numbers. A pair is matched with {_rule(results).about}.",
-        PAPER if set(names) & set(PAPER_PAIRS) else None,
-    )
+def _item(field: str, key: str | int) -> Callable[[Entry], Value]:
+    return lambda entry: None if entry[field] is None else entry[field][key]
 
 
-def _common(results: Results, entries: Entries) -> Table:
-    parts: list[tuple[Entries, Part]] = [
-        (entries, ("pairs", lambda e: f"{e['common']:.0f}", "")),
-        (entries, ("inl.", lambda e: e["mean_common"], "{:.0f}")),
-        (entries, ("95%", _common_interval, "")),
-    ]
-    title = "Mean inliers over the pairs that all descriptors matched with a detector"
-    return _table(results, title, distinct(results["rows"], "set"), parts, _INTERVAL)
-
-
-def _common_interval(entry: Entry) -> str:
-    low, high = entry["common_interval"]
-    return interval(low, high, "{:.0f}")
-
-
-def _by_rule(results: Results) -> Table:
-    parts: list[tuple[Entries, Part]] = [
-        (_entries(results, rule), (name, lambda e: e["matched"], "{:.0f}"))
-        for name, rule in RULES.items()
-    ]
-    note = " ".join(f"{name}: {rule.about}." for name, rule in RULES.items())
-    title = "Image pairs matched by each rule"
-    return _table(results, title, distinct(results["rows"], "set"), parts, note)
-
-
-def _areas(results: Results, entries: Entries, names: Sequence[str]) -> Table:
-    parts: list[tuple[Entries, Part]] = []
-    for limit in map(str, AUC_PIXELS):
-        parts.append((entries, (f"@{limit} px", _item("auc", limit), "{:.3f}")))
-        parts.append((entries, ("95%", partial(_area_interval, limit), "")))
-    return _table(
-        results,
-        "Homographies: area under the corner error",
-        names,
-        parts,
-        "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
-        "within the threshold of where the true homography puts them (exact: steps, no "
-        f"interpolation). A pair without an estimate is never within. {_INTERVAL}",
-    )
+def _within(entries: Entries, field: str) -> list[Part]:
+    return [(f"{t} px", entries, _item(field, THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
 
 
 def _area_interval(limit: str, entry: Entry) -> str:
     return interval(*entry["auc_interval"][limit])
 
 
-def _item(field: str, key: str | int) -> Callable[[Entry], Value]:
-    """One number of a field that holds several, or None where the field has none."""
-    return lambda entry: None if entry[field] is None else entry[field][key]
+def _table(
+    results: Results,
+    title: str,
+    parts: Sequence[Part],
+    sets: Sequence[str],
+    note: str,
+    paper: Mapping[str, Mapping[str, Sequence[int]]] = MappingProxyType({}),
+) -> Table:
+    """One line per detector and descriptor, the best among a detector's lines bold.
+
+    ``paper``: lines to add, name -> set -> a number per part.
+    """
+    lines = list(product(*(distinct(results["rows"], key) for key in ("detector", "descriptor"))))
+    names = [f"{who} ({detector})" for detector, who in lines] + [f"paper: {who}" for who in paper]
+    columns = [Column("descriptor (detector)", names)]
+    for name in sets:
+        for k, (heading, entries, value, style) in enumerate(parts):
+            found = [entries.get((name, *line)) for line in lines]
+            values = [None if entry is None else value(entry) for entry in found]
+            # Text: the paper's lines do not compete with ours.
+            values += [str(row[name][k]) if name in row else None for row in paper.values()]
+            columns.append(Column(heading, values, style, "largest", _set_title(results, name)))
+    blocks = [detector for detector, _ in lines] + ["paper"] * len(paper)
+    return Table(title, columns, note, blocks=blocks)
 
 
-def _within(entries: Entries, field: str) -> list[tuple[Entries, Part]]:
-    return [(entries, (f"{t} px", _item(field, THRESHOLDS.index(t)), "{:.3f}")) for t in _PIXELS]
-
-
-def _accuracy(results: Results, entries: Entries, names: Sequence[str]) -> Table:
-    correct: Part = ("correct", lambda e: e["mean_correct"], "{:.0f}")
-    return _table(
-        results,
-        "Mean matching accuracy",
-        names,
-        [*_within(entries, "accuracy"), (entries, correct)],
-        "Mean over the pairs of the share of tentative matches within t px of the true homography; "
-        f"correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio threshold is "
-        "stricter for some descriptors than for others: a high share of few matches is not better "
-        "than a lower one of many.",
-    )
-
-
-def _agreement(results: Results, entries: Entries, names: Sequence[str]) -> Table:
-    title = "Share of the correspondences picked by hand within t px of the estimated geometry"
-    return _table(results, title, names, _within(entries, "agreement"))
-
-
-def _per_pair(results: Results, name: str, detector: str) -> Table:
-    rule, labels = _rule(results), distinct(results["rows"], "descriptor")
+def _per_pair(results: Results, rule: Rule, name: str, detector: str) -> Table:
     cells: dict[str, dict[str, str]] = {}
     for row in results["rows"]:
         if row["set"] == name and row["detector"] == detector:
             count = rule.counted(row)
             shown = f"{count}" if rule.matched(row) else f"({count})"
             cells.setdefault(row["pair"], {})[row["descriptor"]] = shown
+    labels = distinct(results["rows"], "descriptor")
     columns = [Column(label, [each.get(label) for each in cells.values()]) for label in labels]
     title = f"{name}, {detector}: inliers per pair"
     return Table(title, [Column("pair", list(cells)), *columns], "In brackets: not matched.")
