@@ -28,7 +28,6 @@ from report.tables import write
 
 from hardnet import descriptors, provenance
 from hardnet.bench.retrieval.collections import OTHERS, PhotoCollection, read_ukbench
-from hardnet.bench.retrieval.engines import ASMK, AsmkIndex, OwnIndex, parse_mode
 from hardnet.bench.retrieval.features import (
     BenchPhoto,
     Extraction,
@@ -38,7 +37,7 @@ from hardnet.bench.retrieval.features import (
     split,
     trained_words,
 )
-from hardnet.bench.retrieval.run import judge
+from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OwnIndex, judge, parse_mode
 from hardnet.features import Features
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.query import MA, make_query

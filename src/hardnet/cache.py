@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
@@ -131,8 +132,10 @@ class Cache:
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an ``.npy`` file, whatever the path is called."""
-    with path.open("wb") as stream:  # np.save would add a suffix to a path
-        np.save(stream, array)
+    array = np.ascontiguousarray(array)
+    with path.open("wb") as stream:  # np.save would not say why a disk refuses
+        npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array))
+        stream.write(array.data)
 
 
 def load_array(path: Path) -> NDArray[Any]:

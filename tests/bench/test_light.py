@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import light
-from hardnet.bench.development import Scores, Setup, contestants, mean_over_scenes
+from hardnet.bench.development import Contestant, Scores, Setup, contestants, mean_over_scenes
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -125,7 +125,7 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
         cv2.imwrite(str(tmp_path / name), noise)
     camera = light.read_camera(tmp_path)
     with pytest.raises(HardnetError, match="one size"):
-        light.measure([camera], extractor("rootsift"))
+        light.compare([camera], [Contestant("dog", "rootsift", extractor("rootsift"))])
     (tmp_path / "b.png").unlink()
     with pytest.raises(HardnetError, match="two frames"):
         light.read_camera(tmp_path)
@@ -134,10 +134,11 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
 def test_the_same_frame_twice_is_perfect(tmp_path: Path, camera: np.ndarray) -> None:
     for name in ("1.png", "2.png"):
         cv2.imwrite(str(tmp_path / name), camera)
-    found = light.measure([light.read_camera(tmp_path)], extractor("rootsift"))
-    (score,) = found[tmp_path.name]
-    assert score.ap > 0.97  # copies of a keypoint at one place share their descriptor
-    assert score.correct > 0.97 * score.possible
+    entrants = [Contestant("dog", "rootsift", extractor("rootsift"))]
+    (entry,) = light.compare([light.read_camera(tmp_path)], entrants)
+    score = entry["cameras"][tmp_path.name]
+    assert score["ap"] > 0.97  # copies of a keypoint at one place share their descriptor
+    assert score["correct"] > 0.97 * score["possible"]
 
 
 def test_an_interval_draws_photos_not_pairs() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hardnet.bench.retrieval.engines import parse_mode
+from hardnet.bench.retrieval.run import parse_mode
 from hardnet.frames import from_similarity
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.search import MODES, LocalShard, search

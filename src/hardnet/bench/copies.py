@@ -50,21 +50,13 @@ def turn(pixels: Pixels, degrees: float, cut: bool = False) -> Edited:
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     linear = np.array([[cosine, -sine], [sine, cosine]])
     w, h = (np.abs(linear) @ (width, height)).round(6)
-    if cut:
-        w, h = _inner_size(width, height, math.radians(degrees))
+    if cut:  # the largest upright rectangle of the same proportions
+        outer = np.abs(linear) @ (width, height)
+        w, h = np.array([width, height]) * min(width / outer[0], height / outer[1])
     size = math.floor(w), math.floor(h)
     shift = (np.array(size) - 1) / 2 - linear @ ((np.array([width, height]) - 1) / 2)
     transform = np.column_stack([linear, shift])
     return np.asarray(cv2.warpAffine(pixels, transform, size, flags=cv2.INTER_CUBIC)), transform
-
-
-def _inner_size(width: float, height: float, angle: float) -> tuple[float, float]:
-    """The largest upright rectangle of the same proportions inside a turned one."""
-    sine, cosine = abs(math.sin(angle)), abs(math.cos(angle))
-    factor = min(
-        width / (width * cosine + height * sine), height / (width * sine + height * cosine)
-    )
-    return width * factor, height * factor
 
 
 def mirror(pixels: Pixels) -> Edited:
@@ -119,19 +111,10 @@ def darken(pixels: Pixels, gamma: float) -> Edited:
 _SAME = np.array([[1.0, 0, 0], [0, 1.0, 0]])
 
 
-def _then(first: Edited, second: Edited) -> Edited:
-    (_, one), (pixels, two) = first, second
-    return pixels, np.column_stack([two[:, :2] @ one[:, :2], two[:, :2] @ one[:, 2] + two[:, 2]])
-
-
-def _mirrored_crop(pixels: Pixels, rng: np.random.Generator, area: float) -> Edited:
-    first = mirror(pixels)
-    return _then(first, crop(first[0], rng, area))
-
-
-def _mirrored_turn(pixels: Pixels, degrees: float) -> Edited:
-    first = mirror(pixels)
-    return _then(first, turn(first[0], degrees))
+def _mirrored(pixels: Pixels, edit: Callable[[Pixels], Edited]) -> Edited:
+    first, one = mirror(pixels)
+    copy, two = edit(first)
+    return copy, np.column_stack([two[:, :2] @ one[:, :2], two[:, :2] @ one[:, 2] + two[:, 2]])
 
 
 def _crop_edit(percent: int) -> Edit:
@@ -148,8 +131,8 @@ EDITS: tuple[Edit, ...] = (
     *(_turn_edit(degrees) for degrees in (90, 180, 270, 10, 45)),
     _turn_edit(20, cut=True),
     Edit("mirror", "mirrored", lambda p, rng: mirror(p)),
-    Edit("mirror, crop 50 %", "mirrored", lambda p, rng: _mirrored_crop(p, rng, 0.5)),
-    Edit("mirror, turn 90°", "mirrored", lambda p, rng: _mirrored_turn(p, 90)),
+    Edit("mirror, crop 50 %", "mirrored", lambda p, rng: _mirrored(p, lambda m: crop(m, rng, 0.5))),
+    Edit("mirror, turn 90°", "mirrored", lambda p, rng: _mirrored(p, lambda m: turn(m, 90))),
     Edit("half size", "copy", lambda p, rng: resize(p, 0.5, 0.5)),
     Edit("quarter size", "copy", lambda p, rng: resize(p, 0.25, 0.25)),
     Edit("squeezed to 80 %", "copy", lambda p, rng: resize(p, 0.8, 1.0)),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
 
 Floats = NDArray[np.float64]
-Role = Literal["choose", "report"]
 
 CHOOSING = frozenset(
     {"fountain-P11", "lund-door", "mexico", "graf", "wall", "bikes", "trees", "ubc"}
@@ -41,7 +40,7 @@ SAME_PLACE = 3.0
 """Pixels: a keypoint this near to where the truth puts it is at the right place."""
 
 
-def role(scene: str) -> Role:
+def role(scene: str) -> str:
     """Whether a scene chooses or reports."""
     return "choose" if scene in CHOOSING else "report"
 
@@ -69,16 +68,11 @@ class Photos:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self._detector = detectors.load(setup.detector)
-        self._found: dict[Path, Found] = {}
+        self.found = cache(self._find)
 
-    def found(self, path: Path) -> Found:
-        """The keypoints of a photo and their patches."""
-        if path not in self._found:
-            prepared = prepare(path, self.setup.max_size)
-            self._found[path] = find(
-                prepared, self._detector, self.setup.keypoints, self.setup.upright
-            )
-        return self._found[path]
+    def _find(self, path: Path) -> Found:
+        prepared = prepare(path, self.setup.max_size)
+        return find(prepared, self._detector, self.setup.keypoints, self.setup.upright)
 
     def features(self, path: Path, descriptor: Descriptor) -> Features:
         """The features of a photo by one descriptor."""
@@ -171,10 +165,10 @@ def mean_over_scenes(scenes: Iterable[Scores]) -> tuple[float | None, Interval]:
     return float(np.mean([scores.mean for scores in each])), interval(np.mean(drawn, axis=0))
 
 
-def totals(scenes: Mapping[str, Scores]) -> dict[Role, tuple[float | None, Interval]]:
-    """The mean over the scenes that choose, and over those that report."""
-    roles: tuple[Role, Role] = ("choose", "report")
-    return {
-        wanted: mean_over_scenes(s for name, s in scenes.items() if role(name) == wanted)
-        for wanted in roles
-    }
+def totals(scenes: Mapping[str, Scores], field: str) -> dict[str, dict[str, Any]]:
+    """The mean, called ``field``, over the scenes that choose, and over those that report."""
+    found = {}
+    for wanted in ("choose", "report"):
+        mean, reach = mean_over_scenes(s for name, s in scenes.items() if role(name) == wanted)
+        found[wanted] = {field: mean, "interval": reach}
+    return found

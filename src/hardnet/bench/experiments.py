@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hardnet.bench import brown
 from hardnet.bench.grids import Cell, Grid, cell_recipe, collect
 from hardnet.bench.hpatches import matching
-from hardnet.bench.hpatches.lists import Tasks, prepare
+from hardnet.bench.hpatches.lists import prepare
 from hardnet.bench.hpatches.run import PAPER_CONVENTION
 from hardnet.bench.metrics import mean_interval
 from hardnet.errors import DivergedError, HardnetError
@@ -296,47 +296,42 @@ Describe = Callable[[Patches], NDArray[np.float32]]
 CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
 
 
-@dataclass(frozen=True)
-class TestStrips:
-    """An HPatches set at the network's size: (N, S, S), the 16 strips of each sequence in a row.
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The test sets, opened once for all cells.
 
-    Of each strip ``limit`` patches are taken, evenly from all of it; 0 takes all.
+    ``strips``: (sequence, tag) -> the rows in ``hpatches`` that are taken of this strip.
     """
 
-    name: str
-    patches: Patches
-    counts: Mapping[str, int]
-    limit: int = 0
-
-    def rows(self, sequence: str, tag: str) -> NDArray[np.int64]:
-        """Places in ``patches`` of the patches taken from a strip."""
-        first, count = 0, self.counts[sequence]
-        for name in self.counts:
-            if name == sequence:
-                break
-            first += len(TAGS) * self.counts[name]
-        first += TAGS.index(tag) * count
-        taken = min(self.limit or count, count)
-        return first + np.arange(taken, dtype=np.int64) * count // taken
-
-    def tasks(self) -> Tasks:
-        """The sequences as the matching benchmark wants them."""
-        counts = {name: len(self.rows(name, "ref")) for name in self.counts}
-        return prepare("full", tuple(counts), counts, chosen=("matching",))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The test sets, opened once for all cells."""
-
     brown: tuple[PatchSet, ...]
-    hpatches: TestStrips | None
+    hpatches: PatchSet | None
+    strips: Mapping[tuple[str, str], NDArray[np.int64]]
 
     def score(self, describe: Describe) -> dict[str, Any]:
         """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
-        scores: dict[str, Any] = {"brown": [_verify(describe, s) for s in self.brown]}
-        scores["matching"] = _match(describe, self.hpatches) if self.hpatches else None
-        return scores
+        rows = [brown.evaluate(lambda _, patches: describe(patches()), s, "") for s in self.brown]
+        kept = ("set", "pairs", "fpr95", "low", "high")
+        scores = [{key: row[key] for key in kept} for row in rows]
+        return {"brown": scores, "matching": self._match(describe) if self.hpatches else None}
+
+    def _match(self, describe: Describe) -> dict[str, Any]:
+        assert self.hpatches is not None
+        patches = self.hpatches.patches
+        # The reference is asked for at each noise level: describe every strip once.
+        described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
+        counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
+        tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
+        rows, _ = matching.evaluate(lambda *strip: described[strip], tasks, resamples=1)
+        names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
+        low, high = mean_interval(values, names)
+        return {
+            "set": self.hpatches.name,
+            "value": float(np.mean(values)),
+            "low": low,
+            "high": high,
+            "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
+            "sequences": {name: _mean(rows, "sequence", name) for name in counts},
+        }
 
 
 def open_held_out(
@@ -347,7 +342,11 @@ def open_held_out(
     limit: int = 0,
     progress: Progress | None = None,
 ) -> HeldOut:
-    """Open the test sets, for patches of side ``size``."""
+    """Open the test sets, for patches of side ``size``.
+
+    Of each Brown set ``pairs`` are taken, from the start of its list, of each HPatches strip
+    ``limit`` patches, evenly from all of it; 0 takes all.
+    """
     opened = []
     for folder in browns:
         found = read_brown(folder, size, progress)
@@ -356,42 +355,18 @@ def open_held_out(
         if not len(labels) or labels.all() or not labels.any():
             raise HardnetError(f"{folder}: FPR95 needs test pairs of both kinds, same and other")
         opened.append(found)
-    strips = None
-    if hpatches is not None:
-        sequences = read_hpatches(hpatches).sequences
-        patches = as_patchset(read_hpatches(hpatches), tuple(sequences), size, progress)
-        counts = {name: sequence.count for name, sequence in sequences.items()}
-        strips = TestStrips(patches.name, patches.patches, counts, limit)
-    return HeldOut(tuple(opened), strips)
-
-
-def _verify(describe: Describe, patchset: PatchSet) -> dict[str, Any]:
-    row = brown.evaluate(lambda key, patches: describe(patches()), patchset, "")
-    return {key: row[key] for key in ("set", "pairs", "fpr95", "low", "high")}
-
-
-def _match(describe: Describe, strips: TestStrips) -> dict[str, Any]:
-    def lookup(sequence: str, tag: str) -> NDArray[np.float32]:
-        return described[sequence, tag]
-
-    # The reference is asked for at each noise level: describe every strip once.
-    described = {
-        (name, tag): describe(np.asarray(strips.patches[strips.rows(name, tag)]))
-        for name in strips.counts
-        for tag in TAGS
-    }
-    rows, _ = matching.evaluate(lookup, strips.tasks(), resamples=1)
-    names = [row["sequence"] for row in rows]
-    values = [row[CONVENTION] for row in rows]
-    low, high = mean_interval(values, names)
-    return {
-        "set": strips.name,
-        "value": float(np.mean(values)),
-        "low": low,
-        "high": high,
-        "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
-        "sequences": {name: _mean(rows, "sequence", name) for name in strips.counts},
-    }
+    strips: dict[tuple[str, str], NDArray[np.int64]] = {}
+    if hpatches is None:
+        return HeldOut(tuple(opened), None, strips)
+    source, first = read_hpatches(hpatches), 0
+    for name, sequence in source.sequences.items():
+        taken = min(limit or sequence.count, sequence.count)
+        chosen = np.arange(taken, dtype=np.int64) * sequence.count // taken
+        for tag in TAGS:
+            strips[name, tag] = first + chosen
+            first += sequence.count
+    patches = as_patchset(source, tuple(source.sequences), size, progress)
+    return HeldOut(tuple(opened), patches, strips)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> float:

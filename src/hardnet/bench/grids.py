@@ -59,7 +59,7 @@ class Grid:
         """The cells ``names``, separated by commas; all of them for an empty text."""
         if not names.strip():
             return self.cells
-        known = {cell.name: cell for cell in self.cells}
+        known = [cell.name for cell in self.cells]
         chosen = [name.strip() for name in names.split(",")]
         for name in chosen:
             if name not in known:
@@ -95,17 +95,11 @@ SAMPLINGS: dict[str, tuple[str, str, tuple[float | str, ...]]] = {
 
 def ablation() -> Grid:
     """Table 2: sampling against loss, and the L2-Net objective as the rival."""
-    cells = [
-        Cell(
-            _ablation_name(row, loss),
-            row,
-            column,
-            {"sampling": sampling, "regularizer": regularizer, **changes},
-            numbers[i],
-        )
-        for row, (sampling, regularizer, numbers) in SAMPLINGS.items()
-        for i, (loss, (column, changes)) in enumerate(LOSSES.items())
-    ]
+    cells = []
+    for row, (sampling, regularizer, numbers) in SAMPLINGS.items():
+        axes = {"sampling": sampling, "regularizer": regularizer}
+        for (loss, (column, changes)), paper in zip(LOSSES.items(), numbers, strict=True):
+            cells.append(Cell(_ablation_name(row, loss), row, column, axes | changes, paper))
     l2net = {"sampling": "all", "loss": "l2net", "regularizer": "cpr"}
     cells.append(Cell("l2net", "L2-Net", "its own loss", l2net))
 
@@ -239,23 +233,13 @@ def recipes() -> Grid:
         "nips": ("NIPS (lr 0.1, dropout 0.1)", {"lr": 0.1, "dropout": 0.1}),
         "post-nips": ("post-NIPS (lr 10, dropout 0.3)", {"lr": 10.0, "dropout": 0.3}),
     }
-    in_paper = {
-        "nips": "HardNetNIPS",
-        "nips-flip": "HardNet+NIPS",
-        "post-nips": "HardNet",
-        "post-nips-flip": "HardNet+",
-    }
-    cells = tuple(
-        Cell(
-            name + suffix,
-            row,
-            column,
-            {**changes, "augment": bool(suffix)},
-            TABLE_1[in_paper[name + suffix]][-1],
-        )
-        for name, (row, changes) in rows.items()
-        for suffix, column in {"": "plain", "-flip": "flip / rotate"}.items()
-    )
+    in_paper = {"nips": "HardNet{}NIPS", "post-nips": "HardNet{}"}
+    cells = []
+    for name, (row, changes) in rows.items():
+        for flip, column in ((False, "plain"), (True, "flip / rotate")):
+            paper = TABLE_1[in_paper[name].format("+" if flip else "")][-1]
+            full = name + ("-flip" if flip else "")
+            cells.append(Cell(full, row, column, changes | {"augment": flip}, paper))
     return Grid(
         "recipes",
         "Recipes",
@@ -263,7 +247,7 @@ def recipes() -> Grid:
         "fpr95",
         "Table 1: mean FPR95 [%] of six pairs of training and test sets of Brown",
         "learning rate 10 and dropout 0.3 lead to better results",
-        cells,
+        tuple(cells),
         (
             Claim(
                 "the post-NIPS recipe beats the NIPS recipe",
@@ -288,19 +272,16 @@ def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[
     cells = []
     for cell in grid.cells:
         scores = [score for score in runs[cell.name].values() if score is not None]
-        about = {"cell": cell.name, "row": cell.row, "column": cell.column, "paper": cell.paper}
-        cells.append(about | {"changes": dict(cell.changes)} | summarise(scores))
+        place = {"cell": cell.name, "row": cell.row, "column": cell.column, "paper": cell.paper}
+        cells.append(place | {"changes": dict(cell.changes)} | summarise(scores))
     known = {cell["cell"]: cell for cell in cells}
     ordered = sorted(MEASURES, key=lambda measure: measure != grid.measure)  # the paper's first
     taken = [m for m in ordered if any(m in cell for cell in cells)]
+    about = {key: getattr(grid, key) for key in ("title", "corner", "measure", "source", "says")}
     return {
         "kind": "experiment",
         "experiment": grid.name,
-        "title": grid.title,
-        "corner": grid.corner,
-        "measure": grid.measure,
-        "source": grid.source,
-        "says": grid.says,
+        **about,
         "notes": list(grid.notes),
         "cells": cells,
         "claims": [judge(claim, known, m) for claim in grid.claims for m in taken],
@@ -385,26 +366,23 @@ def compare(better: Mapping[str, Any], worse: Mapping[str, Any], measure: str) -
         low, high = mean_interval([names[name] - b["sequences"][name] for name in names])
         clear = low is not None and high is not None and (low > 0 or high < 0)
     else:
-        clear = _apart(a["low"], a["high"], b["low"], b["high"])
+        clear = _apart([a["low"], a["high"]], [b["low"], b["high"]])
     if max(len(a["seeds"]), len(b["seeds"])) > 1:
-        clear &= _apart(min(a["seeds"]), max(a["seeds"]), min(b["seeds"]), max(b["seeds"]))
+        clear &= _apart(a["seeds"], b["seeds"])
     gain = sign * (a["value"] - b["value"])
     return {"gain": float(gain), "low": low, "high": high, "clear": bool(clear)}
 
 
-def _apart(
-    low: float | None, high: float | None, other_low: float | None, other_high: float | None
-) -> bool:
-    if low is None or high is None or other_low is None or other_high is None:
+def _apart(some: Sequence[float | None], others: Sequence[float | None]) -> bool:
+    a, b = ([value for value in values if value is not None] for values in (some, others))
+    if len(a) < len(some) or len(b) < len(others):
         return False
-    return bool(high < other_low or other_high < low)
+    return max(a) < min(b) or max(b) < min(a)
 
 
 def _signed(found: Mapping[str, Any], measure: str) -> str:
     """The gain as text: mAP, or points of FPR95 (fewer are a gain)."""
-    text = (
-        f"{found['gain']:+.3f}" if measure == "matching" else f"{100 * found['gain']:+.2f} points"
-    )
-    if found["low"] is None:
-        return text
-    return f"{text} [{found['low']:+.3f}, {found['high']:+.3f}]"
+    if measure != "matching":
+        return f"{100 * found['gain']:+.2f} points"
+    ends = "" if found["low"] is None else f" [{found['low']:+.3f}, {found['high']:+.3f}]"
+    return f"{found['gain']:+.3f}{ends}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from hardnet.bench.copies import EDITS, QUALITY, Edit, pattern, text_page
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
-from hardnet.retrieval.groups import Groups, find_groups
+from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import EDITS as EDIT_KINDS
 from hardnet.retrieval.kinds import corners, inverse, moved
@@ -66,7 +67,7 @@ class Made:
     path: Path
     exposure: str
     scene: str
-    size: tuple[int, int]
+    size: tuple[int, int] = (0, 0)
     edit: Edit | None = None
     transform: NDArray[np.float64] | None = None
     object_of: str | None = None
@@ -102,7 +103,7 @@ def compare(
     What an earlier run left in ``work`` is not made again.
     """
     made = list(make_collection(photos, scenes, objects, settings, work / "photos", progress))
-    methods = {"hardnet": our_method(made, settings, work, progress)}
+    methods = {"hardnet": our_method(settings, work, progress)}
     for name in ("phash", "dhash"):
         methods[name] = hash_method(made, name, settings.distance, progress)
     return {
@@ -114,7 +115,7 @@ def compare(
         },
         "edits": [edit_row(edit, made, methods) for edit in EDITS],
         "methods": [method_row(name, method, made) for name, method in methods.items()],
-        "mistakes": _mistakes(methods["hardnet"], made, work / "photos"),
+        "mistakes": _mistakes(methods["hardnet"], made),
     }
 
 
@@ -133,54 +134,51 @@ def make_collection(
         raise HardnetError("there is no photograph to make copies of: name a folder")
     step = max(len(given) / settings.sources, 1.0)
     chosen = {given[int(at)] for at in np.arange(0, len(given), step)[: settings.sources]}
+
+    def shrunk(photo: Path) -> Pixels:
+        return shrink(to_colour(read_image(photo)), settings.size)[0]
+
     for number, photo in enumerate(given):
         progress("making copies", number, len(given))
-        exposure, scene = f"photo-{number:04d}", re.sub(r"[\d_-]+$", "", photo.stem)
-        pixels = _shrunk(photo, settings.size)
-        yield _write(folder / f"{exposure}.jpg", pixels, Made(folder, exposure, scene, (0, 0)))
-        if photo in chosen:
-            for at, edit in enumerate(EDITS):
-                rng = np.random.default_rng([settings.seed, number, at])
-                copy, transform = edit.make(pixels, rng)
-                about = Made(folder, exposure, scene, (0, 0), edit, transform)
-                yield _write(folder / f"{exposure}-{at:02d}.jpg", copy, about)
+        name, scene, pixels = f"photo-{number:04d}", _scene(photo), shrunk(photo)
+        yield _write(Made(folder / f"{name}.jpg", name, scene), pixels)
+        for at, edit in enumerate(EDITS if photo in chosen else ()):
+            rng = np.random.default_rng([settings.seed, number, at])
+            copy, transform = edit.make(pixels, rng)
+            path = folder / f"{name}-{at:02d}.jpg"
+            yield _write(Made(path, name, scene, (0, 0), edit, transform), copy)
     for place in scenes:
         for photo in list_images(place)[: settings.most]:
             name = f"scene-{place.name}-{photo.stem}"
-            about = Made(folder, name, f"scene-{place.name}", (0, 0))
-            yield _write(folder / f"{name}.jpg", _shrunk(photo, settings.size), about)
+            made = Made(folder / f"{name}.jpg", name, f"scene-{place.name}")
+            yield _write(made, shrunk(photo))
     for place in objects:
         for number, photo in enumerate(list_images(place)[: settings.most]):
             name, scene = f"object-{number:05d}", f"object-{number // 4:05d}"
-            about = Made(folder, name, scene, (0, 0), object_of=place.name)
-            yield _write(folder / f"{name}.jpg", _shrunk(photo, settings.size), about)
+            made = Made(folder / f"{name}.jpg", name, scene, object_of=place.name)
+            yield _write(made, shrunk(photo))
     for number in range(settings.pages):
         rng = np.random.default_rng([settings.seed, number])
         for kind, draw in (("page", text_page), ("pattern", pattern)):
             name = f"{kind}-{number:03d}"
-            about = Made(folder, name, name, (0, 0))
-            yield _write(folder / f"{name}.jpg", to_colour(draw(rng)), about)
+            yield _write(Made(folder / f"{name}.jpg", name, name), to_colour(draw(rng)))
 
 
-def _shrunk(photo: Path, size: int) -> Pixels:
-    return shrink(to_colour(read_image(photo)), size)[0]
+def _scene(photo: Path) -> str:
+    return re.sub(r"[\d_-]+$", "", photo.stem)
 
 
-def _write(path: Path, pixels: Pixels, about: Made) -> Made:
-    quality = QUALITY if about.edit is None else about.edit.quality
+def _write(made: Made, pixels: Pixels) -> Made:
+    quality = QUALITY if made.edit is None else made.edit.quality
     good, data = cv2.imencode(".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
     assert good
     content = data.tobytes()
-    if not path.exists() or path.read_bytes() != content:  # an index knows it by its time
-        path.write_bytes(content)
-    size = pixels.shape[1], pixels.shape[0]
-    known = about.edit, about.transform, about.object_of
-    return Made(path, about.exposure, about.scene, size, *known)
+    if not made.path.exists() or made.path.read_bytes() != content:  # an index knows it by its time
+        made.path.write_bytes(content)
+    return replace(made, size=(pixels.shape[1], pixels.shape[0]))
 
 
-def our_method(
-    made: Sequence[Made], settings: GroupSettings, work: Path, progress: Progress
-) -> Method:
+def our_method(settings: GroupSettings, work: Path, progress: Progress) -> Method:
     """An index of the collection, and its groups."""
     start = process_time()
     index = Index.build(
@@ -193,16 +191,11 @@ def our_method(
         progress=progress,
     )
     built = process_time()
-    groups = find_groups(index, progress=progress)
+    found = find_groups(index, progress=progress)
     seconds = {"index": built - start, "groups": process_time() - built}
-    return of_groups(groups, seconds)
-
-
-def of_groups(groups: Groups, seconds: dict[str, float]) -> Method:
-    """What `hardnet groups` says."""
-    pairs = {(pair.a, pair.b): (str(pair.kind), pair.transform) for pair in groups.pairs}
-    copies = [group.photos for group in groups.groups if group.kind in EDIT_KINDS]
-    return Method(pairs, copies, [group.photos for group in groups.groups], seconds)
+    pairs = {(pair.a, pair.b): (str(pair.kind), pair.transform) for pair in found.pairs}
+    copies = [group.photos for group in found.groups if group.kind in EDIT_KINDS]
+    return Method(pairs, copies, [group.photos for group in found.groups], seconds)
 
 
 def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progress) -> Method:
@@ -238,16 +231,13 @@ def components(pairs: Iterable[Pair]) -> list[list[str]]:
     seen: set[str] = set()
     out = []
     for start in near:
-        if start in seen:
-            continue
-        group, waiting = [], [start]
-        seen.add(start)
+        group, waiting = set[str](), {start} - seen
         while waiting:
-            here = waiting.pop()
-            group.append(here)
-            waiting += near[here] - seen
-            seen |= near[here]
-        out.append(sorted(group))
+            group |= waiting
+            waiting = set[str]().union(*(near[photo] for photo in waiting)) - group
+        if group:
+            out.append(sorted(group))
+        seen |= group
     return out
 
 
@@ -286,24 +276,24 @@ def corner_error(transform: NDArray[np.float64], copy: Made, size: tuple[int, in
 def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any]:
     """What a method joins, rightly and wrongly; see ``RULES``."""
     known = {str(one.path): one for one in made}
-    wrong_copies = sum(_kinds_of(group, known, "exposure") > 1 for group in method.copies)
-    wrong = sum(_kinds_of(group, known, "scene") > 1 for group in method.groups)
-    together = {p: number for number, group in enumerate(method.groups) for p in group}
-    several: dict[str, set[int]] = {}
+    exposures = [{known[photo].exposure for photo in group} for group in method.copies]
+    scenes = [{known[photo].scene for photo in group} for group in method.groups]
+    wrong_copies, wrong = (sum(len(g) > 1 for g in each) for each in (exposures, scenes))
+    groups_of: dict[str, set[int]] = {}
     for number, group in enumerate(method.groups):
         for photo in group:
-            several.setdefault(photo, set()).add(number)
+            groups_of.setdefault(photo, set()).add(number)
     objects: dict[str, list[str]] = {}
     for one in made:
         if one.object_of:
             objects.setdefault(one.scene, []).append(str(one.path))
-    pairs = [(a, b) for four in objects.values() for a in four for b in four if a < b]
-    same = sum(bool(several.get(a, set()) & several.get(b, set())) for a, b in pairs)
+    pairs = [pair for four in objects.values() for pair in combinations(four, 2)]
+    same = sum(bool(groups_of.get(a, set()) & groups_of.get(b, set())) for a, b in pairs)
     return {
         "method": name,
         "pairs": len(method.pairs),
         "groups": len(method.groups),
-        "photos_in_groups": len(together),
+        "photos_in_groups": len(groups_of),
         "false_copies": wrong_copies,
         "false_copies_per_1000": 1000 * wrong_copies / len(made),
         "false_groups": wrong,
@@ -313,11 +303,8 @@ def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any
     }
 
 
-def _kinds_of(group: Sequence[str], known: Mapping[str, Made], what: str) -> int:
-    return len({getattr(known[photo], what) for photo in group})
-
-
-def _mistakes(method: Method, made: Sequence[Made], folder: Path) -> list[list[str]]:
+def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
+    """Pairs that are wrong, with their kind: to look at."""
     known = {str(one.path): one for one in made}
     out = []
     for (a, b), (kind, _) in method.pairs.items():

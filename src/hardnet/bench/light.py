@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,8 +54,7 @@ class Camera:
         return list(combinations(self.frames, 2))
 
 
-@dataclass(frozen=True)
-class LightScore:
+class LightScore(NamedTuple):
     """What one descriptor found between two frames, see ``RULES``.
 
     ``possible``: keypoints of the first frame that have a partner.
@@ -122,33 +121,23 @@ def correct_at_precision(
     return int(counts[shares >= precision - 1e-12].max(initial=0))
 
 
-def measure(
-    cameras: Iterable[Camera],
-    extract: Callable[[Path], Features],
-    advance: Callable[[], None] = lambda: None,
-) -> dict[str, list[LightScore]]:
-    """Camera -> the scores of its pairs, for one way to make features of a frame."""
-    scores: dict[str, list[LightScore]] = {}
-    for camera in cameras:
-        features = {path: extract(path) for path in camera.frames}
-        scores[camera.name] = []
-        for a, b in camera.pairs:
-            scores[camera.name].append(score_pair(features[a], features[b]))
-            advance()
-    return scores
-
-
 def compare(
     cameras: Sequence[Camera],
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: scores over the cameras of each role, and of every camera."""
-    return [
-        {"setup": one.setup, "descriptor": one.label}
-        | summarise(cameras, measure(cameras, one.features, advance))
-        for one in entrants
-    ]
+    entries = []
+    for one in entrants:
+        scores: dict[str, list[LightScore]] = {}
+        for camera in cameras:
+            features = {path: one.features(path) for path in camera.frames}
+            scores[camera.name] = []
+            for a, b in camera.pairs:
+                scores[camera.name].append(score_pair(features[a], features[b]))
+                advance()
+        entries.append({"setup": one.setup, "descriptor": one.label} | summarise(cameras, scores))
+    return entries
 
 
 def summarise(
@@ -157,14 +146,10 @@ def summarise(
     """The entry of one descriptor and setup; see :func:`compare`."""
     pairs = {c.name: [(a.name, b.name) for a, b in c.pairs] for c in cameras}
     ap = {name: Scores([s.ap for s in each], pairs[name]) for name, each in scores.items()}
-    correct = {
-        name: Scores([float(s.correct) for s in each], pairs[name]) for name, each in scores.items()
-    }
-    found = totals(correct)
-    entry: dict[str, Any] = {
-        wanted: {"ap": mean, "interval": reach, "correct": found[wanted][0]}
-        for wanted, (mean, reach) in totals(ap).items()
-    }
+    correct = {n: Scores([s.correct for s in each], pairs[n]) for n, each in scores.items()}
+    entry: dict[str, Any] = dict(totals(ap, "ap"))
+    for wanted, found in totals(correct, "correct").items():
+        entry[wanted]["correct"] = found["correct"]
     entry["cameras"] = {
         name: {
             "role": role(name),

@@ -25,7 +25,7 @@ from hardnet.frames import points_to_colmap
 from hardnet.images import read_image
 from hardnet.interop.colmap.database import require_pycolmap
 from hardnet.interop.colmap.mapping import is_model
-from hardnet.matching.geometry import Geometry, Pose, estimate, relative_pose, sampson_error
+from hardnet.matching.geometry import Geometry, estimate, relative_pose, sampson_error
 from hardnet.matching.neighbours import RATIO, match_descriptors
 from hardnet.patchsets.build import colmap_model
 from hardnet.patchsets.build.colmap_model import View, read_model
@@ -138,7 +138,19 @@ def estimate_pose(
     if inliers.sum() < _SAMPLE:
         return None
     found = relative_pose(Geometry("essential", essential, inliers, (ideal, ideal)), a, b)
-    return _refined(pair, xy_a, xy_b, found)
+    pycolmap = require_pycolmap()
+    better = pycolmap.refine_relative_pose(
+        pycolmap.Rigid3d(pycolmap.Rotation3d(found.rotation), found.translation),
+        pair.a.camera,
+        points_to_colmap(np.asarray(xy_a, np.float64).reshape(-1, 2)),
+        pair.b.camera,
+        points_to_colmap(np.asarray(xy_b, np.float64).reshape(-1, 2)),
+        found.in_front[:, None],
+    )
+    if better is None:
+        return found.rotation, found.translation
+    pose = better["cam2_from_cam1"]
+    return np.asarray(pose.rotation.matrix()), np.asarray(pose.translation)
 
 
 def pose_error(estimated: tuple[Floats, Floats] | None, truth: tuple[Floats, Floats]) -> float:
@@ -221,42 +233,19 @@ def summarise(
     ratios = choose_ratios(errors)
     chosen = {scene.name: errors[scene.name][ratios[scene.name]] for scene in scenes}
     pairs = {scene.name: [(p.a.name, p.b.name) for p in scene.pairs] for scene in scenes}
-    scores = {
-        name: Scores([maa([error]) for error in each], pairs[name]) for name, each in chosen.items()
-    }
-    entry: dict[str, Any] = {
-        wanted: {"maa": mean, "interval": reach} for wanted, (mean, reach) in totals(scores).items()
-    }
+    scores = {n: Scores([maa([error]) for error in each], pairs[n]) for n, each in chosen.items()}
+    entry: dict[str, Any] = dict(totals(scores, "maa"))
     entry["scenes"] = {
         name: {
             "role": role(name),
             "ratio": ratios[name],
             "maa": scores[name].mean,
             "curve": [round(float(share), 4) for share in shares_below(each, CURVE)],
-            "errors": {
-                str(ratio): [round(error, 2) for error in one]
-                for ratio, one in errors[name].items()
-            },
+            "errors": {str(r): [round(error, 2) for error in e] for r, e in errors[name].items()},
         }
         for name, each in chosen.items()
     }
     return entry
-
-
-def _refined(
-    pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike, found: Pose
-) -> tuple[Floats, Floats]:
-    """The pose with the smallest Sampson errors of the inliers in front of both cameras."""
-    pycolmap = require_pycolmap()
-    a, b = (points_to_colmap(np.asarray(xy, np.float64).reshape(-1, 2)) for xy in (xy_a, xy_b))
-    start = pycolmap.Rigid3d(pycolmap.Rotation3d(found.rotation), found.translation)
-    better = pycolmap.refine_relative_pose(
-        start, pair.a.camera, a, pair.b.camera, b, found.in_front[:, None]
-    )
-    if better is None:
-        return found.rotation, found.translation
-    pose = better["cam2_from_cam1"]
-    return np.asarray(pose.rotation.matrix()), np.asarray(pose.translation)
 
 
 def _seen_together(model: Path, images: Path) -> list[PosePair]:
@@ -285,12 +274,11 @@ def _measured(folder: Path) -> list[View]:
         raise HardnetError(f"{folder / CAMERAS}: the photos have different calibrations")
     views = []
     for name, pose in sorted(scene.truth.items()):
-        height, width = read_image(scene.images / name).shape[:2]
+        path = scene.images / name
+        height, width = read_image(path).shape[:2]
         camera = require_pycolmap().Camera(
             model="PINHOLE", width=width, height=height, params=list(params)
         )
-        translation = -pose.rotation @ pose.centre
-        views.append(
-            View(name, scene.images / name, camera, pose.rotation, translation, np.zeros((0, 2)))
-        )
+        move = -pose.rotation @ pose.centre
+        views.append(View(name, path, camera, pose.rotation, move, np.zeros((0, 2))))
     return views

@@ -177,14 +177,12 @@ def compare(
         anchors = patches.count()
         for label, descriptor in descriptors.items():
             scores = patches.measure(descriptor, advance)
-            entry: dict[str, Any] = {"setup": setup.label, "descriptor": label}
-            for wanted, (mean, reach) in totals(scores).items():
-                entry[wanted] = {"ap": mean, "interval": reach}
-            entry["scenes"] = {
+            of_scenes = {
                 name: {"role": role(name), "ap": each.mean, "anchors": anchors[name]}
                 for name, each in scores.items()
             }
-            entries.append(entry)
+            who = {"setup": setup.label, "descriptor": label}
+            entries.append(who | totals(scores, "ap") | {"scenes": of_scenes})
     return entries
 
 

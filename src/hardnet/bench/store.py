@@ -1,39 +1,30 @@
 """Descriptors of whole patch sets on disk: computed once, mapped into memory ever after.
 
 ``<cache>/predictions/<descriptor>.<digest>/<key>.npy``, where the digest is of the descriptor (what
-it is and does), of the patches and of the version of this package. A changed descriptor or set has
-another folder, so old values are never read for new ones.
-
-A file grows portion by portion as ``<name>.part`` and gets its name only when it is complete:
-whoever comes next after a kill continues the part. Only one process at a time writes it, the others
-wait and find it done.
-
-A folder of CSV files, as the HPatches benchmark exchanges them, can stand for a descriptor.
+it is and does), of the patches and of the version of this package: old values are never read for
+new ones. A folder of CSV files, as HPatches exchanges them, can stand for a descriptor.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache, load_array
+from hardnet.cache import Cache, load_array, save_array
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.patchsets.patchset import decoded
-from hardnet.storage import FolderLock, as_path, folder_name, publish, replacing
+from hardnet.storage import as_path, folder_name, replacing
 
 PORTION = 4096
-"""Rows computed and written at a time: a killed run loses at most these."""
+"""Patches described at a time."""
 
 
 class Store:
@@ -68,93 +59,31 @@ class Predictions:
         if any(part in ("", ".", "..") for part in parts):
             raise HardnetError(f"{key!r} cannot be the name of stored descriptors")
         path = self.folder.joinpath(*parts[:-1], parts[-1] + ".npy")
-        stored = read_rows(path)
-        if stored is None:
-            self._write(path, patches)
-            stored = read_rows(path)
-        if stored is None:
-            raise HardnetError(f"{path} cannot be read back; choose another folder with --store")
-        return stored
-
-    def _write(self, path: Path, patches: Callable[[], NDArray[np.uint8]]) -> None:
-        part = path.with_name(path.name + ".part")
-        with self._locked(part) as file:
-            if read_rows(path) is not None:  # another process was faster
-                part.unlink(missing_ok=True)
-                return
-            items = patches()
-            with self._writing():
-                done, row = _resume(file, len(items))
-            for start in range(done, max(len(items), 1), PORTION):
-                rows = np.ascontiguousarray(self._describe(items[start : start + PORTION]))
-                this = rows.shape[1], rows.dtype
-                if row is not None and row != this:
-                    raise HardnetError(f"{path.name}: rows of {this} follow rows of {row}")
-                with self._writing():
-                    if row is None:
-                        header = npy.header_data_from_array_1_0(rows)
-                        header["shape"] = (len(items), rows.shape[1])
-                        npy.write_array_header_1_0(file, header)
-                    file.write(rows.data)
-                    file.flush()
-                row = this
-            with self._writing():
-                publish(part, path)
-
-    def _describe(self, batch: NDArray[np.uint8]) -> NDArray[Any]:
-        rows: NDArray[Any] = np.asarray(self._descriptor(batch))
-        if rows.ndim != 2 or len(rows) != len(batch):
-            raise HardnetError(
-                f"{self._descriptor.name} made {rows.shape} of {len(batch)} patches, "
-                f"not ({len(batch)}, D)"
-            )
-        return rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False)
-
-    @contextmanager
-    def _locked(self, part: Path) -> Iterator[BinaryIO]:
-        """The file, for reading and appending, for one process at a time."""
-        lock = FolderLock(part.parent, f"{part.name}.lock")
-        with self._writing():
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):  # some network disks cannot lock
-                lock.take(math.inf)
-            file = part.open("a+b")
+        with suppress(OSError, ValueError, EOFError):  # absent or damaged
+            return load_array(path)
+        rows = self._describe(patches())
         try:
-            yield file
-        except BaseException:
-            with suppress(OSError):  # closing tries again to write what could not be written
-                file.close()
-            raise
-        else:
-            with self._writing():
-                file.close()
-        finally:
-            lock.remove()
-            lock.release()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                save_array(part, rows)
         except OSError as error:
             raise self._cache.unwritable(error) from error
+        return load_array(path)
 
-
-def read_rows(path: Path) -> NDArray[Any] | None:
-    """The (N, D) rows of an ``.npy`` file, mapped; None if it is absent or not complete."""
-    try:
-        with path.open("rb") as file:
-            shape, dtype, offset = _read_header(file)
-            size = os.fstat(file.fileno()).st_size
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    if size != offset + shape[0] * shape[1] * dtype.itemsize:
-        return None
-    if size == offset:  # nothing there to map
-        empty: NDArray[Any] = np.empty(shape, dtype)
-        empty.flags.writeable = False
-        return empty
-    return load_array(path)
+    def _describe(self, patches: NDArray[np.uint8]) -> NDArray[Any]:
+        name, found = self._descriptor.name, []
+        for start in range(0, max(len(patches), 1), PORTION):
+            batch = patches[start : start + PORTION]
+            rows: NDArray[Any] = np.asarray(self._descriptor(batch))
+            if rows.ndim != 2 or len(rows) != len(batch):
+                raise HardnetError(
+                    f"{name} made {rows.shape} of {len(batch)} patches, not ({len(batch)}, D)"
+                )
+            found.append(rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False))
+        kinds = {(rows.shape[1], rows.dtype) for rows in found}
+        if len(kinds) > 1:
+            raise HardnetError(f"{name} made rows of different kinds: {sorted(map(str, kinds))}")
+        return np.concatenate(found)
 
 
 def allow_many_maps(count: int = 16_384) -> None:
@@ -171,32 +100,6 @@ def allow_many_maps(count: int = 16_384) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _read_header(file: BinaryIO) -> tuple[tuple[int, int], np.dtype[Any], int]:
-    """Shape and type of the rows, and where they begin; ValueError if that is not said."""
-    if npy.read_magic(file) != (1, 0):
-        raise ValueError("another version of the format")
-    shape, fortran_order, dtype = npy.read_array_header_1_0(file)
-    if len(shape) != 2 or fortran_order:
-        raise ValueError("not rows")
-    return (shape[0], shape[1]), dtype, file.tell()
-
-
-def _resume(file: BinaryIO, count: int) -> tuple[int, tuple[int, np.dtype[Any]] | None]:
-    """How many rows a partial file has, and of what; what cannot be used is cut off."""
-    file.seek(0)
-    try:
-        shape, dtype, offset = _read_header(file)
-    except ValueError:
-        shape, dtype, offset = (-1, 0), np.dtype(np.uint8), 0
-    row_bytes = shape[1] * dtype.itemsize
-    if shape[0] != count or not row_bytes:
-        file.truncate(0)
-        return 0, None
-    done = min((os.fstat(file.fileno()).st_size - offset) // row_bytes, count)
-    file.truncate(offset + done * row_bytes)
-    return done, (shape[1], dtype)
 
 
 class CsvFolder:

@@ -59,13 +59,12 @@ def test_matching_scores_are_those_of_the_benchmark(sets: Path) -> None:
 
 def test_a_limit_takes_patches_evenly_from_every_strip(sets: Path) -> None:
     held_out = open_held_out([], sets / "sequences", 32, limit=5)
-    strips = held_out.hpatches
-    assert strips is not None
+    assert held_out.hpatches is not None
     hpatches = read_hpatches(sets / "sequences")
     for name, places in (("v_wall", [0, 2, 4, 7, 9]), ("v_graf", [0, 1, 3, 5, 7])):
         for tag in ("ref", "h3", TAGS[-1]):
             whole = resize_patches(hpatches.sequences[name].patches(tag), 32)
-            taken = strips.patches[strips.rows(name, tag)]
+            taken = held_out.hpatches.patches[held_out.strips[name, tag]]
             np.testing.assert_array_equal(taken, whole[places])
     few = held_out.score(blocks)["matching"]["value"]
     assert few > open_held_out([], sets / "sequences", 32).score(blocks)["matching"]["value"]

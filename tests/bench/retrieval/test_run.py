@@ -11,8 +11,8 @@ pytest.importorskip("numba")
 from hardnet import descriptors
 from hardnet.bench.retrieval import run
 from hardnet.bench.retrieval.collections import Judgement, PhotoCollection, Question, read_ukbench
-from hardnet.bench.retrieval.engines import parse_mode
 from hardnet.bench.retrieval.features import BenchPhoto, Extraction, crops
+from hardnet.bench.retrieval.run import parse_mode
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, to_grey, write_image
 

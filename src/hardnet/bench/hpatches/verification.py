@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -48,25 +49,23 @@ def evaluate(
     groups = len(tasks.names)
     drawn = multiplicities(groups, resamples, seed) if groups > 1 else np.ones((0, groups))
     weights = np.concatenate([np.ones((1, groups)), drawn])  # the first is the score itself
-    steps, done = len(LEVELS) * (3 + len(NEGATIVES)), 0
     scores = np.empty((len(LEVELS), len(NEGATIVES), len(weights), len(SCORES)))
 
+    lists = tasks.pairs.positive, tasks.pairs.intra, tasks.pairs.inter
+    steps = count(1)
+
     def advance() -> None:
-        nonlocal done
-        done += 1
         if progress:
-            progress("verification", done, steps)
+            progress("verification", next(steps), len(LEVELS) * (len(lists) + len(NEGATIVES)))
 
     for k, noise in enumerate(LEVELS):
         strips = Strips(lookup, tasks, noise)
         found = []
-        for rows in (tasks.pairs.positive, tasks.pairs.intra, tasks.pairs.inter):
+        for rows in lists:
             found.append(distances(strips, rows))
             advance()
-        for n, rows in enumerate((tasks.pairs.intra, tasks.pairs.inter)):
-            scores[k, n] = pooled_scores(
-                found[0], tasks.pairs.positive, found[1 + n], rows, weights
-            )
+        for n in range(len(NEGATIVES)):
+            scores[k, n] = pooled_scores(found[0], lists[0], found[1 + n], lists[1 + n], weights)
             advance()
     rows_out = [
         {"noise": noise, "negatives": negatives}
@@ -117,18 +116,13 @@ def pooled_scores(
     imbalanced = PooledRanking(true[:first], false)
     inter = bool((false_rows[:, 0] != false_rows[:, 3]).any())
 
-    def members(rows: Rows, order: NDArray[np.intp], column: int) -> NDArray[np.intp]:
-        found: NDArray[np.intp] = rows[order, column].astype(np.intp)
-        return found
-
-    all_true = members(true_rows, balanced.true_order, 0)
-    few_true = members(true_rows, imbalanced.true_order, 0)
-    some_false = members(false_rows, balanced.false_order, 0)
-    other_false = members(false_rows, balanced.false_order, 3) if inter else None
+    sequence, order = true_rows[:, 0].astype(np.intp), balanced.false_order
+    all_true, few_true = sequence[balanced.true_order], sequence[imbalanced.true_order]
+    some_false, other_false = (false_rows[order, column].astype(np.intp) for column in (0, 3))
 
     def score(weight: NDArray[np.float64]) -> tuple[float, float, float]:
         false_weights = np.take(weight, some_false)
-        if other_false is not None:
+        if inter:
             false_weights *= np.take(weight, other_false)
         false_sums = cumulated(false_weights)
         return (

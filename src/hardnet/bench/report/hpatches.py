@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,20 +39,78 @@ NOISE = ("easy", "hard", "tough")
 TASKS = ("verification", "matching", "retrieval")
 CONVENTIONS = ("hits", "trapezoid")
 _SOURCE = {"hits": "mean precision at hits", "trapezoid": "trapezoid from (0, 1)"}
+_ABOUT = {
+    "name": "{}",
+    "split": "split {}",
+    "sequences": "{} sequences",
+    "patches": "{} reference patches",
+}
 _NEGATIVES = {"inter": "different sequence", "intra": "same sequence"}
 
 
 def tables(results: Results) -> list[Table]:
     """The summary, then each task in detail."""
-    found = [_summary(results)]
+    found, names = [_summary(results)], Column("descriptor", _descriptors(results))
+    column = partial(_column, results)
     if results.get("verification"):
-        found += [_verification(results, field) for field in ("ap_hits", "ap_trapezoid", "auc")]
+        task = "verification"
+        kinds = [k for k in _NEGATIVES if any(row["negatives"] == k for row in results[task])]
+        for field in ("ap_hits", "ap_trapezoid", "auc"):
+            what = "ROC AUC, balanced"
+            if field != "auc":
+                what = f"AP, imbalanced ({_named(task, field.removeprefix('ap_'))})"
+            columns = [
+                column(noise, task, field, _NEGATIVES[kind], negatives=kind, noise=noise)
+                for kind, noise in product(kinds, NOISE)
+            ]
+            note = "Negative pairs are of a different or of the same sequence."
+            columns = [names, *columns, column("mean", task, field)]
+            found.append(Table(f"HPatches verification: {what}", columns, note))
     if results.get("matching"):
-        found += [*(_matching(results, c) for c in CONVENTIONS), _per_sequence(results)]
+        task = "matching"
+        for convention in CONVENTIONS:
+            field = f"ap_{convention}"
+            columns = [
+                column(noise, task, field, kind, group=kind, noise=noise)
+                for kind, noise in product(_groups(results), NOISE)
+            ]
+            means = column("mean", task, field), column("right", task, "success")
+            found.append(
+                Table(
+                    f"HPatches matching: mAP ({_named(task, convention)})",
+                    [names, *columns, *means],
+                    "The mean is over sequences, not over kinds. Right: share of the patches whose "
+                    "nearest is the right one.",
+                )
+            )
+        found.append(_per_sequence(results))
     if results.get("retrieval"):
-        found.append(_retrieval(results))
-        if len(_distractors(results)) > 1:
-            found += [_by_distractors(results, c) for c in CONVENTIONS]
+        task, counts = "retrieval", _distractors(results)
+        columns = [
+            column(
+                noise,
+                task,
+                f"ap_{convention}",
+                convention,
+                distractors=counts[-1],
+                **({} if noise == "mean" else {"noise": noise}),
+            )
+            for convention, noise in product(CONVENTIONS, (*NOISE, "mean"))
+        ]
+        title = f"HPatches retrieval: mAP among {counts[-1]} distractors"
+        note = "; ".join(f"{c}: {_named(task, c)}" for c in CONVENTIONS) + "."
+        found.append(Table(title, [names, *columns], note))
+        for convention in CONVENTIONS if len(counts) > 1 else ():
+            field = f"ap_{convention}"
+            found.append(
+                Table(
+                    "HPatches retrieval: mAP against the number of distractors "
+                    f"({_named(task, convention)})",
+                    [names, *(column(str(k), task, field, distractors=k) for k in counts)],
+                    "As published, a number is the size of the pool, with the 5 right answers in "
+                    "it; the last is the whole list of distractors.",
+                )
+            )
     return found
 
 
@@ -65,9 +124,11 @@ def figures(results: Results) -> Figures:
 
 def headline(results: Results, task: str) -> dict[str, float]:
     """Descriptor -> mean of a task: over noise levels, and negatives or sequences."""
-    stored = {name: row["value"] for name, row in _stored(results, task).items()}
-    most = {"distractors": _distractors(results)[-1]} if _is_retrieval(results, task) else {}
-    return stored or mean(results, task, f"ap_{PAPER_CONVENTION[task]}", **most)
+    if stored := _stored(results, task):
+        return {name: row["value"] for name, row in stored.items()}
+    counts = _distractors(results) if task == "retrieval" else []
+    most = {"distractors": counts[-1]} if counts else {}
+    return mean(results, task, f"ap_{PAPER_CONVENTION[task]}", **most)
 
 
 def mean(results: Results, task: str, field: str, **where: str | int) -> dict[str, float]:
@@ -77,10 +138,6 @@ def mean(results: Results, task: str, field: str, **where: str | int) -> dict[st
         if all(row[key] == value for key, value in where.items()):
             chosen.setdefault(row["descriptor"], []).append(row[field])
     return {name: float(np.mean(values)) for name, values in chosen.items()}
-
-
-def _is_retrieval(results: Results, task: str) -> bool:
-    return task == "retrieval" and bool(results.get(task))
 
 
 def _stored(results: Results, task: str) -> dict[str, Mapping[str, Any]]:
@@ -107,12 +164,9 @@ def _groups(results: Results) -> list[str]:
 
 
 def _named(task: str, convention: str) -> str:
+    """A convention in words, and whether the paper shows this one."""
     shown = ", as in the paper" if PAPER_CONVENTION[task] == convention else ""
     return _SOURCE[convention] + shown
-
-
-def _names(results: Results) -> Column:
-    return Column("descriptor", _descriptors(results))
 
 
 def _column(
@@ -125,7 +179,7 @@ def _column(
 
 def _summary(results: Results) -> Table:
     names, about = _descriptors(results), results.get("set", {})
-    columns = [_names(results)]
+    columns = [Column("descriptor", names)]
     for task in TASKS:
         means, stored = headline(results, task), _stored(results, task)
         rows = [stored.get(name, {}) for name in names]
@@ -133,16 +187,7 @@ def _summary(results: Results) -> Table:
         columns.append(Column(task, [means.get(n) for n in names], best="largest", intervals=ends))
     matching = headline(results, "matching")
     ratios = [ratio(matching.get(name), matching.get(BASELINE)) for name in names]
-    parts = [
-        text.format(about[key])
-        for key, text in {
-            "name": "{}",
-            "split": "split {}",
-            "sequences": "{} sequences",
-            "patches": "{} reference patches",
-        }.items()
-        if key in about
-    ]
+    parts = [text.format(about[key]) for key, text in _ABOUT.items() if key in about]
     return Table(
         "HPatches" + (": " if parts else "") + ", ".join(parts),
         [*columns, *against_baseline("matching", ratios)],
@@ -153,84 +198,16 @@ def _summary(results: Results) -> Table:
     )
 
 
-def _verification(results: Results, field: str) -> Table:
-    task = "verification"
-    kinds = [k for k in _NEGATIVES if any(row["negatives"] == k for row in results[task])]
-    columns = [
-        _column(results, noise, task, field, _NEGATIVES[kind], negatives=kind, noise=noise)
-        for kind in kinds
-        for noise in NOISE
-    ]
-    what = "ROC AUC, balanced"
-    if field != "auc":
-        what = f"AP, imbalanced ({_named(task, field.removeprefix('ap_'))})"
-    return Table(
-        f"HPatches verification: {what}",
-        [_names(results), *columns, _column(results, "mean", task, field)],
-        "Negative pairs are of a different or of the same sequence.",
-    )
-
-
-def _matching(results: Results, convention: str) -> Table:
-    field = f"ap_{convention}"
-    columns = [
-        _column(results, noise, "matching", field, kind, group=kind, noise=noise)
-        for kind in _groups(results)
-        for noise in NOISE
-    ]
-    return Table(
-        f"HPatches matching: mAP ({_named('matching', convention)})",
-        [
-            _names(results),
-            *columns,
-            _column(results, "mean", "matching", field),
-            _column(results, "right", "matching", "success"),
-        ],
-        "The mean is over sequences, not over kinds. Right: share of the patches whose nearest "
-        "is the right one.",
-    )
-
-
 def _per_sequence(results: Results) -> Table:
     values: dict[str, dict[str, float]] = {name: {} for name in _descriptors(results)}
-    field = f"ap_{PAPER_CONVENTION['matching']}"
+    convention = PAPER_CONVENTION["matching"]
     for sequence in distinct(results["matching"], "sequence"):
         for noise in (None, *NOISE):
             only = {"sequence": sequence} | ({"noise": noise} if noise else {})
-            for name, value in mean(results, "matching", field, **only).items():
+            for name, value in mean(results, "matching", f"ap_{convention}", **only).items():
                 values[name][f"{sequence}, {noise}" if noise else sequence] = value
-    named = _named("matching", PAPER_CONVENTION["matching"])
-    return by_name(f"HPatches matching per sequence: mAP ({named})", "sequence", values)
-
-
-def _retrieval(results: Results) -> Table:
-    most, columns = _distractors(results)[-1], []
-    for convention in CONVENTIONS:
-        for noise in (*NOISE, "mean"):
-            where = {} if noise == "mean" else {"noise": noise}
-            field = f"ap_{convention}"
-            columns.append(
-                _column(results, noise, "retrieval", field, convention, distractors=most, **where)
-            )
-    return Table(
-        f"HPatches retrieval: mAP among {most} distractors",
-        [_names(results), *columns],
-        "; ".join(f"{c}: {_named('retrieval', c)}" for c in CONVENTIONS) + ".",
-    )
-
-
-def _by_distractors(results: Results, convention: str) -> Table:
-    columns = [
-        _column(results, str(k), "retrieval", f"ap_{convention}", distractors=k)
-        for k in _distractors(results)
-    ]
-    return Table(
-        "HPatches retrieval: mAP against the number of distractors "
-        f"({_named('retrieval', convention)})",
-        [_names(results), *columns],
-        "As published, a number is the size of the pool, with the 5 right answers in it; the "
-        "last is the whole list of distractors.",
-    )
+    title = f"HPatches matching per sequence: mAP ({_named('matching', convention)})"
+    return by_name(title, "sequence", values)
 
 
 _SHAPES = {
@@ -347,8 +324,7 @@ def _draw_distractors(results: Results, path: Path) -> None:
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
         axes.grid()
-        axes.set_xlabel("number of distractors")
-        axes.set_ylabel("retrieval mAP")
+        axes.set(xlabel="number of distractors", ylabel="retrieval mAP")
         figure.legend(loc="outside right upper", frameon=False)
 
 

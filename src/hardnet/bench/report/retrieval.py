@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,26 @@ def tables(results: Results) -> list[Table]:
             found.append(_by_distractors(every, results, partial(mean_ap, p), PERCENT))
         if has_ns:
             found.append(_by_distractors(f"N-S {more}", results, _ns, "{:.3f}"))
-    return [*found, _paper_bow(results), _paper_hqe(results)]
+    bow = _beside_the_paper(
+        results,
+        "Bag of words on the paper's collections: mAP (%)",
+        ("BoW", "BoW+SV", "BoW+QE"),
+        ("bow", "bow+sv", "bow+qe"),
+        BOW,
+        note="The paper has 1M words.",
+    )
+    ours = [str(results["provenance"]["settings"]["words"])] * len(distinct(rows, "descriptor"))
+    hqe = _beside_the_paper(
+        results,
+        "Local features, verification and query expansion on the paper's collections: mAP (%)",
+        ("SA", "MA"),
+        ("hqe+sv:sa", "hqe+sv"),
+        {who: row[1:] for who, row in HQE.items()},
+        "-HQE",
+        [*(row[0] for row in HQE.values()), *ours],
+        "SA, MA: single, multiple assignment of the query's features.",
+    )
+    return [*found, bow, hqe]
 
 
 def figures(results: Results) -> Figures:
@@ -109,10 +129,8 @@ def _counts(results: Results) -> list[int]:
 
 
 def _find(rows: Sequence[Row], measure: Measure, **where: Any) -> Value:
-    for row in rows:
-        if all(row[key] == value for key, value in where.items()):
-            return measure(row)
-    return None
+    found = (row for row in rows if all(row[key] == value for key, value in where.items()))
+    return next(map(measure, found), None)
 
 
 def _about(results: Results) -> str:
@@ -165,68 +183,36 @@ def _by_distractors(title: str, results: Results, measure: Measure, style: str) 
     )
 
 
-def _ours(results: Results, label: str, modes: Sequence[str]) -> list[float | None]:
-    """Our numbers for the paper's columns: none of a collection that this file is not of."""
-    values: list[float | None] = []
-    for collection in COLLECTIONS:
-        for mode in modes:
-            here = results["collection"]["name"] == collection
-            rows = [r for r in results["rows"] if r["descriptor"] == label and r["mode"] == mode]
-            found = [mean_ap("classic", r) for r in rows if here and r["distractors"] == 0]
-            values.append(found[0] if found else None)
-    return values
-
-
 def _beside_the_paper(
-    title: str,
-    first: Sequence[Column],
-    headings: Sequence[str],
-    numbers: Sequence[Sequence[float | None]],
-    note: str,
     results: Results,
+    title: str,
+    headings: Sequence[str],
+    modes: Sequence[str],
+    paper: Mapping[str, Sequence[float | None]],
+    suffix: str = "",
+    words: Sequence[str] = (),
+    note: str = "",
 ) -> Table:
-    columns = [
-        Column(heading, [row[k * len(headings) + i] for row in numbers], "{:.1f}", group=collection)
-        for k, collection in enumerate(COLLECTIONS)
-        for i, heading in enumerate(headings)
-    ]
-    name = results["collection"]["name"]
-    where = " and ".join(other for other in COLLECTIONS if other != name)
+    """The paper's lines, then ours; none of ours of a collection that this file is not of."""
+    labels, name = distinct(results["rows"], "descriptor"), results["collection"]["name"]
+    lines = [*(f"{who} (paper)" for who in paper), *(f"{w}{suffix} (ours)" for w in labels)]
+    columns = [Column("method" if words else "descriptor", lines)]
+    if words:
+        columns.append(Column("words", words))
+    for (k, collection), (i, heading) in product(enumerate(COLLECTIONS), enumerate(headings)):
+        values: list[Value] = [row[k * len(headings) + i] for row in paper.values()]
+        where = {"mode": modes[i], "distractors": 0}
+        for label in labels:
+            measure = partial(mean_ap, "classic")
+            rows = results["rows"] if name == collection else []
+            values.append(_find(rows, measure, descriptor=label, **where))
+        columns.append(Column(heading, values, "{:.1f}", group=collection))
+    where_not = " and ".join(other for other in COLLECTIONS if other != name)
     more = (
-        f"{note} These results are of {name}: our columns of {where} are empty, and are filled by "
-        "hardnet bench retrieval --layout oxford where its photos are at hand."
+        f"{note} These results are of {name}: our columns of {where_not} are empty, and are filled "
+        "by hardnet bench retrieval --layout oxford where its photos are at hand."
     )
-    return Table(title, [*first, *columns], more)
-
-
-def _paper_bow(results: Results) -> Table:
-    labels = distinct(results["rows"], "descriptor")
-    ours = [_ours(results, label, ("bow", "bow+sv", "bow+qe")) for label in labels]
-    names = [*(f"{name} (paper)" for name in BOW), *(f"{label} (ours)" for label in labels)]
-    return _beside_the_paper(
-        "Bag of words on the paper's collections: mAP (%)",
-        [Column("descriptor", names)],
-        ("BoW", "BoW+SV", "BoW+QE"),
-        [*BOW.values(), *ours],
-        "The paper has 1M words.",
-        results,
-    )
-
-
-def _paper_hqe(results: Results) -> Table:
-    labels = distinct(results["rows"], "descriptor")
-    ours = [_ours(results, label, ("hqe+sv:sa", "hqe+sv")) for label in labels]
-    names = [*(f"{name} (paper)" for name in HQE), *(f"{label}-HQE (ours)" for label in labels)]
-    words = [row[0] for row in HQE.values()]
-    words += [str(results["provenance"]["settings"]["words"])] * len(labels)
-    return _beside_the_paper(
-        "Local features, verification and query expansion on the paper's collections: mAP (%)",
-        [Column("method", names), Column("words", words)],
-        ("SA", "MA"),
-        [*(row[1:] for row in HQE.values()), *ours],
-        "SA, MA: single, multiple assignment of the query's features.",
-        results,
-    )
+    return Table(title, columns, more)
 
 
 def _draw(results: Results, path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, line_style, name_rows
-from hardnet.bench.report.table import Column, Results, Table, column
+from hardnet.bench.report.table import Results, Table, column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,22 +54,17 @@ def _size(scene: str, rows: list[Row]) -> Table:
 
 
 def _errors(scene: str, rows: list[Row]) -> Table:
-    errors = [row["errors"] or {} for row in rows]
-
-    def error(heading: str, field: str, style: str, factor: float = 1) -> Column:
-        return column(heading, errors, field, style, "smallest", factor)
-
-    columns = [
-        column("method", rows, "method"),
-        error("mean", "centre_mean", "{:.5f}"),
-        error("median", "centre_median", "{:.5f}"),
-        error("largest", "centre_max", "{:.5f}"),
-        error("mean / extent (%)", "centre_relative", "{:.4f}", 100),
-        error("rotation mean (deg)", "rotation_mean", "{:.4f}"),
-    ]
-    calibrated = rows[0]["calibrated"]
-    if not calibrated:
-        columns.append(error("focal length (%)", "focal", "{:.3f}", 100))
+    errors, calibrated = [row["errors"] or {} for row in rows], rows[0]["calibrated"]
+    columns = [column("method", rows, "method")]
+    for heading, field, style, factor in (
+        ("mean", "centre_mean", "{:.5f}", 1),
+        ("median", "centre_median", "{:.5f}", 1),
+        ("largest", "centre_max", "{:.5f}", 1),
+        ("mean / extent (%)", "centre_relative", "{:.4f}", 100),
+        ("rotation mean (deg)", "rotation_mean", "{:.4f}", 1),
+        *(() if calibrated else [("focal length (%)", "focal", "{:.3f}", 100)]),
+    ):
+        columns.append(column(heading, errors, field, style, "smallest", factor))
     return Table(
         f"Errors of the cameras of {scene}",
         columns,

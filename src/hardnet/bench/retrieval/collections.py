@@ -266,10 +266,10 @@ def read_revisited(folder: Path) -> PhotoCollection:
     """Revisited Oxford and Paris (ROxford5k, RParis6k): Easy, Medium and Hard.
 
     The ground truth is distributed as a pickle, a format that runs whatever its author wrote when
-    it is opened. It is never opened here: docs/retrieval.md shows how to convert it once into JSON.
-    ``imlist`` names the images that are searched, ``qimlist`` those that ask, and ``gnd`` has for
-    each query ``bbx`` (x1, y1, x2, y2) and the places in ``imlist`` of its ``easy``, ``hard`` and
-    ``junk`` images.
+    it is opened. It is never opened here: docs/benchmarks.md shows how to convert it once into
+    JSON. ``imlist`` names the images that are searched, ``qimlist`` those that ask, and ``gnd`` has
+    for each query ``bbx`` (x1, y1, x2, y2) and the places in ``imlist`` of its ``easy``, ``hard``
+    and ``junk`` images.
     """
     path = _ground_truth(folder)
     try:
@@ -306,7 +306,7 @@ def _ground_truth(folder: Path) -> Path:
     if pickles:
         raise HardnetError(
             f"{pickles[0]} is a pickle, which is not opened here: convert it to "
-            f"{pickles[0].stem}.json as docs/retrieval.md shows"
+            f"{pickles[0].stem}.json as docs/benchmarks.md shows"
         )
     raise HardnetError(f"{folder} has no gnd_NAME.json: add the ground truth")
 

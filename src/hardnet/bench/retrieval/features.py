@@ -84,9 +84,8 @@ class FeatureStore:
         with ThreadPoolExecutor(usable_cores()) as pool:
             for start in range(0, len(todo), 64):  # so that memory stays small
                 part = todo[start : start + 64]
-                for (photo, labels), each in zip(
-                    part, pool.map(found, [photo for photo, _ in part]), strict=True
-                ):
+                all_found = pool.map(found, [photo for photo, _ in part])
+                for (photo, labels), each in zip(part, all_found, strict=True):
                     if isinstance(each, HardnetError):
                         unreadable[photo.name] = str(each)
                     else:

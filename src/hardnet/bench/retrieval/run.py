@@ -9,10 +9,12 @@ other numbers for the same ranking, so the two cannot be compared.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,6 @@ from numpy.typing import ArrayLike
 
 from hardnet.bench.metrics import mean_interval
 from hardnet.bench.retrieval.collections import Box, PhotoCollection, Question
-from hardnet.bench.retrieval.engines import (
-    ASMK,
-    AsmkIndex,
-    OwnIndex,
-    Photos,
-    parse_mode,
-    require_asmk,
-)
 from hardnet.bench.retrieval.features import (
     BenchPhoto,
     Extraction,
@@ -38,9 +32,14 @@ from hardnet.bench.retrieval.features import (
     trained_words,
 )
 from hardnet.descriptors import Descriptor
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
 from hardnet.images import read_image
+from hardnet.retrieval.photos import quantise_many
+from hardnet.retrieval.query import MA, inside, make_query
+from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
+from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 
 MODES = ("bow", "bow+sv", "bow+qe", "he", "he+sv", "hqe", "hqe+sv")
@@ -50,7 +49,151 @@ AP_RULE = (
     "computes it; images that share nothing with the query are not in its ranking, so not found"
 )
 
-_Query = tuple[Features, Box | None]
+Query = tuple[Features, Box | None]
+
+
+ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
+"""Ends the name of a mode: single assignment, or this many words per feature of the query."""
+
+NamedFeatures = Iterable[tuple[str, Features]]
+
+
+def parse_mode(name: str) -> Mode:
+    """A mode by its name.
+
+    ``hqe:sa`` is ``hqe`` with one word per query feature, ``hqe:ma8`` with eight, in scoring and
+    in verification.
+    """
+    mode = mode_named(ASSIGNMENT.sub("", name))
+    found = ASSIGNMENT.search(name)
+    if found is None:
+        return mode
+    ma = int(found[1] or 1)
+    return replace(
+        mode,
+        scoring=replace(mode.scoring, ma=ma),
+        first=mode.first and replace(mode.first, ma=ma),
+        verification=mode.verification and replace(mode.verification, ma=ma),
+    )
+
+
+class OwnIndex:
+    """An index that grows; every :meth:`add` is a commit, after which ``shard`` is all of it."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+        self.folder, self.vocabulary = folder, vocabulary
+        self._images = 0
+
+    def add(self, photos: NamedFeatures) -> None:
+        """Index photos and commit them."""
+        new: NewIndex = {"settings": {}, "vocabulary": self.vocabulary}
+        with Writer(self.folder, None if self._images else new) as writer:
+            writer.add(quantise_many(photos, self.vocabulary))
+            writer.commit()
+        snapshot = open_snapshot(self.folder)
+        self._images = snapshot.images
+        self.shard = LocalShard(snapshot)
+
+    def rank(self, features: Features, box: Box | None, mode: str) -> tuple[list[str], float]:
+        """Names of all images that have anything in common with the query, best first; seconds.
+
+        The seconds are those of a search without the naming of the hits, of which there are as many
+        as images here.
+        """
+        chosen = parse_mode(mode)
+        start = perf_counter()
+        query = make_query(features, self.vocabulary, max(MA, chosen.scoring.ma), box)
+        words = perf_counter() - start
+        found = search(query, self.shard, chosen, self._images)
+        taken = sum(seconds for stage, seconds in found.seconds.items() if stage != "rank")
+        return [hit.path for hit in found], words + taken
+
+
+ASMK = "asmk"
+PARAMETERS: dict[str, Any] = {
+    "index": {"gpu_id": None},
+    "train_codebook": {"codebook": {"size": 0}},
+    "build_ivf": {
+        "kernel": {"binary": True},
+        "ivf": {"use_idf": False},
+        "quantize": {"multiple_assignment": 1},
+        "aggregate": {},
+    },
+    "query_ivf": {
+        "quantize": {"multiple_assignment": 5},
+        "aggregate": {},
+        "search": {"topk": None},
+        "similarity": {"similarity_threshold": 0.0, "alpha": 3.0},
+    },
+}
+"""As its authors publish them: binary signatures of the aggregated residuals, similarity to the
+power of 3 above 0, five words per query feature and one per indexed feature, no idf."""
+
+
+def require_asmk() -> None:
+    """Raise before any work if the package is missing."""
+    try:
+        import asmk  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("asmk", "peers") from error
+
+
+class AsmkIndex:
+    """An index of asmk in memory that grows; the codebook is our vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        require_asmk()
+        from asmk import asmk_method, codebook, index
+
+        words = np.ascontiguousarray(vocabulary.words, np.float32)
+        book = codebook.Codebook(
+            index_factory=index.initialize_index(**PARAMETERS["index"]), size=len(words)
+        )
+        book.index(words)
+        self._vocabulary = vocabulary
+        self._method = asmk_method.ASMKMethod(PARAMETERS, {}, codebook=book)
+        self._builder = self._method.create_ivf_builder()
+        self._names: list[str] = []
+
+    def add(self, photos: NamedFeatures) -> None:
+        """Index photos."""
+        rows, numbers = [np.zeros((0, self._vocabulary.words.shape[1]), np.float32)], []
+        for name, features in photos:
+            if len(features):
+                rows.append(self._vocabulary.prepare(features.descriptors))
+                numbers.append(np.full(len(features), len(self._names)))
+            self._names.append(name)
+        if numbers:
+            self._builder.add(np.concatenate(rows), np.concatenate(numbers))
+
+    def rank(
+        self, features: Features, box: Box | None, mode: str = ASMK
+    ) -> tuple[list[str], float]:
+        """Names of all images of a similarity above 0, best first; seconds. It has one mode."""
+        keep = slice(None) if box is None else inside(features.frames, box)
+        start = perf_counter()
+        rows = self._vocabulary.prepare(features.descriptors[keep])
+        if not len(rows):
+            return [], perf_counter() - start
+        _, order, scores = self._method.accumulate_scores(
+            self._method.codebook,
+            self._builder.kernel,
+            self._builder.ivf,
+            rows,
+            np.zeros(len(rows), np.int64),
+            params=PARAMETERS["query_ivf"],
+        )
+        seconds = perf_counter() - start
+        return [self._names[i] for i in order[0][scores[0] > 0].tolist()], seconds
+
+    def bytes(self) -> int:
+        """Size of what it keeps of the photos: signatures and image numbers."""
+        ivf = self._builder.ivf
+        return sum(
+            rows[:count].nbytes + ids[:count].nbytes
+            for rows, ids, count in zip(ivf.ivf_vecs, ivf.ivf_image_ids, ivf.counts, strict=True)
+            if count
+        )
 
 
 @dataclass(frozen=True)
@@ -119,48 +262,34 @@ def compare(
         words = trained_words(
             store, examples, vocabulary_photos, label, settings.words, settings.seed, told
         )
-        queries = [
-            _query(question, photos[question.image], features, label)
-            for question in collection.questions
+        queries = [_query(q, photos[q.image], features, label) for q in collection.questions]
+        place = work / hashlib.sha256(label.encode()).hexdigest()[:8]
+        engines: list[tuple[OwnIndex | AsmkIndex, tuple[str, ...]]] = [
+            (OwnIndex(place, words), settings.modes)
         ]
-        engines = _engines(words, settings, work / hashlib.sha256(label.encode()).hexdigest()[:8])
+        if settings.asmk:
+            engines.append((AsmkIndex(words), (ASMK,)))
         new = [photos[name] for name in collection.images]
         for count, last in zip(counts, [0, *counts], strict=False):
             new += used[last:count]
-            for engine in engines:
+            for engine, _ in engines:
                 engine.add(features.read_all(_readable(new, unreadable), label))
             new = []
-            for engine in engines:
-                for mode in engine.modes:
+            for engine, modes in engines:
+                for mode in modes:
                     what = f"{mode}, {count} distractors"
                     scores = _ask(collection, queries, engine, mode, partial(told, what))
+                    if count:
+                        del scores["ap"], scores["ns_each"]
                     row = {"descriptor": label, "mode": mode, "distractors": count}
-                    rows.append(row | (_without_queries(scores) if count else scores))
+                    rows.append(row | scores)
     return unreadable, rows
-
-
-@dataclass(frozen=True)
-class _Engine:
-    """Something that can be searched: features, box, mode -> names, best first, and seconds."""
-
-    modes: tuple[str, ...]
-    add: Callable[[Photos], None]
-    rank: Callable[[Features, Box | None, str], tuple[list[str], float]]
-
-
-def _engines(words: Vocabulary, settings: RetrievalSettings, folder: Path) -> list[_Engine]:
-    own = OwnIndex(folder, words)
-    engines = [_Engine(settings.modes, own.add, own.rank)]
-    if settings.asmk:
-        peer = AsmkIndex(words)
-        engines.append(_Engine((ASMK,), peer.add, peer.rank))
-    return engines
 
 
 def _ask(
     collection: PhotoCollection,
-    queries: Sequence[_Query],
-    engine: _Engine,
+    queries: Sequence[Query],
+    engine: OwnIndex | AsmkIndex,
     mode: str,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
@@ -177,7 +306,7 @@ def _ask(
     }
 
 
-def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: str) -> _Query:
+def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: str) -> Query:
     """The features of a question and its box, in pixels of the photo as it was described."""
     features = store.read(photo, label)
     if question.box is None or photo.longer_side is None:
@@ -190,10 +319,6 @@ def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: st
 
 def _readable(photos: Sequence[BenchPhoto], unreadable: Mapping[str, str]) -> list[BenchPhoto]:
     return [photo for photo in photos if photo.name not in unreadable]
-
-
-def _without_queries(scores: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in scores.items() if name not in ("ap", "ns_each")}
 
 
 def _within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
@@ -213,16 +338,9 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
     scores: dict[str, Any] = {"map": {}, "map_interval": {}, "ap": {}}
     groups = np.array([question.group for question in questions])
     for protocol in questions[0].judgements:
-        ap = np.array(
-            [
-                average_precision(
-                    ranking,
-                    question.judgements[protocol].positives,
-                    question.judgements[protocol].junk,
-                )
-                for question, ranking in zip(questions, rankings, strict=True)
-            ]
-        )
+        answers = [question.judgements[protocol] for question in questions]
+        both = zip(rankings, answers, strict=True)
+        ap = np.array([average_precision(ranking, a.positives, a.junk) for ranking, a in both])
         known = ~np.isnan(ap)
         scores["map"][protocol] = mean_ap(ap)
         scores["map_interval"][protocol] = list(mean_interval(ap[known], groups[known]))
@@ -232,10 +350,7 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
         ]
     if not all(question.same for question in questions):
         return scores | {"ns": None, "ns_interval": [None, None], "ns_each": None}
-    ns = [
-        ns_score(ranking, question.same)
-        for question, ranking in zip(questions, rankings, strict=True)
-    ]
+    ns = [ns_score(r, question.same) for r, question in zip(rankings, questions, strict=True)]
     return scores | {
         "ns": float(np.mean(ns)),
         "ns_interval": list(mean_interval(ns, groups)),

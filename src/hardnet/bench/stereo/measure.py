@@ -56,55 +56,32 @@ def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
     """Judge the matches of a pair."""
     a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
     inliers = np.asarray(matches.inliers, bool)
-    if pair.homography is not None:
-        return _by_homography(matches, pair.homography, a, b)
-    found = Measurement(len(inliers), int(inliers.sum()), matches.geometry.kind)
-    if pair.correspondences is None:
-        return found
-    picked = pair.correspondences
-    correct = sampson_error(eight_point(picked[:, :2], picked[:, 2:]), a, b) <= CORRECT_PIXELS
-    return replace(
-        found,
-        correct=int(correct.sum()),
-        correct_inliers=int((correct & inliers).sum()),
-        agreement=share_within(_errors_of_picked(matches, picked)).tolist(),
-    )
-
-
-def _by_homography(
-    matches: hardnet.Matches,
-    truth: NDArray[np.float64],
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-) -> Measurement:
-    inliers = np.asarray(matches.inliers, bool)
-    errors = transfer_error(truth, a, b)
-    correct = errors <= CORRECT_PIXELS
-    grid = corners = None
-    estimate = matches.geometry.model
-    if matches.geometry.kind == "homography" and estimate is not None:
-        grid = homography_error(estimate, truth, matches.a.image_size, matches.b.image_size)
-        corners = corner_error(estimate, truth, matches.a.image_size)
-    return Measurement(
-        tentative=len(inliers),
-        inliers=int(inliers.sum()),
-        geometry=matches.geometry.kind,
-        correct=int(correct.sum()),
-        correct_inliers=int((correct & inliers).sum()),
-        grid_error=grid,
-        corner_error=None if corners is None or np.isinf(corners) else corners,
-        has_corners=corner_error(truth, truth, matches.a.image_size) is not None,
-        accuracy=share_within(errors).tolist(),
-    )
-
-
-def _errors_of_picked(matches: hardnet.Matches, picked: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(K,) pixels between correspondences picked by hand and the estimate; infinite without one."""
     kind, model = matches.geometry.kind, matches.geometry.model
-    if kind is None or model is None:
-        return np.full(len(picked), np.inf)
-    error = transfer_error if kind == "homography" else symmetric_distance
-    return error(model, picked[:, :2], picked[:, 2:])
+    found = Measurement(len(inliers), int(inliers.sum()), kind)
+    if (truth := pair.homography) is not None:
+        sizes = matches.a.image_size, matches.b.image_size
+        errors = transfer_error(truth, a, b)
+        has_corners = corner_error(truth, truth, sizes[0]) is not None
+        found = replace(found, has_corners=has_corners, accuracy=share_within(errors).tolist())
+        if kind == "homography" and model is not None:
+            corners = corner_error(model, truth, sizes[0])
+            found = replace(
+                found,
+                grid_error=homography_error(model, truth, *sizes),
+                corner_error=None if corners is None or np.isinf(corners) else corners,
+            )
+    elif pair.correspondences is not None:
+        x, y = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+        errors = sampson_error(eight_point(x, y), a, b)
+        apart = np.full(len(x), np.inf)
+        if kind is not None and model is not None:
+            apart = (transfer_error if kind == "homography" else symmetric_distance)(model, x, y)
+        found = replace(found, agreement=share_within(apart).tolist())
+    else:
+        return found
+    correct = errors <= CORRECT_PIXELS
+    right = int((correct & inliers).sum())
+    return replace(found, correct=int(correct.sum()), correct_inliers=right)
 
 
 THRESHOLDS = tuple(range(1, 11))
@@ -231,17 +208,13 @@ class Rule:
 
     def matched(self, row: Mapping[str, Any]) -> bool:
         """Whether a row (a Measurement's fields) is of a matched pair."""
-        if self.counted(row) < self.needed:
-            return False
-        return not self.geometry or _geometry_is_right(row)
-
-
-def _geometry_is_right(row: Mapping[str, Any]) -> bool:
-    if row["agreement"] is not None:
-        return bool(row["agreement"][THRESHOLDS.index(AGREEMENT_PIXELS)] >= MIN_AGREEMENT)
-    if row["correct_inliers"] is None:
-        return row["geometry"] is not None
-    return row["grid_error"] is not None and row["grid_error"] <= MAX_GRID_ERROR
+        if self.counted(row) < self.needed or not self.geometry:
+            return self.counted(row) >= self.needed
+        if row["agreement"] is not None:
+            return bool(row["agreement"][THRESHOLDS.index(AGREEMENT_PIXELS)] >= MIN_AGREEMENT)
+        if row["correct_inliers"] is None:
+            return row["geometry"] is not None
+        return row["grid_error"] is not None and row["grid_error"] <= MAX_GRID_ERROR
 
 
 _CORRECT = f"inliers within {CORRECT_PIXELS:g} px of the ground truth"
@@ -287,10 +260,9 @@ RULES = {
 
 def rule_by_name(name: str) -> Rule:
     """The rule called ``name``."""
-    try:
-        return RULES[name]
-    except KeyError:
-        raise HardnetError(f"no rule '{name}': choose one of {', '.join(RULES)}") from None
+    if name not in RULES:
+        raise HardnetError(f"no rule '{name}': choose one of {', '.join(RULES)}")
+    return RULES[name]
 
 
 Row = Mapping[str, Any]
@@ -314,34 +286,32 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
             label: {pair for pair, row in by_pair.items() if rule.matched(row)}
             for label, by_pair in by_descriptor.items()
         }
-        common = set.intersection(*matched.values())
+        common = sorted(set.intersection(*matched.values()))
         for label, by_pair in by_descriptor.items():
+            counted = {pair: rule.counted(row) for pair, row in by_pair.items()}
+            all_rows = list(by_pair.values())
+            correct = [row["correct"] for row in all_rows if row["correct"] is not None]
             entry = {
                 "set": name,
                 "detector": detector,
                 "descriptor": label,
                 "pairs": len(by_pair),
                 "matched": len(matched[label]),
-                "mean_inliers": _mean([rule.counted(by_pair[p]) for p in matched[label]]),
+                "mean_inliers": _mean([counted[pair] for pair in matched[label]]),
                 "common": len(common),
-                "mean_common": _mean([rule.counted(by_pair[p]) for p in common]),
-                "common_interval": _interval({p: rule.counted(by_pair[p]) for p in sorted(common)}),
-                "mean_tentative": _mean([row["tentative"] for row in by_pair.values()]),
-                "mean_correct": _mean(
-                    [row["correct"] for row in by_pair.values() if row["correct"] is not None]
-                ),
+                "mean_common": _mean([counted[pair] for pair in common]),
+                "common_interval": _interval({pair: counted[pair] for pair in common}),
+                "mean_tentative": _mean([row["tentative"] for row in all_rows]),
+                "mean_correct": _mean(correct),
             }
-            entries.append(entry | _curves(list(by_pair.values())))
+            entries.append(entry | _curves(all_rows))
     return entries
 
 
 def _interval(values: Mapping[str, float]) -> Interval:
-    return mean_interval(list(values.values()), [_scene(pair) for pair in values])
-
-
-def _scene(pair: str) -> str:
-    """``graf`` of the pair ``graf-1-3``; a pair that is not of a sequence is a scene itself."""
-    return pair.rpartition("-1-")[0] or pair
+    # ``graf`` of the pair ``graf-1-3``; a pair that is not of a sequence is a scene itself.
+    scenes = [pair.rpartition("-1-")[0] or pair for pair in values]
+    return mean_interval(list(values.values()), scenes)
 
 
 def _mean(values: list[int]) -> float | None:
@@ -356,17 +326,16 @@ def _curves(rows: list[Row]) -> dict[str, Any]:
         if row["has_corners"]
     }
     errors = list(by_pair.values())
-    areas: dict[str, Any] = {
+    found: dict[str, Any] = {
         name: {str(limit): area(errors, limit) for limit in AUC_PIXELS} if errors else None
         for name, area in (("auc", auc_steps), ("auc_lines", auc_lines))
     }
-    areas["auc_interval"] = {
+    found["auc_interval"] = {
         str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})
         for limit in AUC_PIXELS
     }
-    return areas | {field: _mean_curve(rows, field) for field in ("accuracy", "agreement")}
-
-
-def _mean_curve(rows: list[Row], field: str) -> list[float] | None:
-    curves = [row[field] for row in rows if row[field] is not None]
-    return [round(float(x), 6) for x in np.mean(curves, axis=0)] if curves else None
+    for field in ("accuracy", "agreement"):
+        curves = [row[field] for row in rows if row[field] is not None]
+        means = np.mean(curves, axis=0).tolist() if curves else None
+        found[field] = means and [round(x, 6) for x in means]
+    return found

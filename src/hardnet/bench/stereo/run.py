@@ -10,10 +10,9 @@ LTLL have been passed on in several forms, so they are read in ours: a folder wi
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,10 +32,7 @@ from hardnet.storage import as_path, file_digest, folder_name
 if TYPE_CHECKING:
     from hardnet.detectors import Detector
 
-
 _IMAGES = 2  # image 1 of a sequence, and the one it is matched with
-
-
 PairModel = Literal["by-truth", "homography", "fundamental"]
 MODELS: tuple[PairModel, ...] = ("by-truth", "homography", "fundamental")
 STRATEGIES: Mapping[str, Strategy] = {
@@ -114,21 +110,12 @@ def compare(
             for pair in each.pairs:
                 for label, descriptor in descriptors.items():
                     of_pair = {"pair": pair_digest(pair), "descriptor": digests[label]}
-                    found = kept.json(
-                        about | of_pair, partial(_measure, images, pair, label, descriptor)
-                    )
+                    make = partial(images.measure, pair, label, descriptor)
                     where = {"set": each.name, "pair": pair.name, "truth": pair.truth}
                     who = {"detector": label_of(name), "descriptor": label}
-                    rows.append(where | who | found)
+                    rows.append(where | who | kept.json(about | of_pair, make))
                     advance()
     return rows
-
-
-def _measure(images: Images, pair: ImagePair, label: str, descriptor: Descriptor) -> dict[str, Any]:
-    a, b = (images.described(path, label, descriptor) for path in (pair.first, pair.second))
-    protocol = images.protocol
-    matches = hardnet.match(a, b, model=protocol.geometry_of(pair), strategy=protocol.strategy)
-    return asdict(measure(matches, pair))
 
 
 def label_of(detector: str) -> str:
@@ -141,23 +128,23 @@ class Images:
     """The last images that were looked at: detected and cut once, the same for all descriptors."""
 
     def __init__(self, detector: Detector, protocol: Protocol) -> None:
-        self._detector = detector
-        self.protocol = protocol
-        self._found: OrderedDict[Path, tuple[Found, dict[str, Features]]] = OrderedDict()
+        self._detector, self._protocol = detector, protocol
+        self._look = lru_cache(_IMAGES)(self._found)
 
-    def described(self, path: Path, label: str, descriptor: Descriptor) -> Features:
-        """The features of an image by one descriptor."""
-        if path not in self._found:
-            prepared = prepare(path, self.protocol.max_size)
-            wanted = self.protocol.keypoints, self.protocol.upright
-            self._found[path] = find(prepared, self._detector, *wanted), {}
-            while len(self._found) > _IMAGES:
-                self._found.popitem(last=False)
-        self._found.move_to_end(path)
-        found, by_label = self._found[path]
-        if label not in by_label:
-            by_label[label] = describe(found, descriptor)
-        return by_label[label]
+    def measure(self, pair: ImagePair, label: str, descriptor: Descriptor) -> dict[str, Any]:
+        """Match a pair by one descriptor, and judge the matches."""
+        features = []
+        for path in (pair.first, pair.second):
+            found, by_label = self._look(path)
+            if label not in by_label:
+                by_label[label] = describe(found, descriptor)
+            features.append(by_label[label])
+        model, strategy = self._protocol.geometry_of(pair), self._protocol.strategy
+        return asdict(measure(hardnet.match(*features, model=model, strategy=strategy), pair))
+
+    def _found(self, path: Path) -> tuple[Found, dict[str, Features]]:
+        prepared = prepare(path, self._protocol.max_size)
+        return find(prepared, self._detector, self._protocol.keypoints, self._protocol.upright), {}
 
 
 def pair_digest(pair: ImagePair) -> str:
@@ -178,6 +165,8 @@ def _image_digest(path: Path) -> str:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
 
 
+_SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
+_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6"
 _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
 
 
@@ -191,27 +180,18 @@ class StereoSet:
     name: str
     pairs: int
     layout: str
-    truth: str
     about: str
     folders: tuple[str, ...]
     note: str = ""
 
 
 SETS = (
-    StereoSet("EF", 33, _OWN, "homography or none", "Edge Foci", ("ef", "edge-foci", "edgefoci")),
-    StereoSet(
-        "EVD",
-        15,
-        "1/NAME.*, 2/NAME.*, h/NAME.txt",
-        "homography",
-        "Extreme View Dataset",
-        ("evd", "extreme-view"),
-    ),
+    StereoSet("EF", 33, _OWN, "Edge Foci", ("ef", "edge-foci", "edgefoci")),
+    StereoSet("EVD", 15, _SIDES, "Extreme View Dataset", ("evd", "extreme-view")),
     StereoSet(
         "OxAff",
         40,
-        "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6; 8 sequences",
-        "homography",
+        f"{_SEQUENCES}; 8 sequences",
         "Oxford Affine",
         ("oxaff", "oxford-affine", "oxford_affine", "oxfordaffine"),
     ),
@@ -219,23 +199,14 @@ SETS = (
         "SymB",
         46,
         _OWN,
-        "homography or none",
         "symmetric architecture, photos and drawings",
         ("symb", "symbench", "symbench_v1"),
     ),
-    StereoSet(
-        "GDB",
-        22,
-        _OWN,
-        "homography, correspondences or none",
-        "GDB-ICP registration pairs",
-        ("gdb", "gdb-icp", "gdbicp"),
-    ),
+    StereoSet("GDB", 22, _OWN, "GDB-ICP registration pairs", ("gdb", "gdb-icp", "gdbicp")),
     StereoSet(
         "WxBS",
         34,
         "KIND/SCENE/01.*, 02.*, corrs.txt",
-        "correspondences",
         "several changes at once",
         ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
         "version 1.1; the paper counts 37",
@@ -244,15 +215,13 @@ SETS = (
         "LTLL",
         172,
         _OWN,
-        "none",
         "Large Time Lags Locations: old and new photos",
         ("ltll", "large-time-lags"),
     ),
     StereoSet(
         "HPatches",
         580,
-        "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6; 116 sequences",
-        "homography",
+        f"{_SEQUENCES}; 116 sequences",
         "HPatches full sequences",
         ("hpatches", "hpatches-sequences", "hpatches-sequences-release"),
         "not in Table 3",
