@@ -68,7 +68,7 @@ def tables(results: Results) -> list[Table]:
             [
                 ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
                 _number("inl.", entries, "mean_common"),
-                ("95%", entries, lambda e: interval(*e["common_interval"], "{:.0f}"), ""),
+                ("95%", entries, _common_interval, ""),
             ],
             sets,
             _INTERVAL,
@@ -156,6 +156,11 @@ def _within(entries: Entries, field: str) -> list[Part]:
     return [(f"{t} px", entries, _item(field, THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
 
 
+def _common_interval(entry: Entry) -> str:
+    low, high = entry["common_interval"]
+    return interval(low, high, "{:.0f}")
+
+
 def _area_interval(limit: str, entry: Entry) -> str:
     return interval(*entry["auc_interval"][limit])
 
@@ -172,7 +177,8 @@ def _table(
 
     ``paper``: lines to add, name -> set -> a number per part.
     """
-    lines = list(product(*(distinct(results["rows"], key) for key in ("detector", "descriptor"))))
+    detectors, labels = (distinct(results["rows"], key) for key in ("detector", "descriptor"))
+    lines = list(product(detectors, labels))
     names = [f"{who} ({detector})" for detector, who in lines] + [f"paper: {who}" for who in paper]
     columns = [Column("descriptor (detector)", names)]
     for name in sets:

@@ -133,14 +133,15 @@ class Images:
 
     def measure(self, pair: ImagePair, label: str, descriptor: Descriptor) -> dict[str, Any]:
         """Match a pair by one descriptor, and judge the matches."""
-        features = []
-        for path in (pair.first, pair.second):
-            found, by_label = self._look(path)
-            if label not in by_label:
-                by_label[label] = describe(found, descriptor)
-            features.append(by_label[label])
+        a, b = (self._described(path, label, descriptor) for path in (pair.first, pair.second))
         model, strategy = self._protocol.geometry_of(pair), self._protocol.strategy
-        return asdict(measure(hardnet.match(*features, model=model, strategy=strategy), pair))
+        return asdict(measure(hardnet.match(a, b, model=model, strategy=strategy), pair))
+
+    def _described(self, path: Path, label: str, descriptor: Descriptor) -> Features:
+        found, by_label = self._look(path)
+        if label not in by_label:
+            by_label[label] = describe(found, descriptor)
+        return by_label[label]
 
     def _found(self, path: Path) -> tuple[Found, dict[str, Features]]:
         prepared = prepare(path, self._protocol.max_size)
