@@ -491,19 +491,6 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
     )
 
 
-def are_alike(name: str, weights: str, other_name: str, other_weights: str) -> bool:
-    """Whether two sets of descriptors can be compared, by the name and the digest of each.
-
-    Weights decide where both are known: every file may be called "hardnet".
-    """
-    return weights == other_weights if weights and other_weights else name == other_name
-
-
-def described_by(name: str, weights: str) -> str:
-    """A descriptor in words: "hardnet (weights 0123456789ab)"."""
-    return f"{name} (weights {weights[:12]})" if weights else name
-
-
 def check_orientation(orientation: Orientation, upright: bool) -> Orientation:
     """The orientation that both arguments together ask for."""
     if upright:

@@ -33,7 +33,9 @@ __all__ = [
     "Descriptors",
     "OnnxDescriptor",
     "TorchDescriptor",
+    "are_alike",
     "available_names",
+    "described_by",
     "fastest",
     "load",
     "names",
@@ -178,3 +180,16 @@ def available_names() -> list[str]:
     from hardnet.descriptors.opencv import KINDS, is_available
 
     return [name for name in names() if name not in KINDS or is_available(name)]
+
+
+def are_alike(name: str, weights: str, other_name: str, other_weights: str) -> bool:
+    """Whether two sets of descriptors can be compared, by the name and the digest of each.
+
+    Weights decide where both are known: every file may be called "hardnet".
+    """
+    return weights == other_weights if weights and other_weights else name == other_name
+
+
+def described_by(name: str, weights: str) -> str:
+    """A descriptor in words: "hardnet (weights 0123456789ab)"."""
+    return f"{name} (weights {weights[:12]})" if weights else name

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors
+from hardnet.descriptors import are_alike, described_by
 from hardnet.errors import InputError, counted
 from hardnet.features import (
     KEYPOINTS,
     MAX_SIZE,
     Features,
     Orientation,
-    are_alike,
-    described_by,
     extract,
     extract_pair,
 )

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hardnet import descriptors
-from hardnet.descriptors import Descriptor
+from hardnet.descriptors import Descriptor, are_alike, described_by
 from hardnet.errors import HardnetError
-from hardnet.features import are_alike, described_by
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
     Describing,

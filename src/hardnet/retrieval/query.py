@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.descriptors import are_alike, described_by
 from hardnet.errors import HardnetError, counted
-from hardnet.features import Features, are_alike, described_by
+from hardnet.features import Features
 from hardnet.frames import Frames, empty_frames
 from hardnet.images import Pixels
 
