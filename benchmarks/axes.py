@@ -1,0 +1,95 @@
+"""Which data, batches and objectives help on photographs: short trainings from one start, scored.
+
+Each cell is the recipe with some of its keys changed. All cells are trained for the same number of
+pairs, by `hardnet train` (a cell that was interrupted is resumed), and scored by `hardnet bench
+light` and `bench ratio` on scenes that choose; those that report are refused.
+
+Example: python benchmarks/axes.py axes.yaml "" "images=0" "negatives=all" --runs runs/axes
+    --camera data/webcam/mexico --sequences data/oxford-affine
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from report.tables import write
+
+from hardnet import provenance
+from hardnet.errors import HardnetError
+from hardnet.learn.recipe import read_recipe
+from hardnet.provenance import without_folders
+
+
+def main(
+    recipe: Annotated[Path, typer.Argument(help="What all cells have in common.")],
+    cells: Annotated[list[str], typer.Argument(help='Changes: "key=value key=value"; "" is none.')],
+    camera: Annotated[Path, typer.Option(help="Frames of a fixed camera that chooses.")],
+    sequences: Annotated[Path, typer.Option(help="Sequences that choose.")],
+    runs: Annotated[Path, typer.Option(help="Where the cells are trained.")] = Path("runs/axes"),
+    keypoints: Annotated[int, typer.Option(help="Of the sequences, per image.")] = 1000,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/axes.json"),
+) -> None:
+    """Train and score every cell; writes a JSON file."""
+    start = read_recipe(recipe, [])
+    weights = [_trained(recipe, cell, runs, start.net) for cell in cells]
+    named = [f"{number}={file}" for number, file in enumerate(weights)]
+    if start.init:
+        named.append(f"start={start.init}")
+    descriptors = ("--descriptors", ",".join([*named, "rootsift"]), "--json")
+    light = _hardnet("bench", "light", camera, *descriptors)
+    ratio = _hardnet(
+        "bench", "ratio", sequences, "--upright", "--keypoints", keypoints, *descriptors
+    )
+    scores: dict[str, dict[str, float]] = {}
+    for entry in light["entries"]:
+        way = "upright" if "upright" in entry["setup"] else "oriented"
+        scores.setdefault(entry["descriptor"], {})[way] = _chosen(entry)
+    for entry in ratio["entries"]:
+        scores[entry["descriptor"]]["ratio"] = _chosen(entry)
+    names = {str(number): cell or "the recipe" for number, cell in enumerate(cells)}
+    results = {
+        "kind": "axes",
+        "rows": [{"cell": names.get(name, name), **score} for name, score in scores.items()],
+        "provenance": provenance.collect(
+            f"python benchmarks/axes.py {shlex.join(map(without_folders, sys.argv[1:]))}",
+            {"recipe": recipe.read_text(), "keypoints": keypoints, "pairs": start.pairs},
+            [camera, sequences],
+        ),
+    }
+    write(results, output)
+
+
+def _trained(recipe: Path, cell: str, runs: Path, net: str) -> Path:
+    folder = runs / (cell.translate(str.maketrans("/ [],", "-_---")) or "recipe")
+    weights = folder / f"{net}.safetensors"
+    if not weights.is_file():
+        changes = [word for change in cell.split() for word in ("--set", change)]
+        resume = ["--resume"] if (folder / "recipe.yaml").exists() else []
+        print("training", cell or "the recipe", flush=True)
+        words = ["hardnet", "train", recipe, "-o", folder, *changes, *resume]
+        subprocess.run([str(word) for word in words], check=True)
+    return weights
+
+
+def _hardnet(*words: object) -> Any:
+    done = subprocess.run(
+        ["hardnet", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def _chosen(entry: dict[str, Any]) -> float:
+    ap = entry["choose"]["ap"]
+    if ap is None or entry["report"]["ap"] is not None:
+        raise HardnetError("this camera or these sequences report; give some that choose")
+    return float(ap)
+
+
+if __name__ == "__main__":
+    typer.run(main)
