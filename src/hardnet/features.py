@@ -531,7 +531,7 @@ def load_both(
     """Detector and descriptor, by name or as they are."""
     detect = detectors.load(detector) if isinstance(detector, str) else detector
     if isinstance(descriptor, str):
-        descriptor = descriptors.load(descriptors.fastest(descriptor))
+        descriptor = descriptors.load(descriptors.for_photos(descriptor))
     return detect, descriptor
 
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from hardnet.bench import light
-from hardnet.bench.development import Contestant, Scores, Setup, contestants, mean_over_scenes
+from hardnet.bench.development import (
+    Contestant,
+    Photos,
+    Remembered,
+    Scores,
+    Setup,
+    contestants,
+    mean_over_scenes,
+)
+from hardnet.bench.store import Store
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -171,3 +180,15 @@ def test_real_frames_are_matched_better_than_chance(data: Path) -> None:
     assert good["choose"]["ap"] > 0.3
     assert good["choose"]["ap"] > poor["choose"]["ap"] + 0.05
     assert good["report"]["ap"] is None
+
+
+def test_a_descriptor_of_several_windows_reads_them_from_the_store_too(
+    tmp_path: Path, photos: Path
+) -> None:
+    pooled = load("rootsift@12+24")
+    found = Photos(Setup(keypoints=50, max_size=400))
+    path = photos / "motorcycle_left.png"
+    plain = found.features(path, pooled).descriptors
+    for _ in range(2):  # described, then read
+        kept = found.features(path, Remembered(pooled, Store(tmp_path))).descriptors
+        np.testing.assert_array_equal(kept, plain)

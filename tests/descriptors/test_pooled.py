@@ -88,8 +88,8 @@ def test_the_form_of_a_network_is_chosen_as_without_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARDNET_PRECISION", "int8")
-    assert descriptors.fastest("hardnet-small@12+24") == "hardnet-small-int8@12+24"
-    assert descriptors.fastest("rootsift@16") == "rootsift@16"
+    assert descriptors.for_photos("hardnet-small@12+24") == "hardnet-small-int8@12+24"
+    assert descriptors.for_photos("rootsift@16") == "rootsift@16"
 
 
 def test_no_patch_gives_no_vector() -> None:

@@ -21,6 +21,7 @@ from hardnet.bench.metrics import MEAN_RESAMPLES, Interval, interval, multiplici
 from hardnet.bench.store import Store
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
+from hardnet.patches import window_of
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -122,6 +123,7 @@ class Remembered:
 
     def __init__(self, descriptor: Descriptor, store: Store) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
+        self.window, self.window_pixels = window_of(descriptor)
         self._predictions = store.open(descriptor, "photos")
 
     def __call__(self, patches: ArrayLike) -> Descriptors:

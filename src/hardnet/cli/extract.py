@@ -53,12 +53,12 @@ def extract(
     Example:  hardnet extract photos/ -o feats.h5
     """
     # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.descriptors import fastest
+    from hardnet.descriptors import for_photos
     from hardnet.images import named_images
     from hardnet.interop.extraction import ExtractionSettings, extract_to
 
     start = time.perf_counter()
-    chosen = fastest(descriptor)
+    chosen = for_photos(descriptor)
     settings = ExtractionSettings(detector, chosen, keypoints, max_size or None, upright, half)
     with Stage(resumes=True) as stage:
         report = extract_to(

@@ -138,12 +138,12 @@ def _vocabulary(
 
     Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
-    from hardnet.descriptors import fastest
+    from hardnet.descriptors import for_photos
     from hardnet.retrieval.build import write_vocabulary
     from hardnet.retrieval.photos import IndexSettings
 
     start = time.perf_counter()
-    form = fastest(descriptor)
+    form = for_photos(descriptor)
     settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(

@@ -36,7 +36,7 @@ __all__ = [
     "are_alike",
     "available_names",
     "described_by",
-    "fastest",
+    "for_photos",
     "load",
     "names",
     "registered",
@@ -61,6 +61,9 @@ WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
 PRECISION = "HARDNET_PRECISION"
 """The environment variable that chooses between the forms of a network: float32, int8 or auto."""
 
+WINDOWS = {"hardnet": "12+24"}
+"""The windows, in sigmas of a keypoint, that shipped networks describe in photos; 12 for others."""
+
 _WINDOWS = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:\+\d+(?:\.\d+)?)*)")
 _INT8 = "-int8"
 _OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
@@ -69,8 +72,8 @@ _OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
 
-    A name is taken literally: "hardnet" is 32-bit floats and "hardnet-int8" is 8-bit integers. To
-    let the CPU decide, as everything does that describes photos, load ``fastest("hardnet")``.
+    A name is taken literally: "hardnet" is 32-bit floats and one window, "hardnet-int8" is 8-bit
+    integers. Everything that describes photos loads ``for_photos("hardnet")``.
 
     Networks are kept: to load the same weights again costs nothing while their file stays the same.
 
@@ -116,25 +119,28 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     )
 
 
-def fastest(name: str, made_with: str | None = None) -> str:
-    """The name of the form of a network that suits this CPU, for a name that a person gave.
+def for_photos(name: str, made_with: str | None = None) -> str:
+    """The form of a network that describes photos best on this CPU, for a name a person gave.
 
-    A shipped network that has an 8-bit form (``name-int8``) runs in it where the CPU sums products
-    of 8-bit integers in one instruction, else in 32-bit floats. The environment variable
-    ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in ``-int8`` is
-    a decision already. Files keep the name that this returns, so that an index stays with one form
-    whichever machine opens it: of the two forms, the one that ``made_with`` names is taken.
+    A shipped network with several windows (``WINDOWS``) describes all of them, unless the name
+    says which: ``hardnet@12``. One that has an 8-bit form (``name-int8``) runs in it where the CPU
+    sums products of 8-bit integers in one instruction, else in 32-bit floats. The environment
+    variable ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in
+    ``-int8`` is a decision already. Files keep the name that this returns, so that an index stays
+    with one form whichever machine opens it: ``made_with`` is taken if it is a form of the name.
     """
     wanted = os.environ.get(PRECISION) or "auto"
     if wanted not in ("auto", "float32", "int8"):
         raise HardnetError(f"{PRECISION} is {wanted!r}: choose auto, float32 or int8")
     network, at, windows = name.partition("@")
-    small = f"{network}{_INT8}{at}{windows}"
-    if made_with in (name, small):
-        return made_with
-    if f"{network}{_INT8}" not in shipped_names():
-        return name
-    return small if wanted == "int8" or (wanted == "auto" and multiplies_int8()) else name
+    usual = WINDOWS.get(network.removesuffix(_INT8), "")
+    ends = [f"@{windows}"] if at else [f"@{usual}", ""] if usual else [""]
+    has_int8 = f"{network}{_INT8}" in shipped_names()
+    forms = [network, f"{network}{_INT8}"] if has_int8 else [network]
+    if made_with in [form + end for form in forms for end in ends]:
+        return str(made_with)
+    takes_int8 = has_int8 and (wanted == "int8" or (wanted == "auto" and multiplies_int8()))
+    return forms[takes_int8] + ends[0]
 
 
 @cache

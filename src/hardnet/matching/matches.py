@@ -259,7 +259,7 @@ def match(
     elif isinstance(descriptor, str):
         known = a if isinstance(a, Features) else b
         assert isinstance(known, Features)
-        form = descriptors.load(descriptors.fastest(descriptor, known.descriptor))
+        form = descriptors.load(descriptors.for_photos(descriptor, known.descriptor))
         how = (detector, form, keypoints, max_size)
     a = a if isinstance(a, Features) else extract(a, *how, orientation=way, upright=upright)
     b = b if isinstance(b, Features) else extract(b, *how, orientation=way, upright=upright)

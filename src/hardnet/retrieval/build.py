@@ -238,11 +238,11 @@ def is_index(folder: Path) -> bool:
 
 
 def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None) -> str:
-    """The form of a network (``hardnet.descriptors.fastest``) that an index has or gets."""
+    """The form of a network (``hardnet.descriptors.for_photos``) that an index has or gets."""
     made_with = None if vocabulary is None else vocabulary.descriptor
     if vocabulary is None and is_index(folder):
         made_with = str(open_snapshot(folder).settings["descriptor"])
-    return descriptors.fastest(descriptor, made_with)
+    return descriptors.for_photos(descriptor, made_with)
 
 
 def check_begun(folder: Path) -> None:

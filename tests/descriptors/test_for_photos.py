@@ -1,4 +1,4 @@
-"""Which form of a network is used: 32-bit floats or 8-bit integers."""
+"""Which form of a network describes photos: its windows, 32-bit floats or 8-bit integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet.descriptors import PRECISION, fastest, load, multiplies_int8
+from hardnet.descriptors import PRECISION, for_photos, load, multiplies_int8
 from hardnet.errors import HardnetError
 
 QUICK = {"keypoints": 60, "max_size": 200}
@@ -17,25 +17,40 @@ QUICK = {"keypoints": 60, "max_size": 200}
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "int8")
-    assert fastest("hardnet") == "hardnet-int8"
+    assert for_photos("hardnet") == "hardnet-int8@12+24"
+    assert for_photos("hardnet-small") == "hardnet-small-int8"
     monkeypatch.setenv(PRECISION, "float32")
-    assert fastest("hardnet") == "hardnet"
-    assert fastest("hardnet-int8") == "hardnet-int8"  # named so by a person
+    assert for_photos("hardnet") == "hardnet@12+24"
+    assert for_photos("hardnet-int8") == "hardnet-int8@12+24"  # named so by a person
     monkeypatch.setenv(PRECISION, "int4")
     with pytest.raises(HardnetError, match=r"int4.*choose auto, float32 or int8"):
-        fastest("hardnet")
+        for_photos("hardnet")
 
 
 @pytest.mark.parametrize("text", ["", "auto"])
 def test_otherwise_the_cpu_decides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(PRECISION, text)
-    assert fastest("hardnet") == ("hardnet-int8" if multiplies_int8() else "hardnet")
+    network = "hardnet-int8" if multiplies_int8() else "hardnet"
+    assert for_photos("hardnet") == f"{network}@12+24"
+
+
+def test_a_person_chooses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, "float32")
+    assert for_photos("hardnet@12") == "hardnet@12"
+    assert for_photos("hardnet-small@12+24") == "hardnet-small@12+24"
+
+
+@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8", "hardnet-int8@12+24"])
+def test_what_was_made_keeps_its_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv(PRECISION, "float32")
+    assert for_photos("hardnet", form) == form
+    assert for_photos("hardnet@16", form) == "hardnet@16"
 
 
 @pytest.mark.parametrize("name", ["rootsift", "hardtfeat", "mine.onnx", "module:function"])
 def test_what_has_one_form_keeps_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(PRECISION, "int8")
-    assert fastest(name) == name
+    assert for_photos(name) == name
 
 
 def test_a_name_is_loaded_literally(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,14 +64,17 @@ def test_photos_are_described_in_the_chosen_form(
     floats = hardnet.extract(camera, **QUICK)
     monkeypatch.setenv(PRECISION, "int8")
     integers = hardnet.extract(camera, **QUICK)
-    assert [floats.descriptor, integers.descriptor] == ["hardnet", "hardnet-int8"]
+    assert [floats.descriptor, integers.descriptor] == [
+        "hardnet@12+24",
+        "hardnet-int8@12+24",
+    ]
     assert (floats.descriptors * integers.descriptors).sum(1).min() > 0.9
     cv2.imwrite(str(tmp_path / "a.png"), camera)
     [(_, many)] = hardnet.extract_many([tmp_path / "a.png"], **QUICK)
     assert isinstance(many, hardnet.Features)
-    assert many.descriptor == "hardnet-int8"
+    assert many.descriptor == "hardnet-int8@12+24"
     # An image beside features is described as these were.
-    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet"
+    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet@12+24"
 
 
 def test_an_index_keeps_its_form(
@@ -67,5 +85,5 @@ def test_an_index_keeps_its_form(
     hardnet.Index.build(folder, few[:1], words=20, **QUICK)
     monkeypatch.setenv(PRECISION, "float32")
     index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
-    assert index.settings.descriptor == "hardnet-int8"
+    assert index.settings.descriptor == "hardnet-int8@12+24"
     assert Path(index.search(few[1]).hits[0].path) == few[1]
