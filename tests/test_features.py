@@ -394,7 +394,7 @@ def test_features_of_other_weights_are_not_mixed(camera: np.ndarray, tmp_path: P
     own = named_hardnet(tmp_path / "own", "hardtfeat.onnx")
     same = named_hardnet(tmp_path / "same", "hardnet.onnx")
     shipped, other, copy = (
-        extract(crop, descriptor=str(name), keypoints=20) for name in ("hardnet", own, same)
+        extract(crop, descriptor=str(name), keypoints=20) for name in ("hardnet@12", own, same)
     )
     assert shipped.descriptor == other.descriptor == "hardnet"
     assert shipped.weights == copy.weights == file_digest(same)

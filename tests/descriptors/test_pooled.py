@@ -50,6 +50,7 @@ def test_one_window_of_the_default_width_changes_nothing() -> None:
     plain = hardnet.extract(picture(), descriptor="rootsift", keypoints=50)
     same = hardnet.extract(picture(), descriptor="rootsift@12", keypoints=50)
     np.testing.assert_array_equal(plain.descriptors, same.descriptors)
+    assert same.descriptor == "rootsift"
     wider = hardnet.extract(picture(), descriptor="rootsift@16", keypoints=50)
     assert np.abs(wider.descriptors - plain.descriptors).max() > 0.1
 

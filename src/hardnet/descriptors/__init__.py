@@ -93,8 +93,10 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     text, windows = split_windows(str(name_or_path))
     if windows:
         from hardnet.descriptors.pooled import PooledDescriptor
+        from hardnet.frames import WINDOW_SIGMAS
 
-        return PooledDescriptor(load(text, threads), windows)
+        one = load(text, threads)
+        return one if windows == (WINDOW_SIGMAS,) else PooledDescriptor(one, windows)
     suffix = Path(text).suffix.lower()
     if text == "pixels":
         return base.PixelsDescriptor()

@@ -83,7 +83,11 @@ class HardNet:
         if not window > 0:
             raise HardnetError(f"window is {window}: give a number above 0")
         self._precise, self._window, self._descriptor = enable_precise_upscale, window, descriptor
-        self._describe = registry.load(descriptor) if isinstance(descriptor, str) else descriptor
+        self._describe = (
+            registry.load(registry.for_photos(descriptor))
+            if isinstance(descriptor, str)
+            else descriptor
+        )
         # One description tells the length of a row and its type, which is the metric.
         self._row = self._describe(np.zeros((1, PATCH_SIZE, PATCH_SIZE), np.uint8))[0]
 

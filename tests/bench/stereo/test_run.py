@@ -58,7 +58,10 @@ def test_easy_pairs_are_matched_and_unrelated_ones_are_not(rows):
 
 def test_numbers_are_those_of_the_ordinary_pipeline(rows, opened):
     pair = opened.pairs[1]
-    a, b = (hardnet.extract(path, keypoints=400) for path in (pair.first, pair.second))
+    a, b = (
+        hardnet.extract(path, descriptor="hardnet@12", keypoints=400)
+        for path in (pair.first, pair.second)
+    )
     matches = hardnet.match(a, b, model="homography")
     (row,) = [r for r in rows if r["pair"] == pair.name and r["descriptor"] == "hardnet"]
     assert (row["tentative"], row["inliers"]) == (len(matches), int(matches.inliers.sum()))
