@@ -4,8 +4,8 @@ Each cell is the recipe with some of its keys changed. All cells are trained for
 pairs, by `hardnet train` (a cell that was interrupted is resumed), and scored by `hardnet bench
 light` and `bench ratio` on scenes that choose; those that report are refused.
 
-Example: python benchmarks/axes.py benchmarks/axes.yaml "" "images=0" "negatives=all" --runs runs/axes
-    --camera data/webcam/mexico --sequences data/oxford-affine
+Example: python benchmarks/axes.py benchmarks/axes.yaml "" "images=0" "negatives=all"
+    --runs runs/axes --camera data/webcam/mexico --sequences data/oxford-affine
 """
 
 from __future__ import annotations
