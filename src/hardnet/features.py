@@ -511,10 +511,10 @@ def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) 
 def _turnable(
     features: Features, found: Found, detector: Detector, descriptor: Descriptor, keypoints: int
 ) -> Features:
-    prepared = found.prepared
+    prepared, known = found.prepared, found.turned  # not found itself, which holds the patches
 
     def detect(*_: Any, **__: Any) -> tuple[Frames, NDArray[np.float32]]:
-        return found.turned or detector(prepared.grey, keypoints)
+        return known or detector(prepared.grey, keypoints)
 
     def again() -> Features:
         turned = describe(find(prepared, detect, keypoints), descriptor)

@@ -196,13 +196,13 @@ def test_detectors_are_named() -> None:
         ["--upright", "--detector", "hessian-affine"],
     ],
 )
-def test_ways_to_match(small: tuple[Path, Path], options: list[str]) -> None:
-    done = rootsift(*small, "--json", "--keypoints", 1000, *options)
+def test_ways_to_match(pair: tuple[Path, Path], options: list[str]) -> None:
+    done = rootsift(*pair, "--json", "--keypoints", 1000, *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found) == {"images", "orientation", "geometry", "matches", "inliers", "seconds"}
     inliers = np.array(found["matches"])[found["inliers"]]
-    assert len(inliers) > 50
+    assert len(inliers) > 100
     assert np.median(np.abs(inliers[:, 1] - inliers[:, 3])) < 1
 
 

@@ -23,8 +23,8 @@ Descriptors = Annotated[
     option(
         ...,
         f"Separated by commas: a name ({', '.join(names())}), a weights file, "
-        "MODULE:FUNCTION, or LABEL=any of these; LABEL[SET]=... says which Brown set it was "
-        "trained on. Ratios refer to rootsift.",
+        "MODULE:FUNCTION, any of them with windows (hardnet@12+24), or LABEL=any of these; "
+        "LABEL[SET]=... says which Brown set it was trained on. Ratios refer to rootsift.",
     ),
 ]
 Output = Annotated[

@@ -66,7 +66,7 @@ def _build(
     It can be stopped at any moment; the same command continues. Photos that are in the index and
     have not changed are not done again, photos that changed are replaced; photos that cannot be
     read are skipped and listed. Visual words are trained on the photos themselves unless
-    --vocabulary has some. The descriptor hardnet-int8 is quicker.
+    --vocabulary has some. The descriptor hardnet-small is quicker.
 
     With --cluster, worker processes of Ray describe the photos, which must be under the same path
     on all nodes; --workers is then their number. The index is the same.

@@ -37,7 +37,12 @@ DetectorName = Annotated[
     str, option(..., "dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth].")
 ]
 DescriptorName = Annotated[
-    str, option(..., f"{', '.join(names())}, a weights file, or MODULE:FUNCTION.")
+    str,
+    option(
+        ...,
+        f"{', '.join(names())}, a weights file, or MODULE:FUNCTION; with @12+24 at its end, the "
+        "mean of windows of 12 and 24 sigma.",
+    ),
 ]
 KnownDescriptor = Annotated[
     str | None,

@@ -70,7 +70,7 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
         before = found
     print(f"{kills} kills, {commits} commits, {moved} unsaid, {swept} times something to sweep")
     assert commits > 0  # they did something
-    assert swept > 0 or kills < 100  # and were in the middle of it
+    assert swept > 0  # and were in the middle of it
     with Writer(folder) as last:
         last.add([made.make_image("the end")])
         last.commit()
@@ -81,7 +81,7 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
 
 
 def test_killed_many_times(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace) -> None:
-    survive(folder, made, nursery, 10)
+    survive(folder, made, nursery, 15)
 
 
 @pytest.mark.slow
