@@ -67,6 +67,17 @@ def test_people_get_a_table_and_a_picture(small: tuple[Path, Path], tmp_path: Pa
     assert read_image(tmp_path / "matches.png").shape[1] > 700
 
 
+def test_a_mirror_image_is_called_one(photos: Path, tmp_path: Path) -> None:
+    """Rows of a mirror image fit a fundamental matrix: verified, but not two views of a scene."""
+    photo, mirror = photos / "astronaut.png", tmp_path / "mirror.png"
+    write_image(mirror, np.ascontiguousarray(read_image(photo)[:, ::-1]))
+    for other, mirrored in ((mirror, True), (photo, False)):
+        found = json.loads(hardnet(photo, other, "--json").stdout)
+        assert found["geometry"]["kind"] is not None
+        assert found["geometry"]["mirrored"] is mirrored
+    assert "mirrored" in hardnet(photo, mirror).stdout
+
+
 def test_model_option(small: tuple[Path, Path]) -> None:
     done = rootsift(*small, "--json", "--model", "homography", "--keypoints", 1000)
     assert json.loads(done.stdout)["geometry"]["kind"] == "homography"
@@ -77,7 +88,7 @@ def test_no_match_is_one_line_code_one_and_valid_json(photos: Path, tmp_path: Pa
     done = rootsift(photos / "chelsea.png", photos / "brick.png", "--json", "-o", picture)
     assert done.returncode == 1
     found = json.loads(done.stdout)
-    assert found["geometry"] == {"kind": None, "model": None}
+    assert found["geometry"] == {"kind": None, "model": None, "mirrored": False}
     assert not any(found["inliers"])
     assert len(done.stderr.strip().splitlines()) == 1
     assert "no match" in done.stderr

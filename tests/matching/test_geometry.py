@@ -12,6 +12,7 @@ from hardnet.matching.geometry import (
     MIN_INLIERS,
     check_cameras,
     estimate,
+    is_mirrored,
     log10_false_alarms,
     normalise,
     relative_pose,
@@ -347,3 +348,16 @@ def test_cameras_that_would_not_be_used_are_refused(model: str) -> None:
     points = np.random.default_rng(0).uniform(0, 500, (30, 2))
     with pytest.raises(HardnetError, match=f"for the model essential, not for {model}"):
         verify(points, points, model, cameras=(LEFT, RIGHT))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mirror_turns_triangles_round(seed: int) -> None:
+    for points in (plane, scene):
+        a, b, _ = points(60, 0, seed)
+        assert not is_mirrored(a, b)
+        assert is_mirrored(a, b * (-1, 1))
+        assert is_mirrored(a[:, ::-1], b)
+        assert not is_mirrored(a[:, ::-1], b[:, ::-1])
+    assert not is_mirrored(a[:2], b[:2] * (-1, 1))  # two matches have no order
+    line = np.repeat(a[:, :1], 2, axis=1)
+    assert not is_mirrored(line, line * (-1, 1))

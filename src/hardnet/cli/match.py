@@ -203,7 +203,8 @@ def _to_table(result: Matches) -> Table:
     table.add_row("orientation", result.a.orientation)
     table.add_row("matches", str(len(result)))
     table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
-    table.add_row("model", result.geometry.kind or "none")
+    mirrored = ", mirrored: one photo shows the other as in a mirror" if result.mirrored else ""
+    table.add_row("model", f"{result.geometry.kind or 'none'}{mirrored}")
     table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items()))
     return table
 

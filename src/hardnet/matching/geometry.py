@@ -45,6 +45,10 @@ HOMOGRAPHY_SHARE = 0.75
 A fundamental matrix fits the matches of a plane, or of a turning camera, as well (and picks up some
 false ones beside), but then it is not determined by them; the homography is."""
 
+MIRRORED_SHARE = 0.75
+"""In a mirror image this share of all triangles of inliers is turned round, or more."""
+
+_TRIANGLES = 500
 _SAMPLE_SIZE = {"homography": 4, "fundamental": 7, "essential": 5}
 _SAMPLES = 10_000
 _EPIPOLAR_SAMPLES = 50_000  # seven right ones in a draw are rarer than four
@@ -203,6 +207,25 @@ def distinct(a: Points, b: Points) -> int:
     """Matches of different places: one place with two orientations is one witness, not two."""
     places = np.round(np.hstack([a, b]) / 2).astype(np.int64)
     return len(np.unique(places, axis=0))
+
+
+def is_mirrored(a: Points, b: Points) -> bool:
+    """Whether matches (M, 2) lie in b as a mirror shows those in a.
+
+    A fundamental matrix does not tell: a photo and its mirror image have level epipolar lines.
+    Depth can change the order of a few matches, but not of most.
+    """
+    if len(a) < 3:
+        return False
+    corners = np.random.default_rng(0).integers(len(a), size=(3, _TRIANGLES))
+
+    def turning(xy: Points) -> Points:
+        (x1, y1), (x2, y2) = ((xy[corners[k]] - xy[corners[0]]).T for k in (1, 2))
+        area: Points = x1 * y2 - x2 * y1
+        return area
+
+    sense = np.sign(turning(a) * turning(b))
+    return bool((sense < 0).sum() > MIRRORED_SHARE * np.count_nonzero(sense))
 
 
 def _log_choose(n: int, k: int) -> float:

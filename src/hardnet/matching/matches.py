@@ -35,6 +35,7 @@ from hardnet.matching.geometry import (
     Model,
     check_model,
     distinct,
+    is_mirrored,
     refit,
     verify,
 )
@@ -151,6 +152,7 @@ class Matches:
 
     def _summary(self) -> str:
         kind = f" ({self.geometry.kind})" if self.geometry.kind else ""
+        kind += ", mirrored" if self.mirrored else ""
         return f"{self.inliers.sum()} of {counted(len(self), 'match')} verified{kind}"
 
     @property
@@ -167,6 +169,12 @@ class Matches:
     def inliers(self) -> NDArray[np.bool_]:
         """(M,) which matches agree with the geometry."""
         return self.geometry.inliers
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the second image shows what the first one does as in a mirror."""
+        points = (xy[self.inliers].astype(np.float64) for xy in (self.xy_a, self.xy_b))
+        return self.geometry.kind is not None and is_mirrored(*points)
 
     @property
     def all_seconds(self) -> dict[str, float]:
@@ -188,6 +196,7 @@ class Matches:
             "geometry": {
                 "kind": self.geometry.kind,
                 "model": None if matrix is None else matrix.tolist(),
+                "mirrored": self.mirrored,
             },
             "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
             "inliers": self.inliers.tolist(),

@@ -23,6 +23,7 @@ class GeometryFacts(BaseModel):
 
     kind: str | None = Field(description="homography, fundamental, or null: nothing is verified.")
     model: list[list[float]] | None = Field(description="3x3, from pixels of a to pixels of b.")
+    mirrored: bool = Field(description="The one photo shows the other as in a mirror.")
 
 
 class MatchAnswer(BaseModel):

@@ -85,7 +85,7 @@ export async function openMatch(panel, info) {
   function show(a, b, found, used) {
     const agreed = found.inliers.filter(Boolean).length;
     const kind = found.geometry.kind;
-    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}` : `nothing is verified: ${counted(found.matches.length, "tentative match")}, but no geometry agrees`, kind ? "good" : "bad");
+    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}${found.geometry.mirrored ? ", mirrored" : ""}` : `nothing is verified: ${counted(found.matches.length, "tentative match")}, but no geometry agrees`, kind ? "good" : "bad");
     output.hidden = false;
     view.show(a, b, {
       sizes: found.images.map((image) => image.size),
