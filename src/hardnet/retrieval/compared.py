@@ -26,7 +26,7 @@ FOLDER = "groups"
 """Inside the folder of an index; it lists its files itself: no writer of the index sweeps them."""
 
 _LOG = "compared.jsonl"
-_FORMAT = "hardnet-groups-1"
+_FORMAT = "hardnet-groups-2"
 _NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
@@ -179,6 +179,7 @@ class Compared:
             **{field: getattr(evidence, field) for field in plain},
             "explained": round(evidence.explained, 4),
             "spread": round(evidence.spread, 4),
+            "alike": round(evidence.alike, 4),
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
         }
 
@@ -194,4 +195,5 @@ class Compared:
             np.array(value["points"], np.float32).reshape(-1, 4),
             bool(value["bordered"]),
             bool(value["agreed"]),
+            float(value["alike"]),
         )

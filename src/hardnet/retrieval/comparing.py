@@ -7,9 +7,10 @@ photo is read again, and described as a mirror shows it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,13 @@ from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_for
 from hardnet.retrieval.kinds import (
     Evidence,
+    Size,
     Thresholds,
     agreement,
     corners,
     inverse,
     is_border,
+    is_edit,
     kind_of,
     may_be_copy,
     measure,
@@ -47,8 +50,11 @@ if TYPE_CHECKING:
 SHORTLIST = 50
 """Photos that each photo is compared with: the most similar ones."""
 
-BORDER_FEATURES, BORDER_SIZE = 0.1, 512
-"""A border has no more than this share of a photo's features; it is looked at in this size."""
+LOOK_SIZE, LOOKED_AT = 512, 256
+"""Longer side of photos whose pixels are looked at, and how many of them stay in memory."""
+
+BORDER_FEATURES = 0.1
+"""A border has no more than this share of a photo's features."""
 
 AHEAD = 4
 """Photos that are read while others are compared; they are all that is in memory."""
@@ -63,6 +69,7 @@ class Comparing:
         self.index, self.thresholds = index, thresholds
         self.shard = LocalShard(index.snapshot)
         self._verification = Verification(shortlist=SHORTLIST)
+        self._look = lru_cache(LOOKED_AT)(self._read)
 
     def plain(self, image: int) -> dict[int, Evidence]:
         """The photos that show what a photo shows, by number; nothing is read again."""
@@ -123,12 +130,19 @@ class Comparing:
         others = self.shard.features_of(np.array([one.image for one in likely], np.int64))
         for one, other in zip(likely, others, strict=True):
             evidence = self._evidence(features, query, other, one, before)
-            if may_be_copy(evidence, self.thresholds) and self._agree(features.image, one.image):
-                found[one.image] = replace(evidence, agreed=True)
-            elif self._verification.is_sure(one):
-                crop = kind_of(evidence, self.thresholds) == "crop"
-                bordered = crop and self._is_bordered(features, other, evidence)
-                found[one.image] = replace(evidence, bordered=bordered)
+            if may_be_copy(evidence, self.thresholds):
+                alike = self._alike(features, other, _same_frame(features.size, other.size))
+                if alike >= self.thresholds.agree:
+                    found[one.image] = replace(evidence, agreed=True, alike=alike)
+                    continue
+            if not self._verification.is_sure(one):
+                continue
+            if is_edit(evidence, self.thresholds):
+                alike = self._alike(features, other, evidence.transform)
+                evidence = replace(evidence, alike=alike)
+            crop = kind_of(evidence, self.thresholds) == "crop"
+            bordered = crop and self._is_bordered(features, other, evidence)
+            found[one.image] = replace(evidence, bordered=bordered)
         return found
 
     def _evidence(
@@ -157,13 +171,14 @@ class Comparing:
             verified.tentatives,
         )
 
-    def _agree(self, image: int, other: int) -> bool:
-        """Whether two photos of one frame look the same."""
+    def _alike(self, a: ImageFeatures, b: ImageFeatures, transform: NDArray[np.float64]) -> float:
+        """How far two photos look the same, by a map from a to b; 0 if one cannot be read."""
         try:
-            a, b = self._read(image, to_grey), self._read(other, to_grey)
+            (one, to_one), (other, to_other) = self._look(a.image), self._look(b.image)
         except HardnetError:
-            return False
-        return agreement(a, b) >= self.thresholds.agree
+            return 0.0
+        shown = to_other @ np.vstack([transform, (0, 0, 1)]) @ np.linalg.inv(to_one)
+        return agreement(to_grey(one), to_grey(other), shown[:2])
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
         """Whether the larger of two photos is the other with a border; it is read if it may be."""
@@ -176,14 +191,22 @@ class Comparing:
         if np.mean(within) < 1 - BORDER_FEATURES:
             return False
         try:
-            pixels = self._read(outer.image, to_colour)
+            small, to_small = self._look(outer.image)
         except HardnetError:
             return False
-        small, factors = shrink(pixels, BORDER_SIZE)
-        return is_border(small, (edges + 0.5) * factors - 0.5)
+        return is_border(small, moved(edges, to_small[:2]))
 
-    def _read(self, image: int, tones: Callable[[Pixels], Pixels]) -> Pixels:
-        return tones(read_image(path_of(self.shard.snapshot.name(image), self.index.folder)))
+    def _read(self, image: int) -> tuple[Pixels, NDArray[np.float64]]:
+        """A photo as small as it is looked at, and the (3, 3) map of its pixels to these."""
+        path = path_of(self.shard.snapshot.name(image), self.index.folder)
+        small, (x, y) = shrink(to_colour(read_image(path)), LOOK_SIZE)
+        return small, np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]])
+
+
+def _same_frame(a: Size, b: Size) -> NDArray[np.float64]:
+    """The (2, 3) map that lays a photo on all of another."""
+    x, y = b[0] / a[0], b[1] / a[1]
+    return np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5]])
 
 
 def mirror_queries(comparing: Comparing, images: Sequence[int]) -> Iterator[Query | HardnetError]:

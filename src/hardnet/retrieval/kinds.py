@@ -1,7 +1,8 @@
 """What two photos are to each other: a copy, a crop, a turned or mirrored one, a burst, a scene.
 
 An edited copy is explained by one exact map: a copy keeps the frame of the other photo, a crop lies
-inside it. Two exposures never are: something has moved, and each shows what the other does not.
+inside it, and laid on each other by the map they look the same. Two exposures never are: something
+has moved, and each shows what the other does not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Thresholds:
     Lengths are shares of a photo's longer side, but ``precise`` is in pixels of a photo of 1024. A
     pair needs ``least`` precise inliers that are a share ``chance`` of all pairs of features that
     look alike, for letters and tiles are like each other wherever they lie; or a share ``plain`` of
-    the features that both photos could share. ``fewest`` do for a copy whose pixels agree.
+    the features that both photos could share. ``fewest`` do for a copy whose pixels agree. Pixels
+    do not tell whether two photos show one scene: that takes more precise inliers, or enough of any
+    that are a larger share of the pairs.
     """
 
     precise: float = 3.0
@@ -43,18 +46,22 @@ class Thresholds:
     chance: float = 0.1
     plain: float = 0.25
     fewest: int = 5
-    agree: float = 0.6  # share of the textured blocks of such a copy that must look the same
+    agree: float = 0.5  # a copy: share of its textured blocks that look the same
+    agree_part: float = 0.85  # the same of a crop, a turned or a mirrored photo: views of a scene
     precise_share: float = 0.5  # an edit: precise ones among its inliers
     explained: float = 0.05  # an edit: precise ones among the features that both could share
     spread: float = 0.1  # an edit: share of the overlap that its inliers cover
     edge: float = 0.015  # an edit's border lies this close to the other's, or inside
     turn: float = 3.0  # a copy that is turned by more degrees is rotated
     stretch: float = 1.5  # of the photo by an edit, at most: the ratio of its axes
-    burst_shift: float = 0.25  # of the centre of a burst's photo, at most
+    scene_least: int = 12
+    scene_inliers: int = 15
+    scene_share: float = 0.2
+    burst_shift: float = 0.15  # of the centre of a burst's photo, at most
     burst_scale: float = 1.1  # of what a burst shows, at most
-    burst_turn: float = 10.0  # degrees, of the camera of a burst or of a sweep, at most
+    burst_turn: float = 15.0  # degrees, of the camera of a burst or of a sweep, at most
     sweep_scale: float = 1.35
-    sweep_share: float = 0.25  # precise inliers of two photos of a burst or a sweep, at least
+    sweep_share: float = 0.35  # precise inliers of two photos of a burst or a sweep, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,7 @@ class Evidence:
     points: NDArray[np.float32]  # (n, 4) some of the precise ones: x and y in a, x and y in b
     bordered: bool = False  # what the one shows beyond the other is a border of one colour
     agreed: bool = False  # the inliers are few, but pixel by pixel it is the same picture
+    alike: float = 1.0  # see :func:`agreement`; 1 of what need not be looked at: no edit
 
     @property
     def mirrored(self) -> bool:
@@ -194,27 +202,44 @@ def _inside(points: NDArray[Any], size: Size) -> int:
     return int(np.sum((x > -0.5) & (y > -0.5) & (x < size[0] - 0.5) & (y < size[1] - 0.5)))
 
 
-BLOCKS, FLAT, ALIKE = 12, 3.0, 0.6
-"""Blocks per side that are compared; a block without more contrast tells nothing; the correlation
-of two blocks that show the same."""
+BLOCK, FLAT, ALIKE = 16, 3.0, 0.7
+"""Pixels of a block's side; a block without more contrast tells nothing; the correlation of two
+blocks that show the same."""
+
+SOFTENED = 0.8
+"""A picture that is laid on another at a smaller scale is made as soft as the other is."""
 
 
-def agreement(a: Pixels, b: Pixels) -> float:
-    """The share of the blocks of two grey pictures of one frame that look the same."""
-    side = 8 * BLOCKS
-    one, other = (
-        cv2.resize(p, (side, side), interpolation=cv2.INTER_AREA)
-        .reshape(BLOCKS, 8, BLOCKS, 8)
-        .swapaxes(1, 2)
-        .reshape(-1, 64)
-        .astype(np.float64)
-        for p in (a, b)
-    )
+def agreement(a: Pixels, b: Pixels, transform: NDArray[np.float64]) -> float:
+    """The share of the blocks that two grey pictures have in common that look the same.
+
+    ``transform`` (2, 3) maps pixels of a to pixels of b. They are compared in the frame of the one
+    that shows less detail. Where a scene has depth, a view from beside it lies elsewhere by a few
+    pixels, and fine structure does not correlate any more.
+    """
+    if abs(np.linalg.det(transform[:, :2])) > 1:
+        a, b, transform = b, a, inverse(transform)
+    scale = math.sqrt(abs(np.linalg.det(transform[:, :2])))
+    if scale < SOFTENED:
+        a = np.asarray(cv2.GaussianBlur(a, (0, 0), 0.5 * math.sqrt(1 / scale**2 - 1)))
+    size = b.shape[1], b.shape[0]
+    laid = np.asarray(cv2.warpAffine(a, transform, size), np.uint8)
+    ones, plain = np.full_like(a, 255), cv2.INTER_NEAREST
+    common = np.asarray(cv2.warpAffine(ones, transform, size, flags=plain), np.uint8)
+    whole = _blocks(common).min(1) > 0
+    one, other = (_blocks(p)[whole].astype(np.float64) for p in (laid, b))
     one, other = one - one.mean(1, keepdims=True), other - other.mean(1, keepdims=True)
     spread = one.std(1), other.std(1)
     textured = (spread[0] > FLAT) | (spread[1] > FLAT)
     alike = (one * other).mean(1) > ALIKE * np.maximum(spread[0] * spread[1], 1e-9)
     return float(alike[textured].mean()) if textured.any() else 0.0
+
+
+def _blocks(pixels: Pixels) -> NDArray[np.uint8]:
+    """(n, BLOCK * BLOCK), without what is left over at the right and below."""
+    rows, columns = (length // BLOCK for length in pixels.shape)
+    tiled = pixels[: rows * BLOCK, : columns * BLOCK].reshape(rows, BLOCK, columns, BLOCK)
+    return tiled.swapaxes(1, 2).reshape(-1, BLOCK**2)
 
 
 BORDER_TONES, BORDER_SHARE = 12, 0.95
@@ -248,16 +273,14 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
     Two neighbours of a sweep are "panorama"; whether the sweep is one is seen on the group only.
     """
     t, e = thresholds, evidence
-    if not is_more_than_chance(e, t):
-        return None
-    if is_edit(e, t):
+    if is_more_than_chance(e, t) and is_edit(e, t):
         if e.mirrored:
             return "mirrored"
         if e.turned > t.turn:
             return "rotated"
         same = e.bordered or min(e.overlap) > (1 - 2 * t.edge) ** 2
         return "copy" if same else "crop"
-    if e.mirrored:  # a facade is like itself in the mirror
+    if e.mirrored or not is_one_scene(e, t):  # a facade is like itself in the mirror
         return None
     scale = math.sqrt(np.linalg.det(e.transform[:, :2])) * max(e.sizes[0]) / max(e.sizes[1])
     change = max(scale, 1 / scale)
@@ -269,10 +292,21 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
 
 
 def is_more_than_chance(evidence: Evidence, thresholds: Thresholds) -> bool:
+    """Whether two photos may be edits of one: pixels are looked at as well."""
+    t, e = thresholds, evidence
+    return e.agreed or (e.precise >= t.least and _is_distinct(e, t))
+
+
+def is_one_scene(evidence: Evidence, thresholds: Thresholds) -> bool:
     """Whether two photos show the same, whatever that is."""
     t, e = thresholds, evidence
-    distinct = e.precise >= t.chance * e.tentatives or e.explained >= t.plain
-    return e.agreed or (e.precise >= t.least and distinct)
+    many = e.inliers >= max(t.scene_inliers, t.scene_share * e.tentatives)
+    return many or (e.precise >= t.scene_least and _is_distinct(e, t))
+
+
+def _is_distinct(evidence: Evidence, thresholds: Thresholds) -> bool:
+    t, e = thresholds, evidence
+    return e.precise >= t.chance * e.tentatives or e.explained >= t.plain
 
 
 def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
@@ -280,6 +314,8 @@ def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
     t, e = thresholds, evidence
     if e.agreed:
         return True
+    if e.alike < (t.agree if _keeps_frame(e, t) else t.agree_part):
+        return False
     if e.precise < t.precise_share * e.inliers or e.explained < t.explained or e.spread < t.spread:
         return False
     axes = np.linalg.svd(e.transform[:, :2], compute_uv=False)
@@ -295,11 +331,14 @@ def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
 def may_be_copy(evidence: Evidence, thresholds: Thresholds) -> bool:
     """Whether few inliers, or in few places, say that two photos have one frame: pixels decide."""
     t, e = thresholds, evidence
-    if e.mirrored or e.precise < t.fewest or e.turned > t.turn:
+    if e.precise < t.fewest or (is_edit(e, t) and is_more_than_chance(e, t)):
         return False
-    if is_edit(e, t) and is_more_than_chance(e, t):
-        return False
-    return all(is_in_other(e, t.edge))
+    return _keeps_frame(e, t)
+
+
+def _keeps_frame(evidence: Evidence, thresholds: Thresholds) -> bool:
+    t, e = thresholds, evidence
+    return not e.mirrored and e.turned <= t.turn and all(is_in_other(e, t.edge))
 
 
 def is_in_other(evidence: Evidence, edge: float) -> tuple[bool, bool]:
