@@ -74,6 +74,10 @@ def test_the_wheel_holds_the_weights_the_licence_and_the_type_marker(wheel):
     recipes = [f"hardnet/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.yaml")]
     for wanted in ("hardnet/weights/hardnet.onnx", "hardnet/py.typed", *recipes):
         assert wanted in names
+    pages = [path for path in (ROOT / "src/hardnet/web/static").rglob("*") if path.is_file()]
+    assert pages
+    for page in (*pages, ROOT / "src/hardnet/retrieval/groups_page.html"):
+        assert page.relative_to(ROOT / "src").as_posix() in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "benchmarks/")) for n in names)
 

@@ -94,6 +94,12 @@ def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> 
     run = hardnet("index", "remove", "index", photos / "motorcycle_right.png", "photos/coffee.png")
     assert run.stdout.strip() == "index: 2 photos removed, 6 left"
     assert "coffee" not in hardnet("search", "index", "crop.png").stdout
+    run = hardnet("index", "restore", "index", "photos/coffee.png", "--json")
+    assert json.loads(run.stdout) == {"index": "index", "restored": 1, "images": 7}
+    assert "photos/coffee.png" in hardnet("search", "index", "crop.png").stdout
+    run = hardnet("index", "restore", "index")
+    assert run.stdout.strip() == "index: 1 photo restored, 8 photos now"
+    hardnet("index", "remove", "index", photos / "motorcycle_right.png", "photos/coffee.png")
     Path("photos/rocket.jpg").unlink()
     run = hardnet("index", "remove", "index", "--gone", "--json")
     assert json.loads(run.stdout) == {"index": "index", "removed": 1, "images": 5}
@@ -319,7 +325,7 @@ def test_a_vocabulary_of_other_photos(hardnet: Hardnet, place: Path, photos: Pat
 
 def test_help_has_examples(hardnet: Hardnet) -> None:
     assert "hardnet search photos.index query.jpg" in hardnet("search", "--help").stdout
-    for command in ("build", "add", "remove", "vocabulary"):
+    for command in ("build", "add", "remove", "restore", "vocabulary"):
         assert f"hardnet index {command}" in hardnet("index", command, "--help").stdout
 
 

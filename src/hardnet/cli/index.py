@@ -245,7 +245,7 @@ def _remove(
 ) -> None:
     """Remove photos, or all photos of a folder, from an index. The files stay.
 
-    The room is free after `hardnet index compact`.
+    The room is free after `hardnet index compact`; until then `hardnet index restore` undoes it.
 
     Examples:  hardnet index remove photos.index photos/blurred.jpg photos/old
 
@@ -263,6 +263,31 @@ def _remove(
         print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
     else:
         say(f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
+
+
+@app.command("restore")
+@reads_images
+def _restore(
+    folder: Folder,
+    images: list[Path] | None = argument(
+        "Photos; default: all that were removed.", default=None, metavar="[IMAGES]..."
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Undo the removal of photos: as they were until `hardnet index compact`.
+
+    A photo whose room was freed since is described again from its file.
+
+    Example:  hardnet index restore photos.index photos/blurred.jpg
+    """
+    from hardnet.retrieval.index import Index
+
+    index = Index(folder)
+    restored = index.restore(images or index.removed())
+    if as_json:
+        print(json.dumps({"index": str(folder), "restored": restored, "images": len(index)}))
+    else:
+        say(f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now")
 
 
 @app.command("compact")
