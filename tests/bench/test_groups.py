@@ -18,6 +18,7 @@ from hardnet.bench.groups import (
     hash_method,
     make_collection,
     method_row,
+    scene_rows,
 )
 from hardnet.bench.report import tables
 from hardnet.images import read_image, write_image
@@ -63,6 +64,19 @@ def test_wrong_groups_and_objects() -> None:
     assert row["false_copies_per_1000"] == 125
     assert row["false_groups"] == 1
     assert row["same_object"] == 3 / 6
+
+
+def test_views_of_a_scene() -> None:
+    method = Method(
+        {("a", "a1"): ("crop", None), ("a", "b"): ("burst", None)},
+        copies=[["a", "a1"]],
+        groups=[["a", "a1"], ["a", "a1", "b"]],
+        kinds=["crop", "burst"],
+    )
+    both = {"photos": 2, "pairs": {"burst": 1}, "together": 1.0, "group": "burst"}
+    assert list(scene_rows(method, MADE)) == [{"scene": "street", **both}]
+    nothing = {"photos": 2, "pairs": {}, "together": 0.0, "group": "-"}
+    assert list(scene_rows(Method({}, [], []), MADE)) == [{"scene": "street", **nothing}]
 
 
 def test_components() -> None:
@@ -112,5 +126,9 @@ def test_tables_of_results() -> None:
         "provenance": {"settings": {"distance": 8}},
     }
     recall, wrong = tables(results)
+    results["rules"]["together"] = "rule"
+    row = {"scene": "street", "photos": 2, "pairs": {"burst": 1}, "together": 1.0, "group": "burst"}
+    views = tables(results | {"scenes": [row]})[-1]
+    assert "| street | 2 | 1 burst | 1.00 | burst |" in views.markdown()
     assert "| crop | crop | 1.000 | 1.000 | 0.10 | 0.000 | 0.000 |" in recall.markdown()
     assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()

@@ -11,18 +11,20 @@ import cv2
 import numpy as np
 import pytest
 
+from hardnet.web.state import Settings
+
+from .conftest import serving
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no chromium: install Debian's package chromium to test the page"
-    ),
-]
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium: install Debian's package chromium to test the page"
+)
 
 SHOTS = Path(__file__).parents[2] / "docs"
 """Pictures of the page that the documentation shows, and that it is compared with."""
 RENEW = bool(os.environ.get("HARDNET_RENEW_SHOTS"))
+TOLERANCE = 0.06  # of the page that may look different
 WAIT = 120_000  # milliseconds: machines that run tests are busy
 
 
@@ -92,12 +94,38 @@ def compare(page, name: str) -> None:
     known = cv2.imread(str(path))
     assert known is not None, f"{path} is missing: HARDNET_RENEW_SHOTS=1 makes it"
     assert known.shape == seen.shape
-    # Fonts differ between machines: what counts is that things are where they were.
+    assert changed(known, seen) < TOLERANCE
+
+
+def changed(known: np.ndarray, seen: np.ndarray) -> float:
+    """Fonts differ between machines: what counts is that things are where they were."""
     small = [cv2.resize(p, (60, 45), interpolation=cv2.INTER_AREA) for p in (known, seen)]
     difference = cv2.absdiff(*small).max(axis=2)
-    assert (difference > 40).mean() < 0.06
+    return float((difference > 40).mean())
 
 
+def test_a_page_that_looks_different_is_noticed() -> None:
+    match, groups = (cv2.imread(str(SHOTS / f"serve_{n}.jpg")) for n in ("match", "groups"))
+    assert changed(match, match) == 0
+    assert changed(match, cv2.GaussianBlur(match, (0, 0), 2)) < TOLERANCE
+    assert changed(match, groups) > TOLERANCE
+    lower = np.roll(match, match.shape[0] // 8, axis=0)
+    assert changed(match, lower) > TOLERANCE
+    empty = match.copy()
+    empty[match.shape[0] // 2 :] = match[-1, -1]
+    assert changed(match, empty) > TOLERANCE
+
+
+@needs_chromium
+def test_the_page_opens(visit, tmp_path: Path) -> None:
+    with serving(Settings(), tmp_path) as running:
+        page = visit(running, "#match")
+        assert page.get_by_role("tab").count() == 4
+        page.get_by_role("button", name="Match", exact=True).wait_for()
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_matches_are_seen_zoomed_stepped_through_and_saved(site, files, visit) -> None:
     page = visit(site, "#match")
     match(page, files["left"], files["right"])
@@ -122,6 +150,8 @@ def test_matches_are_seen_zoomed_stepped_through_and_saved(site, files, visit) -
     assert cv2.imread(str(saved.value.path())) is not None
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_one_photo_fades_into_the_other(site, files, visit, made: Path) -> None:
     page = visit(site, "#match")
     match(page, made / "photos" / "coffee.png", files["turned"])
@@ -137,6 +167,8 @@ def test_one_photo_fades_into_the_other(site, files, visit, made: Path) -> None:
     assert np.abs(pictures[0] - pictures[1]).mean() < 6  # the turned photo lies on the other
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_a_box_is_searched_for_and_a_hit_explained(site, visit) -> None:
     page = visit(site, "#search", viewport={"width": 1200, "height": 1250})
     page.get_by_role("option", name="photos/astronaut.png").click()
@@ -158,6 +190,8 @@ def test_a_box_is_searched_for_and_a_hit_explained(site, visit) -> None:
     page.locator("#search canvas").wait_for()
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_a_photo_is_removed_and_comes_back_and_a_folder_is_added(own_site, visit) -> None:
     page = visit(own_site(), "#search")
     page.get_by_role("option", name="photos/page.png").click()
@@ -170,6 +204,8 @@ def test_a_photo_is_removed_and_comes_back_and_a_folder_is_added(own_site, visit
     page.get_by_text("13 photos", exact=True).wait_for()
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_groups_are_found_and_a_pair_is_shown(own_site, visit) -> None:
     page = visit(own_site(), "#groups", expected=("404",))
     page.get_by_role("button", name="Compare all photos").click()
@@ -182,6 +218,8 @@ def test_groups_are_found_and_a_pair_is_shown(own_site, visit) -> None:
     compare(page, "serve_groups.jpg")
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_broken_and_huge_photos_are_refused_in_words(site, files, visit, tmp_path) -> None:
     huge = tmp_path / "huge.png"
     cv2.imwrite(str(huge), np.zeros((10_000, 10_000), np.uint8))
@@ -211,6 +249,8 @@ def test_broken_and_huge_photos_are_refused_in_words(site, files, visit, tmp_pat
     match(page, files["left"], files["right"])  # and nothing is lost
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_a_narrow_screen_has_all_of_it(site, files, visit) -> None:
     phone = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
     page = visit(site, "#match", expected=("404",), **phone)
@@ -221,6 +261,8 @@ def test_a_narrow_screen_has_all_of_it(site, files, visit) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, tab
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_dark_and_light_follow_the_system(site, visit) -> None:
     brightness = {}
     for scheme in ("light", "dark"):
@@ -234,6 +276,8 @@ def test_dark_and_light_follow_the_system(site, visit) -> None:
     assert brightness["light"] > 200
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_the_keyboard_is_enough(site, visit) -> None:
     page = visit(site, "#match", expected=("404",))
     page.get_by_role("tab", name="Match").focus()
@@ -257,6 +301,8 @@ def test_the_keyboard_is_enough(site, visit) -> None:
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_thousands_of_photos_scroll(site, visit) -> None:
     """The grid has only what one sees, whatever the collection says it has."""
     page = visit(site, "#search")
@@ -288,6 +334,8 @@ def test_thousands_of_photos_scroll(site, visit) -> None:
     assert 0 < count < 400
 
 
+@pytest.mark.slow
+@needs_chromium
 def test_the_api_is_described_without_help_from_elsewhere(site, visit) -> None:
     page = visit(site, "docs")
     page.get_by_role("heading", name="POST /match").wait_for()

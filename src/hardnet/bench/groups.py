@@ -8,6 +8,7 @@ All methods see the same files.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -25,7 +26,7 @@ from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
 from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import EDITS as EDIT_KINDS
-from hardnet.retrieval.kinds import corners, inverse, moved
+from hardnet.retrieval.kinds import KINDS, corners, inverse, moved
 
 Progress = Callable[[str, int, int], None]
 
@@ -37,6 +38,7 @@ RULES = {
     "false copies": "groups of copies with photos of two exposures",
     "false groups": "groups of any kind with photos of two scenes",
     "same object": "share of pairs of photos of one object that are in one group",
+    "together": "share of a scene's photos that are in its largest group, whose kind is named",
 }
 
 
@@ -81,12 +83,14 @@ class Method:
     """What one method says about the collection.
 
     ``pairs``: sorted paths -> kind, map from the first to the second, None if it gives none.
+    ``kinds`` are those of the groups.
     """
 
     pairs: Mapping[Pair, tuple[str, NDArray[np.float64] | None]]
     copies: Sequence[Sequence[str]]
     groups: Sequence[Sequence[str]]
     seconds: dict[str, float] = field(default_factory=dict)
+    kinds: Sequence[str] = ()
 
 
 def compare(
@@ -115,6 +119,7 @@ def compare(
         },
         "edits": [edit_row(edit, made, methods) for edit in EDITS],
         "methods": [method_row(name, method, made) for name, method in methods.items()],
+        "scenes": list(scene_rows(methods["hardnet"], made)),
         "mistakes": _mistakes(methods["hardnet"], made),
     }
 
@@ -195,7 +200,8 @@ def our_method(settings: GroupSettings, work: Path, progress: Progress) -> Metho
     seconds = {"index": built - start, "groups": process_time() - built}
     pairs = {(pair.a, pair.b): (str(pair.kind), pair.transform) for pair in found.pairs}
     copies = [group.photos for group in found.groups if group.kind in EDIT_KINDS]
-    return Method(pairs, copies, [group.photos for group in found.groups], seconds)
+    groups = [group.photos for group in found.groups]
+    return Method(pairs, copies, groups, seconds, [group.kind for group in found.groups])
 
 
 def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progress) -> Method:
@@ -301,6 +307,30 @@ def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any
         "same_object": same / len(pairs) if pairs else None,
         "seconds": {stage: round(time, 1) for stage, time in method.seconds.items()},
     }
+
+
+def scene_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]:
+    """What the exposures of each scene are to each other; objects are counted elsewhere."""
+    scenes: dict[str, set[str]] = {}
+    for one in made:
+        if one.edit is None and one.object_of is None:
+            scenes.setdefault(one.scene, set()).add(str(one.path))
+    for scene, photos in scenes.items():
+        if len(photos) == 1:
+            continue
+        kinds = Counter(kind for pair, (kind, _) in method.pairs.items() if photos.issuperset(pair))
+        joined = [
+            (len(photos.intersection(g)), k)
+            for g, k in zip(method.groups, method.kinds, strict=True)
+        ]
+        together, kind = max(joined, key=lambda one: one[0], default=(0, ""))
+        yield {
+            "scene": scene.removeprefix("scene-"),
+            "photos": len(photos),
+            "pairs": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
+            "together": together / len(photos) if together > 1 else 0.0,
+            "group": kind if together > 1 else "-",
+        }
 
 
 def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:

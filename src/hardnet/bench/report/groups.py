@@ -7,7 +7,7 @@ from hardnet.bench.report.table import Results, Table, column
 
 
 def tables(results: Results) -> list[Table]:
-    """Recall per edit, then what was joined wrongly."""
+    """Recall per edit, what was joined wrongly, then what views of one scene are called."""
     edits, methods, rules = results["edits"], results["methods"], results["rules"]
     settings, photos = results["provenance"]["settings"], results["photos"]
     hashes = f"hashes: {rules['hash']} ({settings['distance']})"
@@ -37,7 +37,24 @@ def tables(results: Results) -> list[Table]:
         f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
         f"Same object: {rules['same object']}.",
     )
-    return [recall, wrong]
+    if not (scenes := results.get("scenes")):
+        return [recall, wrong]
+    listed = [
+        row | {"kinds": ", ".join(f"{count} {kind}" for kind, count in row["pairs"].items()) or "-"}
+        for row in scenes
+    ]
+    views = Table(
+        "Photos of one scene",
+        [
+            column("scene", listed, "scene"),
+            column("photos", listed, "photos", "{}"),
+            column("pairs", listed, "kinds"),
+            column("together", listed, "together", "{:.2f}"),
+            column("as", listed, "group"),
+        ],
+        f"Together: {rules['together']}.",
+    )
+    return [recall, wrong, views]
 
 
 def figures(results: Results) -> Figures:
