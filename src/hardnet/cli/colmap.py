@@ -72,7 +72,8 @@ def colmap(
     """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
     Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
-    features.h5 and report.json. Run it again after it was stopped and it continues where it was.
+    model-0.ply and model-0.jpg (its points, and a picture of them and the cameras), features.h5 and
+    report.json. Run it again after it was stopped and it continues where it was.
 
     Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 

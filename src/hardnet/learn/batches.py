@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.learn.shade import Shade
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.patchsets.sampler import PairSampler
 
@@ -56,6 +57,7 @@ class Batches:
         rows: the pairs of each batch that this process trains on. A pair and its augmentation are
             the same whoever has it.
         teacher: gives the teacher's descriptors of patches; None without a teacher.
+        shade: share of the patches with an edge of light; the teacher sees them without.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class Batches:
         seed: int,
         rows: slice = slice(None),
         teacher: Teacher | None = None,
+        shade: float = 0.0,
     ) -> None:
         self._patches, self._sampler = train_set.patches, sampler
         self._augment, self._seed, self._rows = augment, seed, rows
-        self._teacher = teacher
+        self._teacher, self._shade = teacher, shade
 
     def __call__(self, step: int, mined: NDArray[np.int64] | None = None) -> Batch:
         """The patches of a step; ``mined`` (N,) has the hard negative of each patch of the set."""
@@ -80,12 +83,17 @@ class Batches:
             rng = np.random.default_rng([self._seed, step, 1])
             all_flips = Flips.draw(self._sampler.batch, rng)
             flips = all_flips[self._rows]
+        lights = np.random.default_rng([self._seed, step, LIGHT])
         if self._teacher is not None:  # the loss is computed from the whole batch everywhere
             teacher = self._teacher(everyone[0], all_flips), self._teacher(everyone[1], all_flips)
 
         def take(index: NDArray[np.int64]) -> NDArray[np.uint8]:
             patches = self._patches[index]
-            return patches if flips is None else flips(patches)
+            if flips is not None:
+                patches = flips(patches)
+            if not self._shade:
+                return patches
+            return Shade.draw(self._sampler.batch, self._shade, lights)[self._rows](patches)
 
         negatives = None if mined is None else take(mined[anchors])
         return Batch(step, take(anchors), take(positives), negatives, teacher)
@@ -157,7 +165,7 @@ class Flips:
         return out
 
 
-DROPOUT, SAMPLING, MINING = 2, 3, 4
+DROPOUT, SAMPLING, MINING, LIGHT = 2, 3, 4, 5
 """Streams of random numbers of a step. Pairs are drawn with (seed, step), and 1 is augmentation."""
 
 

@@ -93,6 +93,7 @@ class Recipe:
         average: share of the run, at its end, whose weights are averaged; the mean is the result. 0
             for the weights of the last step.
         augment: flip / rotate both patches of a pair alike.
+        shade: share of the patches that an edge of light is thrown across, a new one each time.
         seed: everything random follows from it and from the step number.
         chunk: patches held by the network at a time; 0 for the whole batch at once.
         workers: background threads that prepare batches; any number gives the same batches.
@@ -131,6 +132,7 @@ class Recipe:
     weight_decay: float = 1e-4
     average: float = 0.0
     augment: bool = True
+    shade: float = 0.0
     seed: int = 0
     chunk: int = 256
     workers: int = 1
@@ -312,7 +314,7 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
     for key in _NOT_NEGATIVE:
         if not 0 <= getattr(recipe, key) < math.inf:
             raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
-    for key in ("dropout", "momentum", "dampening", "average"):
+    for key in ("dropout", "momentum", "dampening", "average", "shade"):
         if not 0 <= getattr(recipe, key) < 1:
             raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
     if recipe.batch < 2:

@@ -118,7 +118,9 @@ class Trainer:
         self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
         self._group = world_group(self._fabric)
         rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
-        self.batches = Batches(train_set, sampler, recipe.augment, recipe.seed, rows, teacher)
+        self.batches = Batches(
+            train_set, sampler, recipe.augment, recipe.seed, rows, teacher, recipe.shade
+        )
         self.net = first_net(recipe, resume, self._fabric.device)
         if teacher is not None and recipe.teacher_cosine and teacher.dim != self.net.dim:
             raise HardnetError(

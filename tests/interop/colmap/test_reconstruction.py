@@ -19,6 +19,7 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet import match
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.images import read_image
 from hardnet.interop import feature_files
 from hardnet.interop.colmap import CameraSettings, ReconstructionSettings, reconstruct
 from hardnet.matching.matches import Strategy
@@ -260,6 +261,10 @@ def test_a_model_of_real_photos(chair: Path, chair_work: Path) -> None:
     assert numbers.observations == round(numbers.points * numbers.track_length)
     assert numbers.reprojection_error < 1
     assert json.loads((chair_work / "report.json").read_text()) == report.to_json()
+    assert (
+        f"element vertex {numbers.points}\n".encode() in (chair_work / "model-0.ply").read_bytes()
+    )
+    assert read_image(chair_work / "model-0.jpg").shape[1] > 100
 
 
 @pytest.mark.slow

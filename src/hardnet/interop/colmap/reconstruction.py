@@ -34,6 +34,7 @@ from hardnet.interop.colmap.mapping import (
 )
 from hardnet.interop.colmap.matching import Verification, match_pairs
 from hardnet.interop.colmap.pairs import PairSettings, choose_pairs, read_pairs, read_text
+from hardnet.interop.colmap.picture import write_looks
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import read_hdf5
 from hardnet.matching.matches import Strategy
@@ -131,7 +132,8 @@ def reconstruct(
     """Make a COLMAP database of a folder of photos, and models of it.
 
     Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
-    and ``report.json``. Called again after it was stopped, it continues where it was.
+    for each model ``model-0.ply`` and a picture, ``model-0.jpg``, and ``report.json``. Called again
+    after it was stopped, it continues where it was.
 
     ``mapping`` False stops after the database. ``workers`` are threads, by default one per usable
     core; ``progress`` is called with (stage, done, total). There is no model in the report if the
@@ -270,6 +272,9 @@ class _Run:
 
     def models(self) -> dict[str, ModelNumbers]:
         found = usable_models(self.work / SPARSE, self.settings.mapper.min_images)
+        for model in found:
+            name = self.work / f"model-{model.name}"
+            write_looks(model, name.with_suffix(".ply"), name.with_suffix(".jpg"))
         return {model.relative_to(self.work).as_posix(): model_numbers(model) for model in found}
 
 
