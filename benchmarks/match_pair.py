@@ -36,7 +36,10 @@ Seconds = dict[str, float]
 Run = Callable[[Path, Path], tuple[Points, Points, Seconds]]
 """Two files -> verified positions in a and in b, (M, 2) each, and the time per stage."""
 
-OURS = ("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8")
+OURS = (
+    *("hardnet", "hardnet@12+24", "hardnet-int8"),
+    *("hardnet-small", "hardnet-small@12+24", "hardnet-small-int8", "rootsift"),
+)
 RATIO = 0.8  # of OpenCV's and kornia's ratio test, as their tutorials have it
 CORRECT_PIXELS = 3.0
 
@@ -59,7 +62,7 @@ def main(
     """Time per pair and per stage, and what is found; writes a JSON file."""
     image_a, image_b, homography = _pair(pair)
     cv2.setNumThreads(threads)
-    ours = descriptor or [*(name for name in OURS if name in shipped_names()), "rootsift"]
+    ours = descriptor or list(OURS)
     contestants = _contestants(keypoints, threads, ours, kornia)
     runs: dict[str, list[Seconds]] = {name: [] for name in contestants}
     found: dict[str, dict[str, int]] = {}
@@ -78,6 +81,7 @@ def main(
         to_kornia = f"{medians['kornia']['total'] / row['total']:5.2f}x kornia, " if kornia else ""
         print(f"{name:24s} {to_kornia}{to_sift:5.2f} of SIFT's time | {stages}")
         print(f"{'':24s} {found[name]}")
+    networks = sorted({name.partition("@")[0] for name in ours})
     settings = {
         "images": [
             image_a.parent.name + "/" + image_a.name,
@@ -96,7 +100,7 @@ def main(
         "provenance": provenance.collect(
             f"python {shlex.join(['benchmarks/match_pair.py', *sys.argv[1:]])}",
             settings,
-            [image_a, image_b, *(WEIGHTS / f"{n}.onnx" for n in ours if n in shipped_names())],
+            [image_a, image_b, *(WEIGHTS / f"{n}.onnx" for n in networks if n in shipped_names())],
         ),
     }
     write(results, output)
