@@ -268,7 +268,6 @@ def test_networks_that_fail(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_random_colmap_model(tmp_path: Path) -> None:
     pytest.importorskip("pycolmap", reason="COLMAP models need hardnet[sfm]")
     from hardnet.patchsets.build.colmap_model import Scene, read_model
@@ -276,7 +275,9 @@ def test_a_random_colmap_model(tmp_path: Path) -> None:
     for name in ("cameras", "images"):
         (tmp_path / f"{name}.bin").write_bytes(bytes(8))
     (tmp_path / "points3D.bin").write_bytes(np.random.default_rng(0).bytes(1000))
-    with pytest.raises(HardnetError, match="pycolmap cannot read this model"):
+    with pytest.raises(
+        HardnetError, match=r"model: points3D\.bin has not the length"
+    ):
         read_model(Scene("random", tmp_path, tmp_path))
 
 

@@ -434,8 +434,16 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert "weights_only" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("filled", "advice"),
+    [(3, r"previous one is intact: make room and continue with --resume"), (1, "begin again")],
+)
 def test_a_full_disk_leaves_the_previous_checkpoint(
-    patch_set: PatchSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patch_set: PatchSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    filled: int,
+    advice: str,
 ) -> None:
     trainer = Trainer(recipe(), patch_set, tmp_path)
 
@@ -444,14 +452,17 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def fill_disk(progress: Progress) -> None:
-        if progress.step == 3:
+        if progress.step == filled:
             monkeypatch.setattr(torch, "save", full)
 
-    with pytest.raises(HardnetError, match=r"last\.ckpt .*No space left.*previous one is intact"):
+    with pytest.raises(HardnetError, match=rf"last\.ckpt .*No space left.*{advice}"):
         trainer.run(fill_disk)
     monkeypatch.undo()
     assert not list(tmp_path.glob("*.part"))
-    assert Trainer(recipe(), patch_set, tmp_path, resume=True).step == 2
+    if filled == 1:  # before the first checkpoint
+        assert not list(tmp_path.glob("*.ckpt"))
+    else:
+        assert Trainer(recipe(), patch_set, tmp_path, resume=True).step == 2
 
 
 def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from hardnet.interop.colmap.mapping import (
     extract_sift,
     is_model,
     match_sift,
+    open_model,
 )
 from hardnet.interop.colmap.reconstruction import (
     ReconstructionReport,
@@ -288,7 +289,7 @@ def _parse_camera(path: Path) -> tuple[Floats, Floats, Floats, Floats]:
 
 def read_poses(model: Path) -> dict[str, Pose]:
     """Name -> pose of the registered photos of a COLMAP model."""
-    source = require_pycolmap().Reconstruction(str(model))
+    source = open_model(model)
     poses = {}
     for number in source.reg_image_ids():
         image = source.image(number)

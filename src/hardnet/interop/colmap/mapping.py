@@ -7,6 +7,9 @@ sets of photos.
 from __future__ import annotations
 
 import json
+import struct
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -160,6 +163,55 @@ def is_model(folder: Path) -> bool:
     return any(
         all((folder / f"{part}{suffix}").is_file() for part in PARTS) for suffix in (".bin", ".txt")
     )
+
+
+def open_model(folder: Path) -> Any:
+    """The reconstruction of a model that may come from anybody.
+
+    Of a damaged file pycolmap reads numbers of points without end, or it ends the process. So the
+    lengths of the binary files are followed first, and another process tries to read the model.
+    """
+    pycolmap = require_pycolmap()
+    damaged = f"{folder} is damaged: pycolmap cannot read this model"
+    for part, length in _RECORDS.items():
+        path = folder / f"{part}.bin"
+        if path.is_file() and not _is_filled(path.read_bytes(), length):
+            raise HardnetError(f"{damaged}: {path.name} has not the length that it says")
+    program = "import sys, pycolmap; pycolmap.Reconstruction(sys.argv[1])"
+    tried = subprocess.run([sys.executable, "-P", "-c", program, str(folder)], capture_output=True)
+    if tried.returncode < 0:
+        raise HardnetError(damaged)
+    try:
+        return pycolmap.Reconstruction(str(folder))
+    except (ValueError, RuntimeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise HardnetError(f"{folder}: pycolmap cannot read this model: {reason}") from None
+
+
+def _point(content: bytes, start: int) -> int:
+    """Number, position, colour and error; then the length of the track, and its elements."""
+    return 51 + 8 * int(struct.unpack_from("<Q", content, start + 43)[0])
+
+
+def _image(content: bytes, start: int) -> int:
+    """Number, pose and camera; the name, up to a zero; then keypoints and their points."""
+    end = content.index(b"\0", start + 64) + 1
+    return end - start + 8 + 24 * int(struct.unpack_from("<Q", content, end)[0])
+
+
+_RECORDS: dict[str, Callable[[bytes, int], int]] = {"points3D": _point, "images": _image}
+"""How long the record is that starts at a byte, of the files whose records differ in length."""
+
+
+def _is_filled(content: bytes, length: Callable[[bytes, int], int]) -> bool:
+    try:
+        (records,) = struct.unpack_from("<Q", content)
+        place = 8
+        for _ in range(records):
+            place += length(content, place)
+    except (struct.error, ValueError, OverflowError):  # beyond the end of the file
+        return False
+    return place == len(content)
 
 
 def clear_models(sparse: Path, ours: bool = False) -> None:

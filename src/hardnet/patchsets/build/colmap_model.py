@@ -6,8 +6,6 @@ Pixels of a model are ours throughout: the centre of the top-left pixel is (0, 0
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +19,8 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError, counted
 from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
-from hardnet.interop.colmap.database import DATABASE, require_pycolmap
-from hardnet.interop.colmap.mapping import find_models, is_model
+from hardnet.interop.colmap.database import DATABASE
+from hardnet.interop.colmap.mapping import find_models, is_model, open_model
 from hardnet.patchsets.build.choice import Rows
 from hardnet.stored_names import check_inside
 
@@ -125,15 +123,9 @@ def find_database(model: Path, images: Path) -> Path | None:
 
 def read_model(scene: Scene) -> Model:
     """Read a model; every photo it names must exist."""
-    pycolmap = require_pycolmap()
     if not is_model(scene.model):
         find_models(scene.model)
-    _refuse_damaged(scene.model)
-    try:
-        source = pycolmap.Reconstruction(str(scene.model))
-    except (ValueError, RuntimeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise HardnetError(f"{scene.model}: pycolmap cannot read this model: {reason}") from None
+    source = open_model(scene.model)
     images = [source.image(number) for number in sorted(source.reg_image_ids())]
     _check_photos(scene, [check_inside(image.name, scene.model) for image in images])
     ids = sorted(source.point3D_ids())
@@ -148,14 +140,6 @@ def read_model(scene: Scene) -> Model:
     every = Tracks.join(tracks)
     by_point = every[np.argsort(every.point, kind="stable")]
     return Model(scene, tuple(views), xyz, by_point)
-
-
-def _refuse_damaged(model: Path) -> None:
-    """Raise if pycolmap would end this process, as it does with a damaged file: another tries."""
-    program = "import sys, pycolmap; pycolmap.Reconstruction(sys.argv[1])"
-    tried = subprocess.run([sys.executable, "-P", "-c", program, str(model)], capture_output=True)
-    if tried.returncode < 0:
-        raise HardnetError(f"{model} is damaged: pycolmap cannot read this model")
 
 
 def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
