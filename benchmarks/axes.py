@@ -5,7 +5,8 @@ pairs, by `hardnet train` (a cell that was interrupted is resumed), and scored b
 light` and `bench ratio` on scenes that choose; those that report are refused.
 
 Example: python benchmarks/axes.py benchmarks/axes.yaml "" "images=0" "negatives=all"
-    --runs runs/axes --camera data/webcam/mexico --sequences data/oxford-affine
+    --runs runs/axes --camera data/webcam/mexico --camera data/webcam/panorama
+    --sequences data/oxford-affine
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from hardnet.provenance import without_folders
 def main(
     recipe: Annotated[Path, typer.Argument(help="What all cells have in common.")],
     cells: Annotated[list[str], typer.Argument(help='Changes: "key=value key=value"; "" is none.')],
-    camera: Annotated[Path, typer.Option(help="Frames of a fixed camera that chooses.")],
+    camera: Annotated[
+        list[Path], typer.Option(help="Frames of a fixed camera that chooses; several times.")
+    ],
     sequences: Annotated[Path, typer.Option(help="Sequences that choose.")],
     runs: Annotated[Path, typer.Option(help="Where the cells are trained.")] = Path("runs/axes"),
     keypoints: Annotated[int, typer.Option(help="Of the sequences, per image.")] = 1000,
@@ -42,7 +45,7 @@ def main(
     if start.init:
         named.append(f"start={start.init}")
     descriptors = ("--descriptors", ",".join([*named, "rootsift"]), "--json")
-    light = _hardnet("bench", "light", camera, *descriptors)
+    light = _hardnet("bench", "light", *camera, *descriptors)
     ratio = _hardnet(
         "bench", "ratio", sequences, "--upright", "--keypoints", keypoints, *descriptors
     )
@@ -59,7 +62,7 @@ def main(
         "provenance": provenance.collect(
             f"python benchmarks/axes.py {shlex.join(map(without_folders, sys.argv[1:]))}",
             {"recipe": recipe.read_text(), "keypoints": keypoints, "pairs": start.pairs},
-            [camera, sequences],
+            [*camera, sequences],
         ),
     }
     write(results, output)
