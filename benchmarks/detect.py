@@ -5,10 +5,7 @@ Example: HARDNET_DATA=data python benchmarks/detect.py
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -55,10 +52,9 @@ def main(
     keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
     threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
-    megapixels: Annotated[float, typer.Option(help="Size of the large image.")] = 20.0,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/detect.json"),
 ) -> None:
-    """Repeatability, speed and memory of detection; writes a JSON file."""
+    """Repeatability and speed of detection; writes a JSON file."""
     cv2.setNumThreads(threads)
     folders = [data / name for name in SETS if (data / name).is_dir()]
     sequences = find_sequences(folders or [data])
@@ -93,18 +89,11 @@ def main(
     for name, value in seconds.items():
         ratio = seconds["kornia"] / value
         print(f"{name:21s} {value:6.3f} s per image  {ratio:5.1f}x kornia's speed")
-    large = {
-        name: _large(timed.files[0], name, keypoints, megapixels, threads)
-        for name in ("hessian-affine", "hessian", "dog")
-    }
-    for name, row in large.items():
-        print(f"{name}: {megapixels:g} Mpixel in {row['seconds']:.1f} s, {row['extra_mb']:.0f} MB")
 
     settings = {
         "keypoints": keypoints,
         "threads": threads,
         "repetitions": repetitions,
-        "megapixels": megapixels,
         "timed": timed.name,
         "chosen_on": [s.name for s in sequences if s.name in CHOSEN_ON],
     }
@@ -121,7 +110,6 @@ def main(
         },
         "seconds_per_image": seconds,
         "speed_ratio_to_kornia": {n: seconds["kornia"] / s for n, s in seconds.items()},
-        "large_image": large,
         "provenance": provenance.collect(
             f"python {shlex.join(['benchmarks/detect.py', *sys.argv[1:]])}",
             settings,
@@ -190,50 +178,6 @@ def _seconds(
                 find(image)
             spent[name].append((time.perf_counter() - start) / len(images))
     return {name: float(np.median(values)) for name, values in spent.items()}
-
-
-_LARGE = """
-import json, sys, time
-from pathlib import Path
-import cv2, numpy as np
-from hardnet import detectors
-from hardnet.images import read_image, to_grey
-def status(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
-file, name, keypoints, pixels, threads = sys.argv[1:]
-cv2.setNumThreads(int(threads))
-small = to_grey(read_image(file))
-factor = (float(pixels) * 1e6 / small.size) ** 0.5
-times = int(np.ceil(factor))
-# A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
-image = np.tile(small, (times, times))
-image = np.ascontiguousarray(image[: int(small.shape[0] * factor), : int(small.shape[1] * factor)])
-detect = detectors.load(name)
-detect(small, int(keypoints))
-before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-start = time.perf_counter()
-frames, _ = detect(image, int(keypoints))
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "extra_mb": status("VmHWM") - before, "frames": len(frames),
-                  "size": image.shape[::-1]}))
-"""
-
-
-def _large(
-    file: Path, name: str, keypoints: int, megapixels: float, threads: int
-) -> dict[str, Any]:
-    """Time and peak memory, besides the image, of one call in a fresh process."""
-    command = [sys.executable, "-c", _LARGE, str(file), name]
-    done = subprocess.run(
-        [*command, str(keypoints), str(megapixels), str(threads)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-    )
-    return dict(json.loads(done.stdout))
 
 
 if __name__ == "__main__":

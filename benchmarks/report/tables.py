@@ -1,4 +1,4 @@
-"""The tables of the benchmarks that only these scripts run, and the figure of a growing index.
+"""The tables of the benchmarks that only these scripts run.
 
 A results file carries its tables, so that `hardnet bench table` and `hardnet bench refresh` show
 it without this code. After a change of the wording, renew the tables from the stored numbers:
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from hardnet.bench.report.style import canvas, line_style
 from hardnet.bench.report.table import Column, Results, Table, Value, column, distinct
 
 GROWTH_STAGES = {
@@ -41,15 +40,12 @@ def write(results: Mapping[str, Any], output: Path) -> None:
 
 def renew(
     paths: Annotated[list[Path], typer.Argument(help="Results files; others are left alone.")],
-    figure: Annotated[Path | None, typer.Option(help="Draw a growing index here.")] = None,
 ) -> None:
     """Make the tables of results files again from their numbers."""
     for path in paths:
         results = json.loads(path.read_text())
         if results.get("kind") in TABLES:
             write(results, path)
-        if results.get("kind") == "retrieval_growth" and figure:
-            draw_growth(results, figure)
 
 
 def assign_words(results: Results) -> list[Table]:
@@ -71,6 +67,33 @@ def assign_words(results: Results) -> list[Table]:
     return [Table(f"Nearest words of descriptors, {settings['threads']} threads", columns)]
 
 
+def crops(results: Results) -> list[Table]:
+    """Crops found by their size: one line per way to choose keypoints."""
+    rows, settings = results["rows"], results["provenance"]["settings"]
+    columns = [
+        Column("keypoints", ["spread" if row["spread"] else "strongest" for row in rows]),
+        *(
+            Column(f"{side} of the side", [row["found"][side] for row in rows], "{}", "largest")
+            for side in settings["sides"]
+        ),
+        Column(
+            "another photo verified first",
+            [sum(row["other_verified"].values()) for row in rows],
+            "{}",
+        ),
+        Column("features of the index", [f"{row['features']:,}" for row in rows]),
+        Column("MB", [row["bytes"] / 1e6 for row in rows], "{:.1f}"),
+    ]
+    title = f"Exact crops of indexed photos found, of {settings['crops']} per size"
+    note = (
+        f"Found: the photo is the first hit, and verified. {settings['photos']} photos, "
+        f"{settings['descriptor']}, {settings['keypoints']} keypoints per photo and per crop, "
+        f"longer sides of at most {settings['max_size']} pixels. The rule that spreads keypoints "
+        "was chosen on other photos."
+    )
+    return [Table(title, columns, note)]
+
+
 def describe(results: Results) -> list[Table]:
     """Patches per second for each batch size."""
     rates, ratios = results["patches_per_second"], results["ratio_to_kornia"]
@@ -86,7 +109,7 @@ def describe(results: Results) -> list[Table]:
 
 
 def detect(results: Results) -> list[Table]:
-    """Repeatability per sequence, then speed, then the large image."""
+    """Repeatability per sequence, then speed."""
     rows, settings = results["repeatability"], results["provenance"]["settings"]
     means, rules = results["mean"], results["rules"]
 
@@ -119,17 +142,7 @@ def detect(results: Results) -> list[Table]:
         ],
         f"{rules['time'].capitalize()}.",
     )
-    large = list(results["large_image"].values())
-    mosaic = Table(
-        f"A mosaic of {settings['megapixels']:g} Mpixel",
-        [
-            Column("detector", list(results["large_image"])),
-            column("seconds", large, "seconds", "{:.1f}"),
-            column("MB besides the image", large, "extra_mb", "{:.0f}"),
-            column("frames", large, "frames", "{}"),
-        ],
-    )
-    return [repeat, speed, mosaic]
+    return [repeat, speed]
 
 
 def extract_folder(results: Results) -> list[Table]:
@@ -196,6 +209,41 @@ def hpatches_scale(results: Results) -> list[Table]:
         f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated)."
     )
     return [Table("HPatches tasks against the size of the set", columns, note)]
+
+
+def large_image(results: Results) -> list[Table]:
+    """One line per detector, and one for all of extraction; then tiles against OpenCV."""
+    rows, settings = results["rows"], results["provenance"]["settings"]
+    width, height = rows[0]["size"]
+    names = [
+        "extract (dog)" if row["name"] == "extract" else f"detector {row['name']}" for row in rows
+    ]
+    found = [row["frames"] is not None for row in rows]
+    memory = [f"{row['extra_mb']:.0f}" for row in rows]
+    columns = [
+        Column("", names),
+        Column(
+            "MB besides the image",
+            [
+                mb if good else f"more than {settings['most_gb']:g} GB"
+                for mb, good in zip(memory, found, strict=True)
+            ],
+        ),
+        Column("CPU s", [row["cpu_seconds"] if row["frames"] else None for row in rows], "{:.0f}"),
+        Column("frames", [row["frames"] for row in rows], "{}"),
+    ]
+    title = f"A mosaic of {width} x {height} pixels as it is, {settings['threads']} threads"
+    note = f"Each in a process of its own that may take {settings['most_gb']:g} GB more."
+    total, only_whole, only_tiles = (
+        sum(row[key] for row in results["equality"])
+        for key in ("keypoints", "only_whole", "only_tiles")
+    )
+    agreement = (
+        f" Of the {total:,} strongest keypoints of {len(results['equality'])} photos enlarged to"
+        f" {settings['compared_megapixels']:g} megapixels, {only_whole} are only found by OpenCV in"
+        f" the whole image and {only_tiles} only in tiles (within 0.01 px and 0.1 degrees)."
+    )
+    return [Table(title, columns, note + agreement)]
 
 
 def match_descriptors(results: Results) -> list[Table]:
@@ -368,41 +416,6 @@ def retrieval_growth(results: Results) -> list[Table]:
     ]
 
 
-def draw_growth(results: Results, path: Path) -> None:
-    """An index that grows: time of a query, memory, and time to write it, log-log."""
-    rows = results["rows"]
-    images = [row["images"] for row in rows]
-    panels = {
-        "query (ms)": {
-            name: [row["query_ms"][stage] for row in rows] for stage, name in GROWTH_STAGES.items()
-        },
-        "MB": {
-            "on disk": [row["bytes"] / 1e6 for row in rows],
-            "mapped memory": [row["mapped_memory_mb"] for row in rows],
-            "own memory": [row["own_memory_mb"] for row in rows],
-        },
-        "writing (s)": {
-            "all images": [row["build_seconds"] for row in rows],
-            "one more image": [row["add_one_seconds"] for row in rows],
-            "opening it": [row["open_ms"] / 1e3 for row in rows],
-        },
-    }
-    with canvas(path, 10.5, 4.0) as figure:
-        grid = figure.subplots(1, len(panels))
-        for axes, (label, lines) in zip(grid, panels.items(), strict=True):
-            for index, (name, values) in enumerate(lines.items()):
-                # A logarithm has no place for what was too little to measure.
-                known = [(x, y) for x, y in zip(images, values, strict=True) if y > 0]
-                xs, ys = [x for x, _ in known], [y for _, y in known]
-                axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.grid()
-            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), frameon=False, fontsize=8)
-            axes.set_title(label, fontsize=9, loc="left")
-        figure.supxlabel("images", fontsize=9)
-
-
 def retrieval_speed(results: Results) -> list[Table]:
     """Times, memory and scores of ours and of its peers, in one run."""
     settings, rows = results["provenance"]["settings"], list(results["rows"].values())
@@ -510,10 +523,12 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
     for each in (
         assign_words,
         axes,
+        crops,
         describe,
         detect,
         extract_folder,
         hpatches_scale,
+        large_image,
         match_descriptors,
         match_pair,
         orientation,

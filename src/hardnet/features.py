@@ -336,6 +336,7 @@ def extract(
     *,
     orientation: Orientation = "dominant",
     upright: bool = False,
+    spread: bool = False,
     frames: GivenFrames | None = None,
 ) -> Features:
     """Detect and describe the keypoints of an image, or describe the frames you have.
@@ -351,6 +352,7 @@ def extract(
             same features; "upright" turns none, which tells more apart in photos that are the right
             way up; "auto" lets :func:`hardnet.match` decide for each pair.
         upright: short for ``orientation="upright"``.
+        spread: keep keypoints all over the image; see :mod:`hardnet.detectors.spread`.
         frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the
             path of an Oxford ellipse file, in pixels of the original. Their order is kept and
             none is dropped; ``detector`` and ``keypoints`` do not matter.
@@ -359,7 +361,7 @@ def extract(
         Features; none at all (N = 0) for an image without structure.
     """
     way = check_orientation(orientation, upright)
-    return _extract([image], detector, descriptor, keypoints, max_size, way, frames)[0]
+    return _extract([image], detector, descriptor, keypoints, max_size, way, spread, frames)[0]
 
 
 def extract_pair(
@@ -372,6 +374,7 @@ def extract_pair(
     *,
     orientation: Orientation = "dominant",
     upright: bool = False,
+    spread: bool = False,
 ) -> tuple[Features, Features]:
     """The features of two images, the same as two calls of ``extract`` but sooner.
 
@@ -379,7 +382,7 @@ def extract_pair(
     ``seconds`` overlap: those of ``b`` leave out the loading, which is done once.
     """
     way = check_orientation(orientation, upright)
-    first, second = _extract([a, b], detector, descriptor, keypoints, max_size, way)
+    first, second = _extract([a, b], detector, descriptor, keypoints, max_size, way, spread)
     return first, second
 
 
@@ -390,11 +393,12 @@ def _extract(
     keypoints: int,
     max_size: int | None,
     way: Orientation,
+    spread: bool,
     frames: GivenFrames | None = None,
 ) -> list[Features]:
     check_settings(keypoints, max_size)
     start = perf_counter()
-    detect, network = load_both(detector, descriptor)
+    detect, network = load_both(detector, descriptor, spread)
     loading = perf_counter() - start
 
     def found(image: Source) -> Found:
@@ -526,13 +530,12 @@ def _turnable(
 
 
 def load_both(
-    detector: str | Detector, descriptor: str | Descriptor
+    detector: str | Detector, descriptor: str | Descriptor, spread: bool = False
 ) -> tuple[Detector, Descriptor]:
     """Detector and descriptor, by name or as they are."""
-    detect = detectors.load(detector) if isinstance(detector, str) else detector
     if isinstance(descriptor, str):
         descriptor = descriptors.load(descriptors.for_photos(descriptor))
-    return detect, descriptor
+    return detectors.load(detector, spread), descriptor
 
 
 def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:

@@ -54,6 +54,7 @@ def extract_many(
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     upright: bool = False,
+    spread: bool = False,
     workers: int | None = None,
 ) -> Generator[Result, None, None]:
     """Features of many image files, the same as :func:`hardnet.extract` gives for each.
@@ -66,6 +67,7 @@ def extract_many(
         keypoints: see there.
         max_size: see there.
         upright: see there.
+        spread: see there.
         workers: threads that read and detect; by default one per usable core. Memory grows with
             them: each holds one image.
 
@@ -79,7 +81,7 @@ def extract_many(
     features.check_settings(keypoints, max_size)
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
-    detect, describe = features.load_both(detector, descriptor)
+    detect, describe = features.load_both(detector, descriptor, spread)
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:

@@ -458,11 +458,12 @@ def refuse_other_settings(
     """Raise if what is there was made with other settings than those that are wanted now.
 
     All keys of ``now`` must have their values in ``was``, JSON values; ``advice`` tells a user what
-    to do.
+    to do. A switch that an older version did not know was off.
     """
     for key, value in now.items():
-        if was.get(key) != value:
-            made = _difference(key, was.get(key), value)
+        before = was.get(key, False if isinstance(value, bool) else None)
+        if before != value:
+            made = _difference(key, before, value)
             raise HardnetError(f"{where} was made with {made}: {advice}")
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SPEC = importlib.util.spec_from_file_location("t", ROOT / "benchmarks" / "report" / "tables.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-shown = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(shown)
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/report/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+shown = load("tables")
 
 
 def stored(kind: str) -> dict[str, Any]:
@@ -45,6 +53,16 @@ def test_cells_of_each_kind_are_the_numbers_they_name() -> None:
     name, mean = next(iter(detect["mean"].items()))
     assert detect["tables"][0]["rows"][0][0] == name
     assert float(detect["tables"][0]["rows"][0][-1]) == pytest.approx(mean["distance"], abs=5e-4)
+    large = stored("large_image")
+    row = large["rows"][0]
+    assert large["tables"][0]["rows"][0][:2] == [
+        f"detector {row['name']}",
+        f"{row['extra_mb']:.0f}",
+    ]
+    crops = stored("crops")
+    found = [list(row["found"].values()) for row in crops["rows"]]
+    cells = [row[1 : len(found[0]) + 1] for row in crops["tables"][0]["rows"]]
+    assert [[int(cell.strip("*")) for cell in line] for line in cells] == found
     folder = stored("extract_folder")
     seconds = folder["rows"][0]["seconds"]["decode"] / folder["provenance"]["settings"]["images"]
     assert float(folder["tables"][0]["rows"][0][1]) == pytest.approx(seconds, abs=6e-3)
@@ -99,5 +117,6 @@ def test_the_figure_of_growth_bears_zeros(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results = stored("retrieval_growth")
     results["rows"][0]["own_memory_mb"] = 0.0
-    shown.draw_growth(results, tmp_path / "growth.svg")
+    (tmp_path / "growth.json").write_text(json.dumps(results))
+    load("growth").draw(tmp_path / "growth.json", tmp_path / "growth.svg")
     assert "mapped memory" in (tmp_path / "growth.svg").read_text()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hardnet import detectors
-from hardnet.detectors import dog
+from hardnet.detectors import dog, dog_tiles
 from hardnet.errors import HardnetError
 from hardnet.frames import centres, to_similarity, transform
 
@@ -105,3 +105,72 @@ def test_both_ways_at_once_are_both_ways(camera: np.ndarray, keypoints: int) -> 
         for upright, found in zip((True, False), dog.detect_both(image, keypoints), strict=True):
             for one, other in zip(found, dog.detect(image, keypoints, upright), strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+def keys_of(image: np.ndarray, places: int, side: int | None) -> np.ndarray:
+    """(N, 5) of the strongest places: in tiles of ``side``, or by OpenCV for None."""
+    if side is not None:
+        return dog_tiles.find_keys(image, dog.CONTRAST, places, side)
+    sift = cv2.SIFT.create(contrastThreshold=dog.CONTRAST, enable_precise_upscale=True)
+    keys = dog.sorted_keys(sift.detect(image, None))
+    return keys[np.cumsum(dog_tiles.is_new_place(keys)) <= places]
+
+
+def share_without_like(one: np.ndarray, other: np.ndarray) -> float:
+    """Part of the keys in ``one`` that ``other`` has nothing like."""
+    near = np.array([1e-5, 1e-2, 1e-2, 1e-2, 0.1])
+    return float(np.mean([(np.abs(other - key) > near).any(1).all() for key in one]))
+
+
+# Tiles that end inside the image, odd sides, and sides that are no multiple of a tile's.
+@pytest.mark.parametrize(("height", "width", "side"), [(301, 420, 128), (512, 512, 200)])
+@pytest.mark.parametrize("places", [400, 100_000])
+def test_tiles_find_what_opencv_finds(
+    camera: np.ndarray, height: int, width: int, side: int, places: int
+) -> None:
+    image = np.ascontiguousarray(camera[:height, :width])
+    whole, tiled = keys_of(image, places, None), keys_of(image, places, side)
+    assert abs(len(tiled) - len(whole)) <= 3e-3 * len(whole)
+    assert share_without_like(whole, tiled) <= 3e-3
+    assert share_without_like(tiled, whole) <= 3e-3
+
+
+def test_coarse_octaves_of_tiles_are_those_of_opencv(camera: np.ndarray) -> None:
+    whole, tiled = (keys_of(camera, 10**6, side) for side in (None, 200))
+    whole, tiled = (keys[keys[:, 3] > 20] for keys in (whole, tiled))
+    assert len(whole) == len(tiled) > 10
+    np.testing.assert_allclose(tiled, whole, rtol=1e-3, atol=1e-2)
+
+
+def test_tiles_do_not_depend_on_threads(camera: np.ndarray) -> None:
+    threads = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(1)
+        one = keys_of(camera, 300, 200)
+        cv2.setNumThreads(2)
+        two = keys_of(camera, 300, 200)
+    finally:
+        cv2.setNumThreads(threads)
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (17, 3000)])
+def test_tiles_of_even_and_narrow_images(shape: tuple[int, int]) -> None:
+    assert dog_tiles.find_keys(np.full(shape, 128, np.uint8), dog.CONTRAST, 10).shape == (0, 5)
+
+
+def test_a_large_image_is_searched_in_tiles(camera: np.ndarray) -> None:
+    image = np.tile(camera, (5, 5))
+    assert image.size > dog.LARGE
+    upright, turned = dog.detect_both(image, 500)
+    for found, is_upright in ((upright, True), (turned, False)):
+        for one, other in zip(found, dog.detect(image, 500, is_upright), strict=True):
+            np.testing.assert_array_equal(one, other)
+    frames, scores = turned
+    assert len(frames) == 500
+    assert (np.diff(scores) <= 0).all()
+    keys = keys_of(image, 500, dog_tiles.SIDE)
+    np.testing.assert_allclose(scores, -keys[:500, 0].astype(np.float32))
+    xy, sigma, _ = to_similarity(frames)
+    np.testing.assert_allclose(xy, keys[:500, [2, 1]], rtol=1e-5)
+    np.testing.assert_allclose(2 * sigma, keys[:500, 3], rtol=1e-4)

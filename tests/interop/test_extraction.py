@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -132,6 +133,7 @@ def test_entries_of_images_that_are_not_named_stay(folder: Path, output: Path) -
         ({"descriptor": "sift"}, "descriptor=rootsift, not sift"),
         ({"upright": True}, "upright=False, not True"),
         ({"half": True}, "half=False, not True"),
+        ({"spread": True}, "spread=False, not True"),
     ],
 )
 def test_other_settings_are_refused(
@@ -396,3 +398,14 @@ def test_a_photo_whose_place_in_the_output_is_taken_is_skipped(
     assert list(report.skipped) == ["extract.json/camera.png"]
     assert "rename it, or its folder" in report.skipped["extract.json/camera.png"]
     assert [len(read(output, name)) for name in NAMES] == [60, 60, 60]
+
+
+def test_a_file_of_a_version_that_did_not_spread_continues(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "features"
+    run(output, folder)
+    state = json.loads((output / "extract.json").read_text())
+    del state["settings"]["spread"]
+    (output / "extract.json").write_text(json.dumps(state))
+    assert run(output, folder).unchanged == 3
+    with pytest.raises(HardnetError, match="spread=False, not True"):
+        run(output, folder, replace(SETTINGS, spread=True))

@@ -15,6 +15,7 @@ import hardnet
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.index import Index
+from hardnet.retrieval.photos import stored_settings
 from hardnet.retrieval.search import MODES
 
 NAMES = (
@@ -286,6 +287,7 @@ def test_settings_do_not_mix(own: Path, tmp_path: Path) -> None:
         ({"keypoints": 100}, "keypoints=250, not 100"),
         ({"descriptor": "sift"}, "descriptor=rootsift, not sift"),
         ({"upright": True}, "upright=False, not True"),
+        ({"spread": True}, "spread=False, not True"),
         ({"words": 99}, "has 256 words, not 99"),
     )
     for change, message in changes:
@@ -368,3 +370,33 @@ def test_a_box_has_keypoints_of_its_own(index: Index, made: Path) -> None:
     assert inside.image_size == (1600, 1200)
     assert (inside.xy > (700, 500)).all()
     assert (inside.xy < (700 + width, 500 + height)).all()
+
+
+def test_spread_keypoints_are_remembered(tmp_path: Path, photos: Path) -> None:
+    settings = QUICK | {"keypoints": 100, "words": 16}
+    index = Index.build(tmp_path / "index", photos / "rocket.jpg", spread=True, **settings)
+    assert index.settings.spread
+    photo = read_image(photos / "rocket.jpg")
+    usual = {name: settings[name] for name in ("descriptor", "keypoints", "max_size")}
+    plain, spread = (hardnet.extract(photo, **usual, spread=spread) for spread in (False, True))
+    assert not np.array_equal(plain.frames, spread.frames)
+    np.testing.assert_array_equal(index.extract(photo).frames, spread.frames)
+    box = (50.0, 50.0, 500.0, 300.0)
+    other = Index.build(tmp_path / "other", photos / "rocket.jpg", **settings)
+    found = [one.extract(photo, box) for one in (index, other)]
+    assert [len(one) for one in found] == [100, 100]
+    cells = [len({tuple(cell) for cell in (one.xy // 50).astype(int)}) for one in found]
+    assert cells[0] > cells[1]
+
+
+def test_an_index_of_a_version_that_did_not_spread(own: Path) -> None:
+    kept = stored_settings(
+        {
+            name: value
+            for name, value in Index(own / "index").snapshot.settings.items()
+            if name != "spread"
+        },
+        own / "index",
+    )
+    assert kept == Index(own / "index").settings
+    assert not kept.spread

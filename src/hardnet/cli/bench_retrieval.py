@@ -11,6 +11,7 @@ from hardnet.cli.bench_output import Descriptors, StoredComparison
 from hardnet.cli.options import (
     DetectorName,
     Keypoints,
+    Spread,
     Upright,
     argument,
     grouped,
@@ -62,6 +63,7 @@ def retrieval(
         0, "Bring longer sides of the collection to this, up or down; 0: as it is.", min=0
     ),
     upright: Upright = False,
+    spread: Spread = False,
     distractors: list[Path] | None = option(
         None, "Folders of photographs that no query should find; crops are cut."
     ),
@@ -92,7 +94,7 @@ def retrieval(
     )
 
     settings = run.RetrievalSettings(
-        extraction=Extraction(detector, keypoints, upright),
+        extraction=Extraction(detector, keypoints, upright, spread),
         longer_side=size or None,
         words=words,
         modes=tuple(name.strip() for name in modes.split(",")),

@@ -15,6 +15,7 @@ from hardnet.cli.options import (
     DetectorName,
     Keypoints,
     MaxSize,
+    Spread,
     Upright,
     argument,
     option,
@@ -38,6 +39,7 @@ def extract(
     keypoints: Keypoints = 2048,
     max_size: MaxSize = 1600,
     upright: Upright = False,
+    spread: Spread = False,
     half: bool = option(False, "Descriptors as float16: half the size, three digits.", "--half"),
     workers: int | None = option(None, "Threads that read and detect; one per core.", min=1),
     overwrite: bool = option(False, "Begin again, whatever the output holds.", "--overwrite"),
@@ -59,7 +61,9 @@ def extract(
 
     start = time.perf_counter()
     chosen = for_photos(descriptor)
-    settings = ExtractionSettings(detector, chosen, keypoints, max_size or None, upright, half)
+    settings = ExtractionSettings(
+        detector, chosen, keypoints, max_size or None, upright, half, spread
+    )
     with Stage(resumes=True) as stage:
         report = extract_to(
             output,

@@ -23,6 +23,7 @@ from hardnet.cli.options import (
     KnownDescriptor,
     MaxSize,
     Photos,
+    Spread,
     Upright,
     Workers,
     argument,
@@ -56,6 +57,7 @@ def _build(
     keypoints: Keypoints = 1024,
     max_size: MaxSize = 1024,
     upright: Upright = False,
+    spread: Spread = False,
     hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
@@ -86,7 +88,7 @@ def _build(
     start = time.perf_counter()
     given = None if vocabulary is None else load(vocabulary)
     form = form_for(folder, descriptor, given)
-    settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
+    settings = IndexSettings(detector, form, keypoints, max_size or None, upright, spread)
     precompile.start()
     what = {"vocabulary": given, "words": words}
     _index(start, folder, images, settings, hidden, workers, cluster, as_json, **what)
@@ -128,6 +130,7 @@ def _vocabulary(
     keypoints: Keypoints = 1024,
     max_size: MaxSize = 1024,
     upright: Upright = False,
+    spread: Spread = False,
     seed: int = option(0, "Of the sample and the training.", min=0),
     workers: Workers = None,
     as_json: AsJson = False,
@@ -144,7 +147,7 @@ def _vocabulary(
 
     start = time.perf_counter()
     form = for_photos(descriptor)
-    settings = IndexSettings(detector, form, keypoints, max_size or None, upright)
+    settings = IndexSettings(detector, form, keypoints, max_size or None, upright, spread)
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
@@ -332,7 +335,9 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
         "words": f"{found['words']} (vocabulary {found['vocabulary']['fingerprint']}, "
         f"{_megabytes(found['vocabulary']['bytes'])})",
         "descriptor": settings["descriptor"],
-        "detector": settings["detector"] + (", upright" if settings["upright"] else ""),
+        "detector": settings["detector"]
+        + (", upright" if settings["upright"] else "")
+        + (", spread" if settings.get("spread") else ""),
         "keypoints": f"{settings['keypoints']} per photo, of {settings['max_size']} pixels"
         if settings["max_size"]
         else f"{settings['keypoints']} per photo",

@@ -18,6 +18,7 @@ from hardnet.cli.options import (
     DetectorName,
     Keypoints,
     MaxSize,
+    Spread,
     Upright,
     argument,
     option,
@@ -56,6 +57,7 @@ def match(
         "these verify more.",
     ),
     upright: Upright = False,
+    spread: Spread = False,
     strategy: Literal["default", "mods"] = option(
         "default",
         "What is not given below: our default, or the matcher of MODS.",
@@ -131,6 +133,7 @@ def match(
             max_size or None,
             orientation=orientation,
             upright=upright,
+            spread=spread,
         )
         cameras = None
         if focal is not None:

@@ -56,6 +56,12 @@ MaxSize = Annotated[int, option(..., "Shrink longer sides to this many pixels; 0
 Upright = Annotated[
     bool, option(..., "The photos are the right way up: turn no frame.", "--upright")
 ]
+Spread = Annotated[
+    bool,
+    option(
+        ..., "Keep keypoints all over the photo, not only the strongest.", "--spread/--no-spread"
+    ),
+]
 Workers = Annotated[int | None, option(..., "Threads that read and detect; one per core.", min=1)]
 Cluster = Annotated[
     str | None,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors import affine, dog, hessian, mser
+from hardnet.detectors.spread import SpreadDetector, spread_both
 from hardnet.errors import InputError
 from hardnet.frames import Frames
 from hardnet.storage import file_digest
@@ -53,12 +54,18 @@ def registered(name: object, source: Path, again: str) -> str:
     return check_registered(name, "detector", names(), source, again)
 
 
-def load(name: str) -> Detector:
-    """The detector called ``name``: one of :func:`names`, or one with networks (PyTorch).
+def load(detector: str | Detector, spread: bool = False) -> Detector:
+    """The detector of that name: one of :func:`names`, or one with networks (PyTorch).
 
     ``affnet:AffNet.pth`` and ``affnet:AffNet.pth,OriNet.pth`` are Hessian keypoints with the shape
-    (and orientation) that the networks in these published weights files give.
+    (and orientation) that the networks in these published weights files give. With ``spread`` its
+    keypoints lie all over the image. A Detector is returned as it is, or spread.
     """
+    found = _named(detector) if isinstance(detector, str) else detector
+    return SpreadDetector(found) if spread else found
+
+
+def _named(name: str) -> Detector:
     if name.startswith(affine.AFFNET):
         return affine.load_affnet_detector(name)
     try:
@@ -70,6 +77,9 @@ def load(name: str) -> Detector:
 
 def both_ways(detector: Detector) -> BothWays | None:
     """Finds the upright and the turned frames of an image together, if the detector can."""
+    if isinstance(detector, SpreadDetector):
+        both = both_ways(detector.detector)
+        return None if both is None else spread_both(both)
     return dog.detect_both if detector is dog.detect else None
 
 

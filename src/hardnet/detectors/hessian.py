@@ -201,7 +201,7 @@ def refine(
     last = np.array(values.shape) - 2
     moving = np.arange(len(cells))
     for _ in range(_ROUNDS):
-        offset = _fit(neighbourhood(values, cells[moving]))[0]
+        offset = fit(neighbourhood(values, cells[moving]))[0]
         move = np.where(np.abs(offset) > _MOVE, np.sign(offset), 0).astype(np.intp)
         target = np.clip(cells[moving] + move, 1, last)
         moved = (target != cells[moving]).any(1)
@@ -212,7 +212,7 @@ def refine(
     order = np.unique(np.ravel_multi_index(tuple(cells.T), values.shape))
     cells = np.column_stack(np.unravel_index(order, values.shape))
     cube = neighbourhood(values, cells)
-    offset, slope, hessian = _fit(cube)
+    offset, slope, hessian = fit(cube)
     peak = cube[:, 1, 1, 1] + 0.5 * (slope * offset).sum(1)
     yy, xx, xy = hessian[:, 1], hessian[:, 2], hessian[:, 5]
     det = xx * yy - xy * xy
@@ -231,7 +231,7 @@ def neighbourhood(values: NDArray[np.float32], cells: NDArray[np.intp]) -> NDArr
     return np.asarray(samples, np.float64)
 
 
-def _fit(
+def fit(
     cube: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Extremum (N, 3), slope (N, 3) and Hessian (N, 6) of cubes, in the order k, y, x.

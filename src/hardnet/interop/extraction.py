@@ -77,6 +77,7 @@ class ExtractionSettings:
     max_size: int | None = MAX_SIZE
     upright: bool = False
     half: bool = False
+    spread: bool = False
 
 
 @dataclass
@@ -118,7 +119,8 @@ def extract_to(
         progress: told how far it is.
     """
     settings = settings or ExtractionSettings()
-    describe, detect = descriptors.load(settings.descriptor), detectors.load(settings.detector)
+    describe = descriptors.load(settings.descriptor)
+    detect = detectors.load(settings.detector, settings.spread)
     kept: dict[str, Any] = asdict(settings) | {
         "weights": getattr(describe, "weights", None),
         "detector_weights": detectors.weights(settings.detector),

@@ -225,6 +225,7 @@ def match(
     max_size: int | None = MAX_SIZE,
     orientation: Orientation | None = None,
     upright: bool = False,
+    spread: bool = False,
 ) -> Matches:
     """Match two images and verify the matches.
 
@@ -247,6 +248,7 @@ def match(
         max_size: see there.
         orientation: see there; default: "auto".
         upright: see there.
+        spread: see there.
 
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
@@ -256,22 +258,23 @@ def match(
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
     how = (detector, descriptor, keypoints, max_size)
-    way = orientation or "auto"
+    more: dict[str, Any] = {"orientation": orientation or "auto", "upright": upright}
+    more["spread"] = spread
     if isinstance(a, Features) and isinstance(b, Features):
-        if upright or orientation or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
+        if upright or spread or orientation or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
             raise InputError(
-                "detector, descriptor, keypoints, max_size, orientation and upright are for "
-                "images: features are described already"
+                "detector, descriptor, keypoints, max_size, orientation, upright and spread are "
+                "for images: features are described already"
             )
     elif not isinstance(a, Features) and not isinstance(b, Features):
-        a, b = extract_pair(a, b, *how, orientation=way, upright=upright)
+        a, b = extract_pair(a, b, *how, **more)
     elif isinstance(descriptor, str):
         known = a if isinstance(a, Features) else b
         assert isinstance(known, Features)
         form = descriptors.load(descriptors.for_photos(descriptor, known.descriptor))
         how = (detector, form, keypoints, max_size)
-    a = a if isinstance(a, Features) else extract(a, *how, orientation=way, upright=upright)
-    b = b if isinstance(b, Features) else extract(b, *how, orientation=way, upright=upright)
+    a = a if isinstance(a, Features) else extract(a, *how, **more)
+    b = b if isinstance(b, Features) else extract(b, *how, **more)
     if not are_alike(a.descriptor, a.weights, b.descriptor, b.weights):
         both = (described_by(one.descriptor, one.weights) for one in (a, b))
         raise InputError(f"cannot match {' with '.join(both)}: describe both images alike")

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardnet.detectors.spread import spread as spread_over
 from hardnet.errors import HardnetError
 from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found
+from hardnet.frames import centres
 from hardnet.images import Source, as_array, read_image
 from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
@@ -97,6 +99,7 @@ class Index:
         keypoints: int = KEYPOINTS,
         max_size: int | None = MAX_SIZE,
         upright: bool = False,
+        spread: bool = False,
         hidden: bool = False,
         workers: int | None = None,
         progress: Progress = _no_progress,
@@ -114,6 +117,7 @@ class Index:
             keypoints: see there.
             max_size: see there.
             upright: see there.
+            spread: see there.
             hidden: also photos in hidden folders, and thumbnails that other programs made.
             workers: threads; by default one per usable core.
             progress: called with what is done, how many are done, how many there are.
@@ -122,7 +126,7 @@ class Index:
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = vocabularies.load(as_path(vocabulary))
         form = building.form_for(folder, descriptor, vocabulary)
-        settings = IndexSettings(detector, form, keypoints, max_size, upright)
+        settings = IndexSettings(detector, form, keypoints, max_size, upright, spread)
         building.build(
             folder,
             named_photos(_paths(images), folder, hidden=hidden),
@@ -254,6 +258,9 @@ class Index:
         frames = found.frames.copy()
         frames[:, :, 2] += np.array(corner, np.float32)
         kept = np.flatnonzero(inside(frames, box))
+        if settings.spread:
+            places = centres(frames[kept]) - np.array(box[:2])
+            kept = kept[spread_over(places, found.scores[kept], box[2:], settings.keypoints)]
         kept = kept[np.argsort(-found.scores[kept], kind="stable")[: settings.keypoints]]
         parts = ("frames", "shrunk", "scores")
         chosen = replace(found, **{part: getattr(found, part)[kept] for part in parts})

@@ -158,6 +158,7 @@ class IndexSettings:
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self.keypoints, self.max_size)
@@ -174,7 +175,8 @@ class IndexSettings:
 
     def load(self) -> tuple[Detector, Descriptor]:
         """The detector and the descriptor."""
-        return detectors.load(self.detector), descriptors.load(self.descriptor)
+        detector = detectors.load(self.detector, self.spread)
+        return detector, descriptors.load(self.descriptor)
 
     def extract(
         self, images: Sequence[Path], loaded: tuple[Detector, Descriptor], workers: int | None
@@ -210,6 +212,7 @@ def stored_settings(
         HardnetError: the manifest names neither registered names nor weights of the index.
     """
     source = folder / MANIFEST
+    kept = {"spread": False} | dict(kept)  # older versions did not know it
     wanted = {field.name for field in fields(IndexSettings)}
     if missing := sorted(wanted - kept.keys()):
         raise HardnetError(f"{source} is damaged: its settings have no {', '.join(missing)}")
@@ -230,7 +233,7 @@ def stored_settings(
         detector = affine.AFFNET + ",".join(found)
     else:
         detector = detectors.registered(kept["detector"], source, rebuild)
-    plain = ("keypoints", "max_size", "upright")
+    plain = ("keypoints", "max_size", "upright", "spread")
     return IndexSettings(detector, descriptor, **{name: kept[name] for name in plain})
 
 
@@ -253,7 +256,7 @@ def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any
 
 def compare(was: Mapping[str, Any], given: Mapping[str, Any], where: Path | str) -> None:
     """Raise if ``given`` settings are not those that ``where`` was made with."""
-    known = {key: value for key, value in given.items() if key in was}
+    known = {key: value for key, value in given.items() if key in was or isinstance(value, bool)}
     refuse_other_settings(was, known, where, "use the same settings, or build another index")
 
 

@@ -44,6 +44,7 @@ class Extraction:
     detector: str = "dog"
     keypoints: int = 1000
     upright: bool = False
+    spread: bool = False
 
 
 class FeatureStore:
@@ -55,7 +56,10 @@ class FeatureStore:
         self._descriptors = dict(descriptors)
         self._extraction = extraction
         self._cache = Cache("features", folder)
-        found_by = asdict(extraction) | {
+        how = asdict(extraction)
+        if not extraction.spread:  # what is in the cache from before stays good
+            del how["spread"]
+        found_by = how | {
             "weights": detectors.weights(extraction.detector),
             "versions": versions(PIPELINE),
         }
@@ -72,7 +76,7 @@ class FeatureStore:
         todo = [(photo, labels) for photo in photos if (labels := self._missing(photo))]
         done = len(photos) - len(todo)
         progress("describing", done, len(photos))
-        detect = detectors.load(self._extraction.detector)
+        detect = detectors.load(self._extraction.detector, self._extraction.spread)
 
         def found(photo: BenchPhoto) -> Found | HardnetError:
             try:
@@ -119,7 +123,7 @@ class FeatureStore:
         def make() -> Features:
             again = found
             if again is None:  # the file is damaged
-                detect = detectors.load(self._extraction.detector)
+                detect = detectors.load(self._extraction.detector, self._extraction.spread)
                 wanted = self._extraction.keypoints, self._extraction.upright
                 again = find(prepare(photo.pixels(), None), detect, *wanted)
             return replace(describe(again, self._descriptors[label]), pixels=None)

@@ -1,0 +1,99 @@
+"""How small may a part of an indexed photo be to be found: strongest against spread keypoints.
+
+Exact crops of indexed photos are searched in two indexes of the same photos with the same number of
+keypoints, so of the same size. The rule that spreads keypoints was chosen on other photos.
+
+Example: python benchmarks/crops.py photos/*.jpg
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from report.tables import write
+
+from hardnet import provenance
+from hardnet.bench.copies import crop
+from hardnet.images import Pixels, read_image
+from hardnet.retrieval.index import Index
+
+SIDES = {"1/2": 1 / 2, "1/3": 1 / 3, "1/4": 1 / 4, "0.15": 0.15}
+
+
+def main(
+    photos: Annotated[list[Path], typer.Argument(help="All are indexed.")],
+    crops: Annotated[int, typer.Option(help="Photos that are cropped, once per size.")] = 20,
+    keypoints: Annotated[int, typer.Option(help="Per photo and per crop.")] = 1024,
+    max_size: Annotated[int, typer.Option(help="Longer side, in pixels.")] = 1024,
+    descriptor: Annotated[str, typer.Option(help="Of everybody.")] = "hardnet-small",
+    seed: Annotated[int, typer.Option(help="Of the crops.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/crops.json"),
+) -> None:
+    """Recall of crops by their size; writes a JSON file."""
+    rng = np.random.default_rng(seed)
+    cropped = [photos[i] for i in sorted(rng.permutation(len(photos))[:crops])]
+    queries: list[tuple[Path, str, Pixels]] = []
+    for path in cropped:
+        pixels = read_image(path)
+        queries += [(path, name, crop(pixels, rng, side**2)[0]) for name, side in SIDES.items()]
+    rows = []
+    for spread in (False, True):
+        with tempfile.TemporaryDirectory() as work:
+            index = Index.build(
+                Path(work) / "index",
+                photos,
+                descriptor=descriptor,
+                keypoints=keypoints,
+                max_size=max_size,
+                spread=spread,
+            )
+            rows.append({"spread": spread} | _search(index, queries))
+        print(rows[-1])
+    settings = {
+        "photos": len(photos),
+        "crops": len(cropped),
+        "keypoints": keypoints,
+        "max_size": max_size,
+        "descriptor": descriptor,
+        "sides": SIDES,
+        "seed": seed,
+    }
+    command = f"python {shlex.join(['benchmarks/crops.py', 'PHOTOS'])}"
+    results = {
+        "kind": "crops",
+        "rows": rows,
+        "provenance": provenance.collect(command, settings, photos),
+    }
+    write(results, output)
+
+
+def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, Any]:
+    found = dict.fromkeys(SIDES, 0)
+    wrong = dict.fromkeys(SIDES, 0)
+    features: dict[str, list[int]] = {name: [] for name in SIDES}
+    for path, name, pixels in queries:
+        described = index.extract(np.ascontiguousarray(pixels))
+        features[name].append(len(described))
+        hits = index.search(described, k=1)
+        if hits and hits[0].verified:
+            right = os.path.samefile(hits[0].path, path)
+            found[name] += right
+            wrong[name] += not right
+    about = index.info()
+    return {
+        "found": found,
+        "other_verified": wrong,
+        "median_features": {name: float(np.median(count)) for name, count in features.items()},
+        "features": about["features"],
+        "bytes": about["bytes"],
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,146 @@
+"""Time and memory of detecting in, and extracting from, an image of any size as it is.
+
+Each row is a process of its own. Keypoints found in tiles are compared with OpenCV's of the whole
+image at a size that OpenCV can take.
+
+Example: python benchmarks/large_image.py photos/*.jpg
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from report.tables import write
+
+from hardnet import provenance
+from hardnet.detectors import dog, dog_tiles
+from hardnet.images import read_image, to_grey
+
+EXTRACT = "extract"
+ROWS = ("dog", "hessian", "hessian-affine", "mser", EXTRACT)
+ALIKE = (1e-5, 0.01, 0.01, 0.01, 0.1)  # contrast; pixels; pixels; pixels; degrees
+
+_CHILD = """
+import json, resource, sys, time
+from pathlib import Path
+import cv2, numpy as np
+import hardnet
+from hardnet import detectors
+from hardnet.images import read_image, to_grey
+def status(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+file, name, keypoints, pixels, threads, most = sys.argv[1:]
+cv2.setNumThreads(int(threads))
+small = read_image(file)
+if name == "extract":
+    def work(image):
+        return hardnet.extract(image, keypoints=int(keypoints), max_size=None)
+else:
+    small, detect = to_grey(small), detectors.load(name)
+    def work(image):
+        return detect(image, int(keypoints))[0]
+factor = (float(pixels) * 1e6 / (small.shape[0] * small.shape[1])) ** 0.5
+times = int(np.ceil(factor))
+# A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
+image = np.tile(small, (times, times, 1)[: small.ndim])
+height, width = (int(side * factor) for side in small.shape[:2])
+image = np.ascontiguousarray(image[:height, :width])
+work(small)
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(float(most) * 1e9),) * 2)
+start = time.process_time()
+try:
+    count = len(work(image))
+except (MemoryError, cv2.error):
+    count = None
+print(json.dumps({"name": name, "cpu_seconds": time.process_time() - start, "frames": count,
+                  "extra_mb": status("VmHWM") - before, "size": image.shape[1::-1]}))
+"""
+
+
+def main(
+    photos: Annotated[list[Path], typer.Argument(help="The first one becomes the large image.")],
+    megapixels: Annotated[float, typer.Option(help="Size of the large image.")] = 100.0,
+    compared: Annotated[float, typer.Option(help="Megapixels where OpenCV is compared.")] = 12.0,
+    keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
+    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    most: Annotated[float, typer.Option(help="GB that a row may take besides the image.")] = 8.0,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/large_image.json"),
+) -> None:
+    """Memory of large images; writes a JSON file."""
+    rows = []
+    for name in ROWS:
+        rows.append(_row(photos[0], name, keypoints, megapixels, threads, most))
+        print(rows[-1])
+    cv2.setNumThreads(threads)
+    equality = []
+    for photo in photos:
+        equality.append(_compare(to_grey(read_image(photo)), compared, keypoints))
+        print(equality[-1])
+    settings = {
+        "megapixels": megapixels,
+        "compared_megapixels": compared,
+        "keypoints": keypoints,
+        "threads": threads,
+        "most_gb": most,
+    }
+    command = f"python {shlex.join(['benchmarks/large_image.py', 'PHOTOS'])}"
+    results = {
+        "kind": "large_image",
+        "rows": rows,
+        "equality": equality,
+        "provenance": provenance.collect(command, settings, photos),
+    }
+    write(results, output)
+
+
+def _row(
+    file: Path, name: str, keypoints: int, megapixels: float, threads: int, most: float
+) -> dict[str, Any]:
+    command = [sys.executable, "-c", _CHILD, str(file), name, str(keypoints), str(megapixels)]
+    done = subprocess.run(
+        [*command, str(threads), str(most)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+    )
+    return dict(json.loads(done.stdout))
+
+
+def _compare(small: NDArray[np.uint8], megapixels: float, places: int) -> dict[str, Any]:
+    """Shares of the strongest keypoints that only the whole image, or only tiles, have."""
+    factor = (megapixels * 1e6 / small.size) ** 0.5
+    image = np.asarray(
+        cv2.resize(small, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC), np.uint8
+    )
+    sift = cv2.SIFT.create(contrastThreshold=dog.CONTRAST, enable_precise_upscale=True)
+    whole = dog.sorted_keys(sift.detect(image, None))
+    whole = whole[np.cumsum(dog_tiles.is_new_place(whole)) <= places]
+    tiled = dog_tiles.find_keys(image, dog.CONTRAST, places)
+    return {
+        "keypoints": len(whole),
+        "only_whole": _without_like(whole, tiled),
+        "only_tiles": _without_like(tiled, whole),
+    }
+
+
+def _without_like(one: NDArray[np.float64], other: NDArray[np.float64]) -> int:
+    return sum(bool((np.abs(other - key) > ALIKE).any(1).all()) for key in one)
+
+
+if __name__ == "__main__":
+    typer.run(main)
