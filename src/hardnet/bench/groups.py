@@ -106,6 +106,7 @@ def compare(
     The photos of one folder of ``scenes`` show one scene; ``objects`` are in the layout of UKBench.
     What an earlier run left in ``work`` is not made again.
     """
+    work = work.resolve()  # an index gives whole paths
     made = list(make_collection(photos, scenes, objects, settings, work / "photos", progress))
     methods = {"hardnet": our_method(settings, work, progress)}
     for name in ("phash", "dhash"):
