@@ -67,7 +67,7 @@ def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) 
     names = [name for name, features in found.items() if features is not None]
     assert len(names) == 2
     name = names[0]
-    direct = hardnet.extract(album[name], "dog", "rootsift", 60, 200)
+    direct = hardnet.extract(album[name], "dog", "rootsift", 60, 200, spread=True)
     np.testing.assert_array_equal(found[name].descriptors, direct.descriptors)
     np.testing.assert_array_equal(found[name].frames, direct.frames)
     shutil.copy(album["../photos/text.png"], album[name])

@@ -170,7 +170,7 @@ def test_pages_of_one_font_are_not_the_same_page(tmp_path: Path) -> None:
         pages.append(page)
         cv2.imwrite(str(tmp_path / f"{seed}.png"), page)
     paths = [tmp_path / "0.png", tmp_path / "1.png"]
-    index = hardnet.Index.build(tmp_path / "index", paths, words=512, keypoints=600)
+    index = hardnet.Index.build(tmp_path / "index", paths, words=512, keypoints=600, spread=False)
     results = index.search(paths[0])
     assert [Path(hit.path).name for hit in results] == ["0.png", "1.png"]
     same, other = results

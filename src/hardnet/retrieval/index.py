@@ -99,7 +99,7 @@ class Index:
         keypoints: int = KEYPOINTS,
         max_size: int | None = MAX_SIZE,
         upright: bool = False,
-        spread: bool = False,
+        spread: bool = True,
         hidden: bool = False,
         workers: int | None = None,
         progress: Progress = _no_progress,

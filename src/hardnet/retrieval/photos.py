@@ -158,7 +158,7 @@ class IndexSettings:
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False
-    spread: bool = False
+    spread: bool = True
 
     def __post_init__(self) -> None:
         check_settings(self.keypoints, self.max_size)

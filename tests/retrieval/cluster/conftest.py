@@ -38,6 +38,7 @@ SETTINGS = {
     "keypoints": 200,
     "max_size": 300,
     "upright": False,
+    "spread": True,
 }
 
 
