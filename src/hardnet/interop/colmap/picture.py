@@ -130,7 +130,7 @@ def viewpoint(poses: Floats) -> Floats:
 
 
 def _centres(poses: Floats) -> Floats:
-    return -np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3])
+    return np.asarray(-np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3]))
 
 
 def _pyramid(pose: Floats, depth: float) -> Floats:
