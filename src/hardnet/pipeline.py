@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Queue
+from queue import SimpleQueue
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, TypeVar
 
@@ -106,8 +106,16 @@ def _run(
     workers: int | None,
 ) -> Generator[Result, None, None]:
     """The stages in their threads; the iterator that the caller draws from."""
-    described: Queue[Result | BaseException | None] = Queue(AHEAD)
+    # Ctrl-C in the get of a Queue may leave its lock taken for ever; not in that of a SimpleQueue.
+    described: SimpleQueue[Result | BaseException | None] = SimpleQueue()
+    places: SimpleQueue[None] = SimpleQueue()
+    for _ in range(AHEAD):
+        places.put(None)
     stop = Event()
+
+    def say(word: Result | BaseException | None) -> None:
+        places.get()
+        described.put(word)
 
     def describe_all() -> None:
         """The thread that describes; its last word is None, or an error nobody expected."""
@@ -117,12 +125,12 @@ def _run(
                 if stop.is_set():
                     break
                 if isinstance(found, HardnetError):
-                    described.put((path, found))
+                    say((path, found))
                 else:
-                    described.put((path, _attempt(describe, found, path)))
-            described.put(None)
+                    say((path, _attempt(describe, found, path)))
+            say(None)
         except BaseException as error:
-            described.put(error)
+            say(error)
 
     count = workers or usable_cores()
     # Around all of it: one thread must not give OpenCV its voice back while another reads.
@@ -134,14 +142,14 @@ def _run(
             while (result := described.get()) is not None:
                 if isinstance(result, BaseException):
                     raise result
+                places.put(None)
                 yield result
         finally:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            while thread.is_alive():  # it may wait for a place in the queue
-                while not described.empty():
-                    described.get()
-                thread.join(0.01)
+            for _ in range(2):  # it may wait for a place, and has a last word
+                places.put(None)
+            thread.join()
 
 
 def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
