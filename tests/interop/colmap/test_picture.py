@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardnet.interop.colmap.picture import CAMERA_COLOUR, Model, draw, ply, viewpoint
+from hardnet.interop.colmap.picture import CAMERA_COLOUR, Looks, draw, ply, viewpoint
 
 RED, GREEN = (0, 0, 255), (0, 255, 0)
 
 
-def two_walls(cameras: int = 1) -> Model:
+def two_walls(cameras: int = 1) -> Looks:
     """A red wall at the left and a green one at the right of cameras that look along z."""
     y, z = (side.ravel() for side in np.meshgrid(np.linspace(-1, 1, 20), np.linspace(4, 6, 20)))
     left, right = (np.stack([np.full_like(y, x), y, z], 1) for x in (-2.0, 2.0))
     colours = np.repeat(np.array([RED, GREEN], np.uint8), len(y), axis=0)
     poses = np.stack([np.hstack([np.eye(3), [[0.1 * k], [0], [0]]]) for k in range(cameras)])
-    return Model(np.vstack([left, right]), colours, poses)
+    return Looks(np.vstack([left, right]), colours, poses)
 
 
 def columns(picture: NDArray[np.uint8], colour: tuple[int, int, int]) -> NDArray[np.int64]:
@@ -33,7 +33,7 @@ def test_left_is_left_and_cameras_are_nearer_than_what_they_see() -> None:
 
 def test_a_point_far_away_does_not_shrink_the_rest() -> None:
     model = two_walls()
-    far = Model(
+    far = Looks(
         np.vstack([model.points, [[500.0, 0, 5]]]),
         np.vstack([model.colours, [[9, 9, 9]]]),
         model.poses,
@@ -57,11 +57,11 @@ def test_cameras_around_an_object_look_in_no_direction_in_the_mean() -> None:
     back = np.hstack([np.diag([-1.0, 1, -1]), np.zeros((3, 1))])
     view = viewpoint(np.stack([ahead, back]))
     assert np.isfinite(view).all()
-    assert draw(Model(np.zeros((0, 3)), np.zeros((0, 3), np.uint8), np.stack([ahead, back]))).size
+    assert draw(Looks(np.zeros((0, 3)), np.zeros((0, 3), np.uint8), np.stack([ahead, back]))).size
 
 
 def test_ply_holds_positions_and_colours() -> None:
-    model = Model(
+    model = Looks(
         np.array([[1.5, -2, 3], [0, 0.25, 8]]),
         np.array([[1, 2, 3], [40, 50, 60]], np.uint8),
         np.zeros((0, 3, 4)),

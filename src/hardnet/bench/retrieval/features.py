@@ -56,10 +56,7 @@ class FeatureStore:
         self._descriptors = dict(descriptors)
         self._extraction = extraction
         self._cache = Cache("features", folder)
-        how = asdict(extraction)
-        if not extraction.spread:  # what is in the cache from before stays good
-            del how["spread"]
-        found_by = how | {
+        found_by = asdict(extraction) | {
             "weights": detectors.weights(extraction.detector),
             "versions": versions(PIPELINE),
         }

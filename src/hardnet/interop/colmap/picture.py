@@ -15,16 +15,13 @@ from hardnet.storage import claim, replacing
 Floats = NDArray[np.float64]
 
 CAMERA_COLOUR = (40, 40, 220)  # blue, green, red
-_ANGLES = (
-    np.radians(25),
-    np.radians(20),
-)  # turn and lift: where we stand: to the right of the cameras, above
+_TURN, _LIFT = np.radians((25, 20))  # we stand to the right of the cameras and above them
 _MARGIN = 0.08
 _CAMERA_SIZE = 0.04  # of the picture's longer side
 
 
 @dataclass(frozen=True)
-class Model:
+class Looks:
     """What is drawn.
 
     Attributes:
@@ -38,12 +35,12 @@ class Model:
     poses: Floats
 
 
-def read_model(folder: Path) -> Model:
+def read_looks(folder: Path) -> Looks:
     """The points and the cameras of a COLMAP model."""
     model = require_pycolmap().Reconstruction(str(folder))
     points = list(model.points3D.values())
     poses = [model.images[number].cam_from_world().matrix() for number in model.reg_image_ids()]
-    return Model(
+    return Looks(
         np.array([point.xyz for point in points], np.float64).reshape(-1, 3),
         np.array([point.color[::-1] for point in points], np.uint8).reshape(-1, 3),
         np.array(poses, np.float64).reshape(-1, 3, 4),
@@ -52,38 +49,38 @@ def read_model(folder: Path) -> Model:
 
 def write_looks(folder: Path, points: Path, picture: Path) -> None:
     """Write the points of a model as ``.ply`` and a picture of it as ``.jpg``."""
-    model = read_model(folder)
+    looks = read_looks(folder)
     with replacing(claim(points)) as part:
-        part.write_bytes(ply(model))
-    done, encoded = cv2.imencode(".jpg", draw(model))
+        part.write_bytes(ply(looks))
+    done, encoded = cv2.imencode(".jpg", draw(looks))
     assert done
     with replacing(claim(picture)) as part:
         part.write_bytes(encoded.tobytes())
 
 
-def ply(model: Model) -> bytes:
+def ply(looks: Looks) -> bytes:
     """The points with their colours as a binary PLY file, as MeshLab and CloudCompare read it."""
     numbers = [("x", "<f4"), ("y", "<f4"), ("z", "<f4")]
     channels = [("red", "u1"), ("green", "u1"), ("blue", "u1")]
-    rows = np.empty(len(model.points), numbers + channels)
+    rows = np.empty(len(looks.points), numbers + channels)
     for column, (name, _) in enumerate(numbers):
-        rows[name] = model.points[:, column]
+        rows[name] = looks.points[:, column]
     for column, (name, _) in enumerate(reversed(channels)):
-        rows[name] = model.colours[:, column]
+        rows[name] = looks.colours[:, column]
     header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(rows)}"]
     header += [f"property float {name}" for name, _ in numbers]
     header += [f"property uchar {name}" for name, _ in channels]
     return "\n".join([*header, "end_header", ""]).encode("ascii") + rows.tobytes()
 
 
-def draw(model: Model, size: int = 1200) -> NDArray[np.uint8]:
+def draw(looks: Looks, size: int = 1200) -> NDArray[np.uint8]:
     """(H, W, 3) the model from behind its cameras, a little above and to the side of them.
 
     The few points far from all others, which every model has, do not count for the frame.
     """
-    view = viewpoint(model.poses)
-    points = model.points @ view.T
-    centres = _centres(model.poses) @ view.T
+    view = viewpoint(looks.poses)
+    points = looks.points @ view.T
+    centres = _centres(looks.poses) @ view.T
     inside = np.percentile(points, (2, 98), axis=0) if len(points) else centres[:1].repeat(2, 0)
     corners = np.vstack([inside, centres])[:, :2]
     low, high = corners.min(0), corners.max(0)
@@ -99,8 +96,8 @@ def draw(model: Model, size: int = 1200) -> NDArray[np.uint8]:
     for step in np.ndindex(3, 3):
         at = pixels + step
         seen = ((at >= 0) & (at < (width, height))).all(1)
-        picture[at[seen, 1], at[seen, 0]] = model.colours[far_to_near[seen]]
-    for pose in model.poses:
+        picture[at[seen, 1], at[seen, 0]] = looks.colours[far_to_near[seen]]
+    for pose in looks.poses:
         outline = place(_pyramid(pose, _CAMERA_SIZE * size / scale) @ view.T)
         apex, *base = (tuple(map(int, np.rint(corner))) for corner in outline)
         for k, corner in enumerate(base):
@@ -122,7 +119,9 @@ def viewpoint(poses: Floats) -> Floats:
         y = poses[0, 1, :3] - (poses[0, 1, :3] @ z) * z
     y = y / np.linalg.norm(y)
     mean = np.stack([np.cross(y, z), y, z])
-    turn, lift = (np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in _ANGLES)
+    turn, lift = (
+        np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in (_TURN, _LIFT)
+    )
     about_y, about_x = np.eye(3), np.eye(3)
     about_y[np.ix_((0, 2), (0, 2))] = turn
     about_x[np.ix_((1, 2), (1, 2))] = lift

@@ -262,19 +262,19 @@ class _Run:
         how = replace(self.settings.mapper, refine_cameras=self.settings.cameras.params is None)
         count = len(self.files)
         self.progress("models", 0, count)
-        build_models(
+        models = build_models(
             self.work / DATABASE,
             self.images,
             self.work / SPARSE,
             how,
             lambda done: self.progress("models", done, count),
         )
+        for model in models:
+            name = self.work / f"model-{model.name}"
+            write_looks(model, name.with_suffix(".ply"), name.with_suffix(".jpg"))
 
     def models(self) -> dict[str, ModelNumbers]:
         found = usable_models(self.work / SPARSE, self.settings.mapper.min_images)
-        for model in found:
-            name = self.work / f"model-{model.name}"
-            write_looks(model, name.with_suffix(".ply"), name.with_suffix(".jpg"))
         return {model.relative_to(self.work).as_posix(): model_numbers(model) for model in found}
 
 
