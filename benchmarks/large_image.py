@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from report.tables import write
 
 from hardnet import provenance
-from hardnet.detectors import dog, dog_tiles
+from hardnet.detectors import dog
 from hardnet.images import read_image, to_grey
 
 EXTRACT = "extract"
@@ -129,8 +129,8 @@ def _compare(small: NDArray[np.uint8], megapixels: float, places: int) -> dict[s
     )
     sift = cv2.SIFT.create(contrastThreshold=dog.CONTRAST, enable_precise_upscale=True)
     whole = dog.sorted_keys(sift.detect(image, None))
-    whole = whole[np.cumsum(dog_tiles.is_new_place(whole)) <= places]
-    tiled = dog_tiles.find_keys(image, dog.CONTRAST, places)
+    whole = whole[np.cumsum(dog.is_new_place(whole)) <= places]
+    tiled = dog.find_keys(image, dog.CONTRAST, places)
     return {
         "keypoints": len(whole),
         "only_whole": _without_like(whole, tiled),

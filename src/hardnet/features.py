@@ -352,7 +352,7 @@ def extract(
             same features; "upright" turns none, which tells more apart in photos that are the right
             way up; "auto" lets :func:`hardnet.match` decide for each pair.
         upright: short for ``orientation="upright"``.
-        spread: keep keypoints all over the image; see :mod:`hardnet.detectors.spread`.
+        spread: keep keypoints all over the image; see :mod:`hardnet.detectors`.
         frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the
             path of an Oxford ellipse file, in pixels of the original. Their order is kept and
             none is dropped; ``detector`` and ``keypoints`` do not matter.

@@ -8,7 +8,7 @@ import pytest
 import hardnet
 from hardnet import descriptors
 from hardnet.descriptors import split_windows as split
-from hardnet.descriptors.pooled import PooledDescriptor
+from hardnet.descriptors.base import PooledDescriptor
 from hardnet.errors import HardnetError, InputError
 from hardnet.frames import from_similarity
 from hardnet.patches import cut_patches, window_of

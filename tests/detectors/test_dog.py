@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hardnet import detectors
-from hardnet.detectors import dog, dog_tiles
+from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.frames import centres, to_similarity, transform
 
@@ -110,10 +110,10 @@ def test_both_ways_at_once_are_both_ways(camera: np.ndarray, keypoints: int) -> 
 def keys_of(image: np.ndarray, places: int, side: int | None) -> np.ndarray:
     """(N, 5) of the strongest places: in tiles of ``side``, or by OpenCV for None."""
     if side is not None:
-        return dog_tiles.find_keys(image, dog.CONTRAST, places, side)
+        return dog.find_keys(image, dog.CONTRAST, places, side)
     sift = cv2.SIFT.create(contrastThreshold=dog.CONTRAST, enable_precise_upscale=True)
     keys = dog.sorted_keys(sift.detect(image, None))
-    return keys[np.cumsum(dog_tiles.is_new_place(keys)) <= places]
+    return keys[np.cumsum(dog.is_new_place(keys)) <= places]
 
 
 def share_without_like(one: np.ndarray, other: np.ndarray) -> float:
@@ -156,7 +156,7 @@ def test_tiles_do_not_depend_on_threads(camera: np.ndarray) -> None:
 
 @pytest.mark.parametrize("shape", [(16, 16), (17, 3000)])
 def test_tiles_of_even_and_narrow_images(shape: tuple[int, int]) -> None:
-    assert dog_tiles.find_keys(np.full(shape, 128, np.uint8), dog.CONTRAST, 10).shape == (0, 5)
+    assert dog.find_keys(np.full(shape, 128, np.uint8), dog.CONTRAST, 10).shape == (0, 5)
 
 
 def test_a_large_image_is_searched_in_tiles(camera: np.ndarray) -> None:
@@ -169,7 +169,7 @@ def test_a_large_image_is_searched_in_tiles(camera: np.ndarray) -> None:
     frames, scores = turned
     assert len(frames) == 500
     assert (np.diff(scores) <= 0).all()
-    keys = keys_of(image, 500, dog_tiles.SIDE)
+    keys = keys_of(image, 500, dog.SIDE)
     np.testing.assert_allclose(scores, -keys[:500, 0].astype(np.float32))
     xy, sigma, _ = to_similarity(frames)
     np.testing.assert_allclose(xy, keys[:500, [2, 1]], rtol=1e-5)

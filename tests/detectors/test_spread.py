@@ -5,7 +5,7 @@ import pytest
 
 import hardnet
 from hardnet import detectors
-from hardnet.detectors.spread import PER_CELL, POOL, spread
+from hardnet.detectors import PER_CELL, POOL, spread_over
 from hardnet.features import find, prepare
 from hardnet.frames import centres
 
@@ -29,18 +29,18 @@ def test_as_by_a_loop(seed: int) -> None:
     xy = rng.random((300, 2)) ** 2 * (640, 479)
     scores = rng.integers(1, 40, 300).astype(np.float32)  # with ties
     for count in (1, 7, 100, 299, 300, 1000):
-        chosen = spread(xy, scores, (640, 479), count)
+        chosen = spread_over(xy, scores, (640, 479), count)
         assert chosen.tolist() == by_a_loop(xy, scores, (640, 479), count)
 
 
 def test_positions_on_and_beyond_the_border_count_as_others() -> None:
     xy = np.array([[-0.4, 5], [99.6, 5], [50, 99.7], [50, 50], [51, 50], [52, 50]])
-    chosen = spread(xy, np.arange(6, 0, -1, dtype=np.float32), (100, 100), 4)
+    chosen = spread_over(xy, np.arange(6, 0, -1, dtype=np.float32), (100, 100), 4)
     assert chosen.tolist() == [0, 1, 2, 3]
 
 
 def test_no_keypoints() -> None:
-    assert spread(np.zeros((0, 2)), np.zeros(0, np.float32), (10, 10), 5).shape == (0,)
+    assert spread_over(np.zeros((0, 2)), np.zeros(0, np.float32), (10, 10), 5).shape == (0,)
 
 
 def half_faint(camera: np.ndarray) -> np.ndarray:

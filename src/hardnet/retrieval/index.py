@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet.detectors.spread import spread as spread_over
+from hardnet.detectors import spread_over
 from hardnet.errors import HardnetError
 from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found

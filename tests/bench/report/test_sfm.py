@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hardnet.bench.report.sfm import tables
+from hardnet.bench.report.photos import tables_of_sfm as tables
 
 ERRORS = {
     "centre_mean": 0.004,

@@ -1,8 +1,8 @@
 """Results files as tables (Markdown, LaTeX, terminal) and figures: no number is typed by hand.
 
-Each kind of results has a module here with ``tables(results)``, the summary first, and
-``figures(results)``, the main one first. A file may also bring tables of its own, under "tables":
-the scripts of ``benchmarks/`` write such files.
+Each kind of results has two functions in a module here, for its tables, the summary first, and its
+figures, the main one first; ``KINDS`` names them. A file may also bring tables of its own, under
+"tables": the scripts of ``benchmarks/`` write such files.
 
 A Markdown file says where tables go:
 
@@ -27,21 +27,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from hardnet.bench.report import (
     brown,
     development,
     experiment,
-    groups,
     hpatches,
-    pairs,
+    photos,
     retrieval,
-    sfm,
     stereo,
     w1bs,
 )
@@ -50,29 +48,26 @@ from hardnet.bench.report.table import MISSING, Results, Table
 from hardnet.errors import HardnetError, MissingExtraError
 
 
-class Kind(Protocol):
-    """How results of one kind are shown."""
+class Kind(NamedTuple):
+    """How results of one kind are shown: the summary and the details; the main figure first."""
 
-    def tables(self, results: Results) -> list[Table]:
-        """The summary, then the details."""
-
-    def figures(self, results: Results) -> Figures:
-        """The figures that these results have, the main one first."""
+    tables: Callable[[Results], list[Table]]
+    figures: Callable[[Results], Figures]
 
 
 KINDS: Mapping[str, Kind] = {
-    "sfm": sfm,
-    "pairs": pairs,
-    "experiment": experiment,
-    "brown": brown,
-    "hpatches": hpatches,
-    "stereo": stereo,
-    "retrieval": retrieval,
-    "w1bs": w1bs,
-    "groups": groups,
-    "pose": development,
-    "light": development,
-    "ratio": development,
+    "sfm": Kind(photos.tables_of_sfm, photos.figures_of_sfm),
+    "pairs": Kind(photos.tables_of_pairs, photos.figures_of_pairs),
+    "experiment": Kind(experiment.tables, experiment.figures),
+    "brown": Kind(brown.tables, brown.figures),
+    "hpatches": Kind(hpatches.tables, hpatches.figures),
+    "stereo": Kind(stereo.tables, stereo.figures),
+    "retrieval": Kind(retrieval.tables, retrieval.figures),
+    "w1bs": Kind(w1bs.tables, w1bs.figures),
+    "groups": Kind(photos.tables_of_groups, lambda _: {}),
+    "pose": Kind(development.tables, development.figures),
+    "light": Kind(development.tables, development.figures),
+    "ratio": Kind(development.tables, development.figures),
 }
 
 
