@@ -23,7 +23,7 @@ from hardnet.interop.quantise import (
     relu_chain,
     to_onnx_int8,
 )
-from hardnet.nets import HardNet, TFeat
+from hardnet.nets import HardNet, TFeat, build_net
 from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
 from hardnet.nets.layers import normalise_patches
 
@@ -121,10 +121,30 @@ def test_export_says_before_writing_that_there_is_no_8_bit_form(
     assert not (tmp_path / "out").exists()
 
 
-def test_export_int8_without_calibration_says_what_is_missing(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export", "x.pth", "-o", str(tmp_path), "--int8"])
+@pytest.mark.parametrize("option", [["--int8"], ["--average", "y.pth"]])
+def test_export_without_calibration_says_what_is_missing(tmp_path: Path, option: list[str]) -> None:
+    done = CliRunner().invoke(app, ["export", "x.pth", "-o", str(tmp_path), *option])
     assert isinstance(done.exception, HardnetError)
-    assert "--calibration" in str(done.exception)
+    assert f"{option[0]} needs --calibration" in str(done.exception)
+
+
+def test_export_of_a_mean_names_its_parts(photos: Path, tmp_path: Path) -> None:
+    few = tmp_path / "photos"
+    few.mkdir()
+    (few / "brick.png").write_bytes((photos / "brick.png").read_bytes())
+    files = [tmp_path / f"{name}.safetensors" for name in "ab"]
+    for seed, file in enumerate(files):
+        torch.manual_seed(seed)
+        save_checkpoint(file, build_net("hardnet-tiny"), "hardnet-tiny")
+    arguments = ["export", str(files[0]), "--average", str(files[1]), "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--calibration", str(few)])
+    assert done.exit_code == 0, done.output
+    made = read_checkpoint(tmp_path / "out" / "hardnet-tiny.safetensors")
+    assert [part["name"] for part in made.metadata["average"]] == ["a.safetensors", "b.safetensors"]
+    one, other = (read_checkpoint(file).state for file in files)
+    for name in one:
+        if name.endswith("weight"):
+            assert torch.allclose(made.state[name], (one[name] + other[name]) / 2, atol=1e-7)
 
 
 def test_real_patches_are_reproducible_and_errors_name_the_folder(

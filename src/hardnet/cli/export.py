@@ -23,6 +23,7 @@ TOLERANCE = 1e-4
 """An exported float network that differs more than this from PyTorch is not written."""
 
 _CHECKED = 1024
+_STATISTICS = 20 * 1024
 
 
 @reads_images
@@ -33,6 +34,9 @@ def export(
     calibration: Path | None = option(
         None, "Patch set or folder of photographs to calibrate with."
     ),
+    average: list[Path] = option(
+        [], "Export the mean of these weights and CHECKPOINT; needs --calibration.", "--average"
+    ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,
 ) -> None:
@@ -42,20 +46,30 @@ def export(
 
     Example: hardnet export runs/mine/hardnet.safetensors -o out --int8 --calibration photos
     """
-    if int8 and calibration is None:
-        raise HardnetError("--int8 needs --calibration FOLDER: a patch set or photographs")
+    for asked, name in ((int8, "--int8"), (bool(average), "--average")):
+        if asked and calibration is None:
+            raise HardnetError(f"{name} needs --calibration FOLDER: a patch set or photographs")
+    if average and net_ is not None:
+        raise HardnetError("--average is for registered networks: leave out --net")
     try:
         from hardnet.interop.onnx import to_onnx
         from hardnet.interop.quantise import relu_chain, to_onnx_int8
+        from hardnet.learn.average import average_files
         from hardnet.nets import find_net
         from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.storage import OwnedFolder, publish
+    from hardnet.storage import OwnedFolder, file_digest, publish
 
     own = None if net_ is None else (net_, find_net(net_))
     stored = read_checkpoint(checkpoint, own)
     net = load_net(checkpoint, own)
+    metadata = stored.metadata
+    if average and calibration is not None:
+        together = [checkpoint, *average]
+        net = average_files(together, _real_patches(calibration, _STATISTICS))
+        origins = ((path.name, file_digest(path)) for path in together)
+        metadata = metadata | {"average": [{"name": n, "sha256": d} for n, d in origins]}
     name = stored.net.rpartition(":")[2]
     if int8:
         relu_chain(net)  # says so before anything is written if the network has no 8-bit form
@@ -70,7 +84,7 @@ def export(
     with tempfile.TemporaryDirectory(dir=output, prefix="export-") as scratch:
         new = [Path(scratch) / file.name for file in files]
         new[0].write_bytes(to_onnx(net))
-        save_checkpoint(new[1], net, stored.net, stored.metadata)
+        save_checkpoint(new[1], net, stored.net, metadata)
         expected = _described_by_torch(load_net(new[1], own), checked)
         difference = float(abs(_described(new[0], checked) - expected).max())
         if difference > TOLERANCE:

@@ -12,8 +12,8 @@ import ctypes
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import DivergedError, HardnetError
+from hardnet.learn.average import Average, fresh_statistics
 from hardnet.learn.batches import DROPOUT, SAMPLING, Batch, Batches, prefetched, seed_of
 from hardnet.learn.distributed import (
     Embedding,
@@ -363,56 +362,6 @@ def plan_pairs(
             "give more, or use a smaller batch"
         )
     return steps * recipe.batch
-
-
-class Average:
-    """The mean of the weights after each step that was added (stochastic weight averaging).
-
-    Statistics of batch normalisation are not part of it.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean: dict[str, Tensor] = {}
-
-    def add(self, net: nn.Module) -> None:
-        """Count the weights as they are now."""
-        self._count += 1
-        for name, weight in _weights(net):
-            mean = self._mean.get(name, weight).to(weight)  # a checkpoint is read into memory
-            self._mean[name] = torch.lerp(mean, weight, 1 / self._count)
-
-    def copy_to(self, net: nn.Module) -> None:
-        """Replace the weights by their mean."""
-        for name, weight in _weights(net):
-            weight.copy_(self._mean[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return {"count": self._count, "mean": self._mean}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        self._count, self._mean = int(state["count"]), dict(state["mean"])
-
-
-@contextmanager
-def fresh_statistics(net: nn.Module) -> Iterator[None]:
-    """Batch normalisation forgets what it knew, and learns the mean of all batches it sees here."""
-    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, before, strict=True):
-            norm.momentum = momentum
-
-
-def _weights(net: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name, parameter.detach()) for name, parameter in net.named_parameters()]
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
