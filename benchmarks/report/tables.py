@@ -108,6 +108,44 @@ def describe(results: Results) -> list[Table]:
     return [Table("Describing real patches, 2 threads", [Column("descriptor", names), *columns])]
 
 
+def defaults(results: Results) -> list[Table]:
+    """The best way to match of every detector, orientation and window; then the curve of ratios."""
+    rows = results["rows"]
+    kinds = [kind for kind in ("pose", "light", "planar") if kind in rows[0]]
+    setups = list(dict.fromkeys((r["detector"], r["upright"], r["window"]) for r in rows))
+    best = [
+        max(
+            (r for r in rows if (r["detector"], r["upright"], r["window"]) == setup),
+            key=lambda row: row["mean"],
+        )
+        for setup in setups
+    ]
+    first = max(best, key=lambda row: row["mean"])
+    chosen = [r for r in rows if all(r[k] == first[k] for k in ("detector", "upright", "window"))]
+
+    def shown(title: str, some: list[Any], note: str) -> Table:
+        scores = [column(kind, some, kind) for kind in (*kinds, "mean")]
+        columns = [
+            column("detector", some, "detector"),
+            Column("patches", ["upright" if r["upright"] else "turned" for r in some]),
+            column("window / sigma", some, "window"),
+            Column("mutual", ["yes" if r["mutual"] else "no" for r in some]),
+            column("ratio", some, "ratio", "{:g}"),
+        ]
+        return Table(title, [*columns, *scores], note)
+
+    settings = results["provenance"]["settings"]
+    note = (
+        f"{settings['descriptor']}, {settings['keypoints']} keypoints, scenes that choose. pose: "
+        "mAA(10 degrees); light and planar: the same mean over 1 to 10 px of the corners' error "
+        "under the estimated homography."
+    )
+    return [
+        shown("Detectors and windows, each with the way to match that is best for it", best, note),
+        shown("Ratio, and mutual matches or not, for the best of them", chosen, ""),
+    ]
+
+
 def detect(results: Results) -> list[Table]:
     """Repeatability per sequence, then speed."""
     rows, settings = results["repeatability"], results["provenance"]["settings"]
@@ -525,6 +563,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         axes,
         crops,
         describe,
+        defaults,
         detect,
         extract_folder,
         hpatches_scale,

@@ -1,4 +1,4 @@
-"""`hardnet data build photos`, as a user runs it."""
+"""`hardnet data build photos` and `data light`, as a user runs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from hardnet.images import read_image
 from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.info import CELL, GAP
 
 from .conftest import Run
 
@@ -47,3 +49,17 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "file is not a folder" in done.stderr
+
+
+def test_patches_and_what_an_edge_of_light_does_to_them(
+    command: Callable[..., Run], photos: Path, tmp_path: Path
+) -> None:
+    sheet = tmp_path / "shade.png"
+    done = command("data", "light", photos / "coffee.png", "--patches", "-o", sheet)
+    assert done.returncode == 0, done.stderr
+    picture = read_image(sheet)
+    step = CELL + GAP
+    left = picture.shape[1] - GAP - 10 * step
+    rows = [picture[GAP + r * step :][:CELL, left + GAP :] for r in range(4)]
+    for shaded in rows[1:]:
+        assert (shaded != rows[0]).mean() > 0.3

@@ -14,9 +14,12 @@ from rich.table import Table
 from hardnet.cli import data_build
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, console, say
-from hardnet.errors import counted
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hardnet.patchsets.info import Contents, Description
 
 
@@ -118,17 +121,41 @@ def frames(
 def light(
     photo: Path = argument("A colour photograph."),
     output: Path = option(..., "The picture to write.", "--output", "-o"),
+    patches: bool = option(False, "Draw what `shade` of a recipe does to patches, instead."),
     seed: int = option(0, "Of the random changes."),
 ) -> None:
     """Draw a photograph under the changes of light that `data build detections` makes.
 
     Example: hardnet data light house.jpg -o light.jpg
     """
-    from hardnet.images import read_image, to_colour, write_image
+    from hardnet.images import read_image, to_colour, to_grey, write_image
     from hardnet.patchsets.build.light import draw_changes
 
-    write_image(output, draw_changes(to_colour(read_image(photo)), seed=seed))
+    pixels = read_image(photo)
+    if patches:
+        write_image(output, _shaded_patches(to_grey(pixels), seed))
+        print(f"{output}: patches of the photograph, and below with edges of light")
+        return
+    write_image(output, draw_changes(to_colour(pixels), seed=seed))
     print(f"{output}: one row for each change of light, the photograph on the left")
+
+
+def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
+    import numpy as np
+
+    from hardnet import detectors
+    from hardnet.learn.shade import Shade
+    from hardnet.patches import PATCH_SIZE, cut_patches
+    from hardnet.patchsets.info import Row, draw_rows
+
+    rng = np.random.default_rng(seed)
+    frames, _ = detectors.load("dog")(grey, 400)
+    if not len(frames):
+        raise HardnetError("no keypoint in the photograph: take one with more texture")
+    chosen = rng.permutation(len(frames))[:10]
+    cut = cut_patches(grey, frames[chosen], PATCH_SIZE)
+    drawn = [Shade.draw(len(cut), 1.0, rng)(cut) for _ in range(3)]
+    return draw_rows([Row("patches", list(cut)), *(Row("shaded", list(lit)) for lit in drawn)])
 
 
 def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
