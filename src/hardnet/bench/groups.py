@@ -27,6 +27,7 @@ from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import EDITS as EDIT_KINDS
 from hardnet.retrieval.kinds import KINDS, corners, inverse, moved
+from hardnet.retrieval.photos import DESCRIPTOR
 
 Progress = Callable[[str, int, int], None]
 
@@ -54,7 +55,7 @@ class GroupSettings:
     sources: int = 40
     size: int = 640
     keypoints: int = 500
-    descriptor: str = "hardnet"
+    descriptor: str = DESCRIPTOR
     words: int = 2048
     most: int = 400
     pages: int = 20

@@ -124,7 +124,7 @@ def _opened(
     """An index, or a temporary one of a folder; and why some of its photos are not in it."""
     from hardnet.retrieval.build import build, check_begun, is_index
     from hardnet.retrieval.index import Index
-    from hardnet.retrieval.photos import IndexSettings, named_photos
+    from hardnet.retrieval.photos import DESCRIPTOR, IndexSettings, named_photos
 
     check_begun(photos)
     if is_index(photos):
@@ -134,7 +134,7 @@ def _opened(
         raise HardnetError(f"{photos} is neither an index nor a folder of photos: check the path")
     with tempfile.TemporaryDirectory(prefix="hardnet-groups-") as work:
         folder = Path(work) / "index"
-        settings = IndexSettings(descriptor=descriptor or "hardnet")
+        settings = IndexSettings(descriptor=descriptor or DESCRIPTOR)
         report = build(folder, named_photos([photos], folder), settings, progress=stage)
         yield Index(folder, descriptor=settings.descriptor), list(report.skipped.values())
 

@@ -27,6 +27,7 @@ from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.build import BuildReport, Progress, check_begun
 from hardnet.retrieval.photos import (
+    DESCRIPTOR,
     KEYPOINTS,
     MAX_SIZE,
     IndexSettings,
@@ -95,7 +96,7 @@ class Index:
         vocabulary: Vocabulary | str | os.PathLike[str] | None = None,
         words: int | None = None,
         detector: str = "dog",
-        descriptor: str = "hardnet",
+        descriptor: str = DESCRIPTOR,
         keypoints: int = KEYPOINTS,
         max_size: int | None = MAX_SIZE,
         upright: bool = False,

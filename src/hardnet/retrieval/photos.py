@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from hardnet.retrieval.store.snapshot import Snapshot
     from hardnet.retrieval.vocabulary import Vocabulary
 
+DESCRIPTOR = "hardnet-small@12+24"
+"""A collection is described once and for long: the small network finds as much as the large one,
+in a fifth of its time."""
+
 KEYPOINTS = 1024
 """Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""
 
@@ -154,7 +158,7 @@ class IndexSettings:
     """
 
     detector: str = "dog"
-    descriptor: str = "hardnet"
+    descriptor: str = DESCRIPTOR
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False
