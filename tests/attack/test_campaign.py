@@ -12,8 +12,7 @@ import pytest
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("minutes", ["0.1", "3"])
+@pytest.mark.parametrize("minutes", ["0.03", pytest.param("3", marks=pytest.mark.slow)])
 def test_nothing_falls(minutes: str) -> None:
     """A process of its own: it forks, which processes with threads should not."""
     done = subprocess.run(

@@ -48,8 +48,8 @@ def test_no_hypothesis_has_more_inliers(seed: int) -> None:
     zeros = np.zeros(len(pairs), np.int64)
     ours, theirs = query[features], image[places]
     counts, _, _, inliers = verify(
-        np.array([0, len(pairs)]), features, places, zeros, zeros,
-        ours.reshape(-1, 6), theirs.reshape(-1, 6), LIMIT, RATIO, 4, len(pairs),
+        np.array([0, len(pairs)]), features, places, zeros, np.zeros(count, np.int64),
+        query.reshape(-1, 6), theirs.reshape(-1, 6), LIMIT, RATIO, 4, len(pairs),
     )  # fmt: skip
     assert counts[0] == inliers.sum() == len(set(features[inliers])) == len(set(places[inliers]))
     most = max(slow_count(features, places, ours, theirs, i) for i in range(len(pairs)))

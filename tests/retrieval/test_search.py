@@ -106,6 +106,30 @@ def test_verified_images_come_first(query: Query) -> None:
     assert list(found.seconds) == ["score", "verify", "rank"]
 
 
+@pytest.mark.parametrize(
+    ("sure", "looked_at"),
+    [
+        ({1: 30}, [6]),  # found, then nothing in the last four: the others wait no longer
+        ({3: 30}, [6, 3]),  # one of the last four: more may follow
+        ({}, [6, 3]),  # nothing yet
+        ({1: 5}, [6, 3]),  # inliers as chance gives them
+    ],
+)
+def test_the_rest_is_verified_unless_all_that_is_found_lies_ahead(query, sure, looked_at) -> None:
+    """What is left out keeps its order; otherwise the ranking is that of all nine."""
+    verification = Verification(shortlist=9, first=6, patience=4)
+    scores = np.arange(9, 0, -1).tolist()
+    shard, all_at_once = (MadeUp([scores], sure | {8: 7}) for _ in range(2))
+    found = ranking(query, shard, Mode(Scoring(), verification)).tolist()
+    assert [len(call[1]) for call in shard.calls if call[0] == "verify"] == looked_at
+    everything = Mode(Scoring(), replace(verification, first=9))
+    expected = ranking(query, all_at_once, everything).tolist()
+    if len(looked_at) == 1:
+        expected.remove(8)
+        expected.append(8)
+    assert found == expected
+
+
 def test_only_the_shortlist_is_verified(query: Query) -> None:
     mode = Mode(Scoring(), Verification(shortlist=2))
     shard = MadeUp([[0.5, 0.4, 0.3, 0.2, 0.1]] * 2, inliers={1: 5, 4: 50})
@@ -169,7 +193,7 @@ def test_hqe_follows_the_published_code(query: Query) -> None:
 def test_hqe_with_geometry_trusts_verified_images(query: Query) -> None:
     shard = MadeUp([[9.0, 8, 7, 6, 5], [0.1, 0.2, 0.3, 0.4, 0.5]], inliers={2: 10})
     found = search(query, shard, "hqe+sv", k=2)
-    assert shard.stages() == ["score", "verify", "features", "score", "verify"]
+    assert shard.stages() == ["score", "verify", "features", "score"], "all are known"
     assert shard.calls[2] == ("features", [2])
     assert [hit.image for hit in found] == [2, 4]
     assert shard.calls[3][2].words.tolist() == [1, 2, 3, 4, 5, 6, 102, 200]

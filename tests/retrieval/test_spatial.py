@@ -411,7 +411,14 @@ def test_sure_is_more_than_chance() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"pixels": 0}, {"pixels": float("nan")}, {"area_ratio": 1}, {"ma": 0}, {"shortlist": 0}],
+    [
+        {"pixels": 0},
+        {"pixels": float("nan")},
+        {"area_ratio": 1},
+        {"ma": 0},
+        {"shortlist": 0},
+        {"first": 0},
+    ],
 )
 def test_settings_that_mean_nothing(wrong: dict) -> None:
     with pytest.raises(HardnetError, match=next(iter(wrong))):

@@ -45,36 +45,27 @@ def gather(
     for image in images:
         longest = max(longest, np.int64(forward_offsets[image + 1]) - forward_offsets[image])
     runs = np.empty((longest, 4), np.int64)
-    histogram = np.empty(BITS + 1, np.int64)
     starts = np.empty(query_features + 1, np.int64)
-    out = np.empty((1024, 4), np.int64)
+    found, out = np.empty((1024, 4), np.int64), np.empty((1024, 4), np.int64)
     for at in range(len(images)):
         count = _find_runs(
             images[at], offsets, image_ids, forward_offsets, forward_words, present, before, runs
         )
-        total = _count_distances(
-            runs[:count], signatures, term_starts, term_signatures, h_t, histogram
+        most = 0
+        for run in runs[:count]:
+            most += run[2] * (term_starts[run[0] + 1] - term_starts[run[0]])
+        if most > len(found):
+            found = np.empty((2 * most, 4), np.int64)
+        total = _find_pairs(
+            runs[:count], signatures, term_starts, term_features, term_signatures, h_t, found
         )
         totals[at] = total
         kept = min(total, limit)
-        # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
-        cut, room = 0, kept
-        while cut <= h_t and histogram[cut] <= room:
-            room -= histogram[cut]
-            cut += 1
-        found = _keep(
-            runs[:count],
-            signatures,
-            term_starts,
-            term_features,
-            term_signatures,
-            min(cut, h_t),
-            room if cut <= h_t else kept,
-            kept,
-        )
+        if total > limit:
+            _keep_nearest(found[:total], limit)
         if bounds[at] + kept > len(out):
             out = _longer(out, 2 * (bounds[at] + kept))
-        _sort_by_feature(found, starts, out[bounds[at] : bounds[at] + kept])
+        _sort_by_feature(found[:kept], starts, out[bounds[at] : bounds[at] + kept])
         bounds[at + 1] = bounds[at] + kept
     return totals, bounds, out[: bounds[-1]]
 
@@ -122,54 +113,49 @@ def _find_runs(
 
 
 @compiled
-def _count_distances(
-    runs: Any, signatures: Any, term_starts: Any, term_signatures: Any, h_t: int, histogram: Any
-) -> int:
-    """How many correspondences there are at each distance, up to ``h_t``, and in all."""
-    total = 0
-    for h in range(BITS + 1):
-        histogram[h] = 0
-    for run in range(len(runs)):
-        for term in range(term_starts[runs[run, 0]], term_starts[runs[run, 0] + 1]):
-            one, two = term_signatures[term, 0], term_signatures[term, 1]
-            for posting in range(runs[run, 1], runs[run, 1] + runs[run, 2]):
-                h = hamming(one, two, signatures[posting, 0], signatures[posting, 1])
-                if h <= h_t:
-                    histogram[h] += 1
-                    total += 1
-    return total
-
-
-@compiled
-def _keep(
+def _find_pairs(
     runs: Any,
     signatures: Any,
     term_starts: Any,
     term_features: Any,
     term_signatures: Any,
-    cut: int,
-    room: int,
-    kept: int,
-) -> Any:
-    """The ``kept`` correspondences nearer than ``cut``, and the first ``room`` at ``cut``."""
-    found = np.empty((kept, 4), np.int64)
+    h_t: int,
+    found: Any,
+) -> int:
+    """Write the pairs of at most the distance ``h_t``, as ``gather`` gives them; how many."""
     count = 0
     for run in range(len(runs)):
         for term in range(term_starts[runs[run, 0]], term_starts[runs[run, 0] + 1]):
             one, two = term_signatures[term, 0], term_signatures[term, 1]
             for k in range(runs[run, 2]):
-                if count == kept:
-                    return found
                 posting = runs[run, 1] + k
                 h = hamming(one, two, signatures[posting, 0], signatures[posting, 1])
-                if h > cut or (h == cut and room == 0):
-                    continue
-                if h == cut:
-                    room -= 1
-                found[count, 0], found[count, 1] = term_features[term], posting
-                found[count, 2], found[count, 3] = runs[run, 3] + k, h
-                count += 1
-    return found
+                if h <= h_t:
+                    found[count, 0], found[count, 1] = term_features[term], posting
+                    found[count, 2], found[count, 3] = runs[run, 3] + k, h
+                    count += 1
+    return count
+
+
+@compiled
+def _keep_nearest(found: Any, limit: int) -> None:
+    """Move the ``limit`` rows of the smallest distance to the front, in their order."""
+    histogram = np.zeros(BITS + 1, np.int64)
+    for row in range(len(found)):
+        histogram[found[row, 3]] += 1
+    # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
+    cut, room = 0, limit
+    while histogram[cut] <= room:
+        room -= histogram[cut]
+        cut += 1
+    count = 0
+    for row in range(len(found)):
+        h = found[row, 3]
+        if h < cut or (h == cut and room > 0):
+            room -= h == cut
+            for column in range(4):
+                found[count, column] = found[row, column]
+            count += 1
 
 
 @compiled
@@ -215,7 +201,7 @@ def verify(
     features: Any,
     places: Any,
     distances: Any,
-    views: Any,
+    query_views: Any,
     query_frames: Any,
     image_frames: Any,
     limit: float,
@@ -225,12 +211,17 @@ def verify(
 ) -> Any:
     """The best affine map of each image: (n,) inliers, (n,) views, (n, 6) models, (m,) which pairs.
 
-    The pairs of image i begin at ``bounds[i]``. Of each pair (m,): the query feature and its view,
-    both ascending within an image; a number of the image's feature; the Hamming distance; the two
-    frames (m, 6). ``limit`` is of an inlier's squared transfer error there and back; fewer than
-    ``min_inliers`` are none; ``max_hypotheses`` pairs of each view are hypotheses.
+    The pairs of image i begin at ``bounds[i]``. Of each pair (m,): the query feature, ascending
+    within an image; a number of the image's feature; the Hamming distance; the frame (m, 6) in the
+    image. Of each query feature (N,): its view, ascending, and its frame (N, 6). ``limit`` is of an
+    inlier's squared transfer error there and back; fewer than ``min_inliers`` are none;
+    ``max_hypotheses`` pairs of each view are hypotheses.
     """
     images = len(bounds) - 1
+    paired_frames = np.empty((len(features), 6))
+    for j in range(len(features)):
+        for k in range(6):
+            paired_frames[j, k] = query_frames[features[j], k]
     counts, best_views = np.zeros(images, np.int64), np.zeros(images, np.int64)
     models, inliers = np.zeros((images, 6)), np.zeros(len(features), np.bool_)
     longest = 0
@@ -242,14 +233,15 @@ def verify(
         first = bounds[image]
         while first < bounds[image + 1]:
             last = first
-            while last < bounds[image + 1] and views[last] == views[first]:
+            view = query_views[features[first]]
+            while last < bounds[image + 1] and query_views[features[last]] == view:
                 last += 1
             pairs = slice(first, last)
             count, model, chosen = _best_model(
                 features[pairs],
                 places[pairs],
                 distances[pairs],
-                query_frames[pairs],
+                paired_frames[pairs],
                 image_frames[pairs],
                 limit,
                 np.log(area_ratio),
@@ -258,7 +250,7 @@ def verify(
                 attempt,
             )
             if count >= min_inliers and count > counts[image]:
-                counts[image], best_views[image] = count, views[first]
+                counts[image], best_views[image] = count, view
                 for k in range(6):
                     models[image, k] = model[k]
                 for j in range(bounds[image], last):

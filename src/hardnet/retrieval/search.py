@@ -380,13 +380,21 @@ class _Flow:
             return ranked
         images, scores = ranked
         with self.stage(stage):
-            shortlist = images[: verification.shortlist]
-            # Geometry compares the images with the query itself: once is enough.
-            new = [image for image in shortlist.tolist() if image not in self.verified]
-            for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
-                self.verified[found.image] = found
+            self._verify(images[: verification.shortlist], verification)
             order = rerank(images, scores, list(self.verified.values()))
         return images[order], scores[order]
+
+    def _verify(self, images: NDArray[np.int64], verification: Verification) -> None:
+        """Verify the best of the images and, unless all that is found lies well ahead, the rest."""
+        for part in (images[: verification.first], images[verification.first :]):
+            # Geometry compares the images with the query itself: once is enough.
+            new = [image for image in part.tolist() if image not in self.verified]
+            if new:
+                for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
+                    self.verified[found.image] = found
+            sure = [self.is_sure(image) for image in part.tolist()]
+            if any(sure) and not any(sure[-verification.patience :]):
+                return
 
     def _expand(self, images: NDArray[np.int64]) -> Terms:
         """The terms of the second pass, from the best images of the first."""

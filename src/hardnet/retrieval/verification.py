@@ -20,7 +20,7 @@ from hardnet.frames import Frames
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.pairs import gather, verify
 from hardnet.retrieval.query import Query, he_terms
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.store.compact_frames import half_sizes, read_frames, shapes
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PUBLISHED_SIZE = 1024
 """Longer side, in pixels, of the photos for which the published threshold is meant."""
 
-PIECE_FEATURES = 10_000
+PIECE_FEATURES = 5_000
 """A thread's piece of work has at least this many: to wait for it takes time as well."""
 
 
@@ -39,6 +39,10 @@ class Verification:
     """How images are verified; the values are those of the published implementation."""
 
     shortlist: int = 100  # how many of the best images are verified
+    # The best of these go first. If some of them are verified for sure, and none of the last
+    # ``patience``, the rest of the shortlist is not looked at: it keeps its order.
+    first: int = 32
+    patience: int = 24
     # An inlier lies this close to where the transform puts it, there and back (root of the sum of
     # squares), in pixels of a photo of 1024: it grows with the longer side of each image, in the
     # query with that of its box.
@@ -60,7 +64,16 @@ class Verification:
             raise HardnetError(f"pixels is {self.pixels}: give a distance above 0")
         if not self.area_ratio > 1:
             raise HardnetError(f"area_ratio is {self.area_ratio}: give a ratio above 1")
-        for name in ("shortlist", "min_inliers", "ma", "max_pairs", "max_hypotheses"):
+        counts = (
+            "shortlist",
+            "first",
+            "patience",
+            "min_inliers",
+            "ma",
+            "max_pairs",
+            "max_hypotheses",
+        )
+        for name in counts:
             if getattr(self, name) < 1:
                 raise HardnetError(f"{name} is {getattr(self, name)}: give at least 1")
 
@@ -124,7 +137,9 @@ def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> Wor
     terms = he_terms(query, ma)
     known = np.flatnonzero((terms.words >= 0) & (terms.words < vocabulary_size))
     order = known[np.argsort(terms.words[known], kind="stable")]
-    words, starts = np.unique(terms.words[order], return_index=True)
+    in_order = terms.words[order]
+    starts = np.flatnonzero(np.diff(in_order, prepend=-1))
+    words = in_order[starts]
     bits = np.zeros((vocabulary_size // 64 + 1) * 64, np.bool_)
     bits[words] = True
     counts = np.bincount(words >> 6, minlength=vocabulary_size // 64 + 1)
@@ -215,17 +230,23 @@ def _verify_piece(
     pairs = find_correspondences(asked.table, segment, images, h_t, verification.max_pairs)
     sizes = np.asarray(segment.image_sizes)[images]
     image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
-    tentatives = np.diff(pairs.bounds)
-    owner = np.repeat(np.arange(len(images)), tentatives)
-    frames = unpack(np.asarray(segment.geometry)[pairs.postings], sizes[owner])
+    frames = read_frames(
+        pairs.bounds,
+        pairs.postings,
+        segment.geometry,
+        sizes.max(axis=1).astype(np.float32),
+        half_sizes(),
+        shapes(),
+    )
+    owner_scales = np.repeat(image_scales, np.diff(pairs.bounds))
     counts, views, models, inliers = verify(
         pairs.bounds,
         pairs.features,
         pairs.places,
         pairs.distances,
-        asked.view[pairs.features],
-        asked.frames[pairs.features],
-        _comparable(frames, image_scales[owner], verification.upright),
+        asked.view,
+        asked.frames,
+        _comparable(frames, owner_scales, verification.upright),
         verification.pixels**2,
         verification.area_ratio,
         verification.min_inliers,

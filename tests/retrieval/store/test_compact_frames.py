@@ -84,6 +84,17 @@ def test_sizes_of_several_images() -> None:
     np.testing.assert_array_equal(unpack(packed, sizes), each)
 
 
+def test_some_frames_of_several_images() -> None:
+    packed = pack(random_frames(200, 6.0), SIZE)
+    sizes, bounds = np.array([[640, 480], [64, 128], [1023, 5]]), np.array([0, 30, 30, 70])
+    postings = np.random.default_rng(1).integers(0, 200, 70)
+    longer = sizes.max(axis=1).astype(np.float32)
+    tables = compact_frames.half_sizes(), compact_frames.shapes()
+    found = compact_frames.read_frames(bounds, postings, packed, longer, *tables)
+    expected = unpack(packed[postings], np.repeat(sizes, np.diff(bounds), axis=0))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_mirrored_frame_loses_its_mirroring() -> None:
     frames = random_frames(100, 4.0)
     mirrored = frames.copy()

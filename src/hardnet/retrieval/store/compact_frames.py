@@ -13,11 +13,13 @@ Places and sizes are relative to the longer side of the image.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.frames import Frames, check_frames, rotation
+from hardnet.retrieval.kernels import compiled
 
 Packed = NDArray[np.uint16]
 
@@ -74,6 +76,28 @@ def unpack(packed: Packed, image_size: ArrayLike) -> Frames:
     out[:, :, :2] = shapes()[packed[:, 2]] * half[:, None, None]
     step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
     out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
+    return out
+
+
+@compiled
+def read_frames(
+    bounds: Any, postings: Any, geometry: Any, longer: Any, half_sizes: Any, shapes: Any
+) -> Any:
+    """What ``unpack`` gives, of the rows ``postings`` (N,) of ``geometry`` (P, 3) and no others.
+
+    Those of image i begin at ``bounds[i]``; ``longer`` (I,) float32 are the longer sides.
+    """
+    out = np.empty((len(postings), 2, 3), np.float32)
+    for image in range(len(longer)):
+        step = longer[image] / np.float32(PLACES)
+        for at in range(bounds[image], bounds[image + 1]):
+            packed = geometry[postings[at]]
+            half = half_sizes[(packed[0] & 15) << 4 | packed[1] & 15] * longer[image]
+            for row in range(2):
+                for column in range(2):
+                    out[at, row, column] = shapes[packed[2], row, column] * half
+                place = np.float32(packed[row] >> 4) + np.float32(0.5)
+                out[at, row, 2] = place * step - np.float32(0.5)
     return out
 
 
