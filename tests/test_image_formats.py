@@ -303,7 +303,8 @@ def test_images_of_pillow_where_arrays_are_taken(picture: np.ndarray) -> None:
     assert b.path is None
     assert np.array_equal(b.pixels, picture)
     assert np.array_equal(a.descriptors, b.descriptors)
-    assert len(hardnet.match(a, image).indices) == len(hardnet.match(a, picture).indices)
+    found, expected = (hardnet.match(a, other, keypoints=50) for other in (image, picture))
+    assert len(found.indices) == len(expected.indices) > 10
     sift = HardNet.create(50)
     ours, rows = sift.detectAndCompute(image, None)
     same, expected = sift.detectAndCompute(np.ascontiguousarray(picture[:, :, ::-1]), None)

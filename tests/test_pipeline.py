@@ -198,16 +198,16 @@ def test_images_that_do_not_fit_together_are_looked_at_one_by_one() -> None:
     room, inside, most = pipeline._Room(10), 0, 0
     lock = threading.Lock()
 
-    def visit(pixels: int) -> None:
+    def visit(size: int) -> None:
         nonlocal inside, most
-        with room.of(pixels):
+        with room.of(size):
             with lock:
-                inside += pixels
+                inside += size
                 most = max(most, inside)
-                assert inside <= 10 or inside == pixels
+                assert inside <= 10 or inside == size
             time.sleep(0.01)
             with lock:
-                inside -= pixels
+                inside -= size
 
     threads = [threading.Thread(target=visit, args=(n,)) for n in (4, 4, 25, 4, 9, 3, 25, 1)]
     for thread in threads:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import cv2
 
-from hardnet import features
+from hardnet import detectors, features
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-ROOM = 8_000_000
-"""Pixels in which keypoints are looked for at the same time; a larger image is alone.
+ROOM = 1_760_000_000
+"""Bytes that detectors may take at the same time on many cores; an image that takes more is alone.
 
-A detector's pyramid takes some 200 bytes per pixel, so this bounds memory on many cores."""
+That is a pyramid of eight megapixels. Large photos in tiles or strips take far less than theirs
+would (``results/large_image.json``), so that several are looked at together."""
 
 AHEAD = 2
 """Images that may wait between two stages, besides those that are worked on."""
@@ -86,7 +87,7 @@ def extract_many(
 
     def find(path: Path) -> Found:
         prepared = features.prepare(path, max_size)
-        with room.of(prepared.grey.size):
+        with room.of(detectors.memory(detect, prepared.grey.size)):
             found = features.find(prepared, detect, keypoints, upright)
             found.patches(describe)
             return found
@@ -167,21 +168,21 @@ def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made |
 
 
 class _Room:
-    """Lets several threads in as long as their pixels fit; one that never fits goes in alone."""
+    """Lets several threads in as long as they fit; one that never fits goes in alone."""
 
     def __init__(self, size: int) -> None:
         self._size, self._taken = size, 0
         self._change = Condition()
 
     @contextmanager
-    def of(self, pixels: int) -> Iterator[None]:
-        """``with room.of(pixels):`` waits for a place."""
+    def of(self, size: int) -> Iterator[None]:
+        """``with room.of(size):`` waits for a place."""
         with self._change:
-            self._change.wait_for(lambda: not self._taken or self._taken + pixels <= self._size)
-            self._taken += pixels
+            self._change.wait_for(lambda: not self._taken or self._taken + size <= self._size)
+            self._taken += size
         try:
             yield
         finally:
             with self._change:
-                self._taken -= pixels
+                self._taken -= size
                 self._change.notify_all()

@@ -72,10 +72,10 @@ def test_a_mirror_image_is_called_one(photos: Path, tmp_path: Path) -> None:
     photo, mirror = photos / "astronaut.png", tmp_path / "mirror.png"
     write_image(mirror, np.ascontiguousarray(read_image(photo)[:, ::-1]))
     for other, mirrored in ((mirror, True), (photo, False)):
-        found = json.loads(hardnet(photo, other, "--json").stdout)
+        found = json.loads(rootsift(photo, other, "--json", "--keypoints", 1000).stdout)
         assert found["geometry"]["kind"] is not None
         assert found["geometry"]["mirrored"] is mirrored
-    assert "mirrored" in hardnet(photo, mirror).stdout
+    assert "mirrored" in rootsift(photo, mirror, "--keypoints", 1000).stdout
 
 
 def test_model_option(small: tuple[Path, Path]) -> None:

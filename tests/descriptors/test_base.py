@@ -55,7 +55,7 @@ def test_constant_patch_is_a_finite_unit_vector(describe: Descriptor, value: flo
     _assert_unit(describe(np.full((2, 32, 32), value, kind)), (2, describe.dim))
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 31, 33, 64, 65, 200])
+@pytest.mark.parametrize("size", [1, 5, 31, 64, 65, 200])
 def test_any_size_is_described(describe: Descriptor, patches: np.ndarray, size: int) -> None:
     other = np.stack([cv2.resize(p, (size, size), interpolation=cv2.INTER_AREA) for p in patches])
     out = describe(other)

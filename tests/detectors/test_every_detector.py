@@ -89,3 +89,17 @@ def test_a_large_image(camera: np.ndarray, name: str) -> None:
     large = cv2.resize(camera, (4500, 4400), interpolation=cv2.INTER_CUBIC)
     frames, _ = detectors.load(name)(large, 2048)
     assert len(frames) > 1500
+
+
+def test_memory_follows_the_way_an_image_is_searched() -> None:
+    """Whole up to six megapixels and for what is unknown; in tiles or strips beyond."""
+    megapixel = 1_000_000
+    dog, mser = detectors.load("dog"), detectors.load("mser")
+    assert detectors.memory(dog, 5 * megapixel) == detectors.memory(mser, 5 * megapixel) > 1e9
+    assert detectors.memory(mser, 24 * megapixel) > 4e9
+    assert detectors.memory(lambda *_: dog(*_), 24 * megapixel) > 4e9
+    tiles = 192 * megapixel + cv2.getNumThreads() * detectors.PART_BYTES
+    for name in ("dog", "hessian", "hessian-affine"):
+        for spread in (False, True):
+            assert detectors.memory(detectors.load(name, spread), 24 * megapixel) == tiles
+    assert detectors.memory(detectors.load("hessian"), 100) == 100 * detectors.PYRAMID_BYTES

@@ -92,10 +92,10 @@ def test_few_right_matches_are_found_among_many_because_the_best_are_tried_first
     assert found.inliers[truth[order]].mean() > 0.95
 
 
-@pytest.mark.parametrize("count", [10, 30, 100, 500, 2000])
+@pytest.mark.parametrize("count", [10, 100, 500, 2000])
 @pytest.mark.parametrize("model", ["auto", "homography", "fundamental"])
 def test_random_matches_are_never_verified(count: int, model: str) -> None:
-    for seed in range(5):
+    for seed in range(5 if count < 2000 else 2):
         a, b, _ = plane(0, count, seed)
         found = verify(a, b, model)
         assert found.kind is None

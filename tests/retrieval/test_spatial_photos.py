@@ -34,7 +34,7 @@ BOX = (180.0, 60.0, 150.0, 180.0)  # the man and his camera
 
 
 def extract(pixels: np.ndarray) -> Features:
-    return hardnet.extract(pixels, keypoints=600)
+    return hardnet.extract(pixels, descriptor="hardnet-small", keypoints=600)
 
 
 def small_vocabulary(features: list[Features]) -> Vocabulary:
@@ -170,7 +170,8 @@ def test_pages_of_one_font_are_not_the_same_page(tmp_path: Path) -> None:
         pages.append(page)
         cv2.imwrite(str(tmp_path / f"{seed}.png"), page)
     paths = [tmp_path / "0.png", tmp_path / "1.png"]
-    index = hardnet.Index.build(tmp_path / "index", paths, words=512, keypoints=600, spread=False)
+    settings = {"words": 512, "descriptor": "hardnet-small", "keypoints": 600, "spread": False}
+    index = hardnet.Index.build(tmp_path / "index", paths, **settings)
     results = index.search(paths[0])
     assert [Path(hit.path).name for hit in results] == ["0.png", "1.png"]
     same, other = results

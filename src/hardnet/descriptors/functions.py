@@ -130,8 +130,11 @@ def _sources(module_name: str) -> set[Path]:
     files = {Path(file).resolve()}
     if folder.name not in ("site-packages", "dist-packages"):
         loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        found = [Path(name).resolve() for name in loaded if name and name.endswith(".py")]
-        files |= {path for path in found if folder in path.parents}
+        found = [Path(name) for name in loaded if name and name.endswith(".py")]
+        # Folders, not files: there are thousands of modules, and links take the disk's time.
+        real = {place: place.resolve() for place in {path.parent for path in found}}
+        inside = {place for place, at in real.items() if folder in (at, *at.parents)}
+        files |= {real[path.parent] / path.name for path in found if path.parent in inside}
     return files
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +45,12 @@ POOL = 8
 
 PER_CELL = 2
 """Keypoints per cell, if all cells had enough of them."""
+
+PYRAMID_BYTES = 220
+"""Per pixel, of a detector that holds all scales of an image at once: OpenCV's, or a user's."""
+
+SEARCHED_BYTES, PART_BYTES = 8, 80_000_000
+"""Per pixel, and for the part that each thread works on, of one that goes part by part."""
 
 _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
@@ -93,6 +100,17 @@ def both_ways(detector: Detector) -> BothWays | None:
         both = both_ways(detector.detector)
         return None if both is None else _spread_both(both)
     return dog.detect_both if detector is dog.detect else None
+
+
+def memory(detector: Detector, pixels: int) -> int:
+    """About how many bytes a detector takes for an image, besides the image itself."""
+    if isinstance(detector, SpreadDetector):
+        return memory(detector.detector, pixels)
+    whole = PYRAMID_BYTES * pixels
+    in_tiles = detector is dog.detect and pixels > dog.LARGE
+    if in_tiles or detector in (hessian.detect, affine.detect):
+        return min(whole, cv2.getNumThreads() * PART_BYTES + SEARCHED_BYTES * pixels)
+    return whole
 
 
 def weights(name: str) -> list[str]:

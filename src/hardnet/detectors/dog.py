@@ -55,6 +55,7 @@ SIDE = 1024
 _REACH = 16  # how far a fit may wander; the gradients of an orientation lie no farther
 _MARGIN = 52 + _REACH  # what the blurs of an octave reach, beyond that; even
 _ROUNDS = 5
+_NOISE = 1e-3  # grey levels: less is rounding, and all pixels of an even region would be extrema
 _STEP = 2 ** (1 / SCALES)
 _SIGMAS = tuple(SIGMA * _STEP**k for k in range(SCALES + 3))
 _DOUBLED_SIGMA = 1.0  # the blur a photograph is taken to have, in pixels of the doubled image
@@ -295,7 +296,7 @@ def _extrema(
         here = values[k][inner]
         for sign, most, spread in ((1, np.maximum, cv2.dilate), (-1, np.minimum, cv2.erode)):
             extreme = most(most(values[k - 1], values[k + 1]), values[k])
-            y, x = np.nonzero((spread(extreme, box)[inner] == here) & (here * sign > 0))
+            y, x = np.nonzero((spread(extreme, box)[inner] == here) & (here * sign > _NOISE))
             found.append(np.column_stack([np.full(len(y), k), y + first[1], x + first[2]]))
     return np.concatenate(found)
 
