@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.copies import EDITS, Edit, pattern, text_page
+from hardnet.bench.copies import EDITS, FRAMES, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.retrieval.kinds import moved
 
 DOT = (150.0, 110.0)
@@ -55,3 +55,18 @@ def test_pages_and_patterns_differ() -> None:
         one, other = (draw(np.random.default_rng(seed)) for seed in (0, 1))
         assert one.shape == other.shape
         assert np.abs(one.astype(int) - other).mean() > 5
+
+
+@pytest.mark.parametrize("shared", SWEEP)
+def test_neighbours_of_a_sweep_share_what_they_should(shared: int) -> None:
+    """One channel says from where each column is, the other how much brighter the photo is."""
+    wide = np.full((300, 900, 3), 200, np.uint8)
+    wide[:, :, 0] = np.linspace(20, 220, 900).astype(np.uint8)
+    views = sweep(wide, np.random.default_rng(0), shared / 100)
+    assert len(views) == FRAMES
+    rows = [view[view.shape[0] // 2].astype(float) for view in views]
+    ends = np.array([[row[at, 0] / row[at, 2] for at in (0, -1)] for row in rows])
+    first, last = ends.T * 200
+    assert first[0] == pytest.approx(20, abs=3)
+    assert last[-1] == pytest.approx(220, abs=3)
+    assert (last[:-1] - first[1:]) / (last - first)[1:] == pytest.approx(shared / 100, abs=0.04)

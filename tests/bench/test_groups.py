@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.bench.copies import EDITS
+from hardnet.bench.copies import EDITS, FRAMES
 from hardnet.bench.groups import (
+    RULES,
+    Given,
     GroupSettings,
     Made,
     Method,
@@ -19,6 +21,7 @@ from hardnet.bench.groups import (
     make_collection,
     method_row,
     scene_rows,
+    sweep_rows,
 )
 from hardnet.bench.report import tables
 from hardnet.images import read_image, write_image
@@ -79,6 +82,27 @@ def test_views_of_a_scene() -> None:
     assert list(scene_rows(Method({}, [], []), MADE)) == [{"scene": "street", **nothing}]
 
 
+def test_sweeps_and_false_panoramas() -> None:
+    sweeps = [
+        photo(f"{name}{at}", f"{name}{at}", name, shared=shared)
+        for name, shared in (("s", 60), ("t", 60), ("u", 30))
+        for at in range(3)
+    ]
+    method = Method(
+        {},
+        copies=[],
+        groups=[["s2", "s1", "s0"], ["t0", "t2", "t1"], ["u0", "u1"], ["a", "b"], ["u2", "a"]],
+        kinds=["panorama", "panorama", "panorama", "panorama", "scene"],
+    )
+    assert list(sweep_rows(method, [*MADE, *sweeps])) == [
+        {"shared": 60, "sweeps": 2, "found": 1.0, "ordered": 0.5},
+        {"shared": 30, "sweeps": 1, "found": 0.0, "ordered": 0.0},
+    ]
+    row = method_row("ours", method, [*MADE, *sweeps])
+    assert row["false_panoramas"] == 1  # of two photos of a street
+    assert row["false_groups"] == 1
+
+
 def test_components() -> None:
     pairs = [("a", "b"), ("c", "d"), ("b", "e")]
     assert sorted(components(pairs)) == [["a", "b", "e"], ["c", "d"]]
@@ -91,16 +115,17 @@ def collection(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> list[M
     for name in ("coffee.png", "camera.png"):
         write_image(root / "given" / name, read_image(photos / name))
     settings = GroupSettings(sources=1, size=240, pages=1)
-    given, made = [root / "given"], root / "made"
-    out = list(make_collection(given, given, given, settings, made, lambda *_: None))
+    folders, made = [root / "given"], root / "made"
+    given = Given(folders, folders, folders, folders)
+    out = list(make_collection(given, settings, made, lambda *_: None))
     before = {path: path.stat().st_mtime_ns for path in made.iterdir()}
-    list(make_collection(given, given, given, settings, made, lambda *_: None))
+    list(make_collection(given, settings, made, lambda *_: None))
     assert {path: path.stat().st_mtime_ns for path in made.iterdir()} == before
     return out
 
 
 def test_the_collection_has_its_copies(collection: list[Made]) -> None:
-    assert len(collection) == 2 + len(EDITS) + 2 + 2 + 2
+    assert len(collection) == 2 + len(EDITS) + 2 + 2 + 2 * FRAMES + 2
     assert len({one.path for one in collection}) == len(collection)
     assert sum(one.object_of is not None for one in collection) == 2
 
@@ -117,18 +142,17 @@ def test_tables_of_results() -> None:
     row = {"edit": "crop", "kind": "crop", "hardnet": 1.0, "kind_right": 1.0, "map_error": 0.1}
     results = {
         "kind": "groups",
-        "rules": dict.fromkeys(
-            ("found", "hash", "map", "false copies", "false groups", "same object"), "rule"
-        ),
+        "rules": dict.fromkeys(RULES, "rule"),
         "photos": {"sources": 1, "all": 9},
         "edits": [row | {"phash": 0.0, "dhash": 0.0}],
         "methods": [method_row("hardnet", Method({}, [], []), MADE)],
         "provenance": {"settings": {"distance": 8}},
     }
     recall, wrong = tables(results)
-    results["rules"]["together"] = "rule"
+    sweep = {"shared": 60, "sweeps": 3, "found": 1.0, "ordered": 0.5}
+    assert "| 60 | 3 | 1.00 | 0.50 |" in tables(results | {"sweeps": [sweep]})[-1].markdown()
     row = {"scene": "street", "photos": 2, "pairs": {"burst": 1}, "together": 1.0, "group": "burst"}
     views = tables(results | {"scenes": [row]})[-1]
     assert "| street | 2 | 1 burst | 1.00 | burst |" in views.markdown()
     assert "| crop | crop | 1.000 | 1.000 | 0.10 | 0.000 | 0.000 |" in recall.markdown()
-    assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()
+    assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 
@@ -13,10 +12,8 @@ from hardnet.retrieval.kinds import (
     Evidence,
     Kind,
     Thresholds,
-    agreement,
     corners,
     inverse,
-    is_border,
     kind_of,
     lies_inside,
     may_be_copy,
@@ -154,31 +151,6 @@ def test_a_scene_with_depth_has_few_precise_inliers_but_many() -> None:
     assert kind_of(replace(deep, tentatives=40, inliers=14), LIMITS) is None
 
 
-def test_agreement_of_pixels(camera: np.ndarray) -> None:
-    same = np.eye(2, 3)
-    height, width = camera.shape
-    assert agreement(camera, (0.5 * camera + 60).astype(np.uint8), same) == 1
-    small = cv2.resize(camera, (150, 150), interpolation=cv2.INTER_AREA)
-    half = 150 / width
-    down = np.array([[half, 0, half / 2 - 0.5], [0, half, half / 2 - 0.5]])
-    assert agreement(camera, small, down) > 0.95
-    assert agreement(small, camera, inverse(down)) > 0.95
-    turned = cv2.warpAffine(camera, similarity(30), (width, height))
-    assert agreement(camera, turned, similarity(30)) > 0.95
-    mirror = np.array([[-1.0, 0, width - 1], [0, 1.0, 0]])
-    assert agreement(camera, camera[:, ::-1].copy(), mirror) == 1
-    assert agreement(camera, camera[:, ::-1].copy(), same) < 0.5
-    assert agreement(camera, np.full_like(camera, 128), same) == 0
-    assert agreement(np.full_like(camera, 9), np.full_like(camera, 128), same) == 0
-
-
-def test_what_has_moved_does_not_agree(camera: np.ndarray) -> None:
-    """Half of a photo lies three pixels farther: a map of all of it cannot be exact."""
-    moved_half = camera.copy()
-    moved_half[:, camera.shape[1] // 2 :] = np.roll(camera, 3, 1)[:, camera.shape[1] // 2 :]
-    assert 0.4 < agreement(camera, moved_half, np.eye(2, 3)) < LIMITS.agree_part
-
-
 def test_views_that_look_different_are_no_crop() -> None:
     crop = evidence(np.array([[1.0, 0, -100], [0, 1.0, -200]]), (500, 400))
     assert kind_of(replace(crop, alike=0.9), LIMITS) == "crop"
@@ -187,15 +159,5 @@ def test_views_that_look_different_are_no_crop() -> None:
     written_over = replace(evidence(np.eye(2, 3)), alike=0.7)
     assert kind_of(written_over, LIMITS) == "copy"
     assert kind_of(replace(written_over, alike=0.4), LIMITS) == "burst"
-
-
-def test_a_border_has_one_colour() -> None:
-    rng = np.random.default_rng(0)
-    pixels = np.full((200, 300, 3), 240, np.uint8)
-    inner = np.array([(40, 30), (259, 30), (259, 169), (40, 169)], float)
-    pixels[30:170, 40:260] = rng.integers(0, 256, (140, 220, 3))
-    assert is_border(pixels, inner)
-    pixels[:, :20] = rng.integers(0, 256, (200, 20, 3))
-    assert not is_border(pixels, inner)
-    everything = corners((300, 200))
-    assert not is_border(pixels, everything)
+    assert kind_of(replace(written_over, drift=0.1), LIMITS) == "copy"
+    assert kind_of(replace(written_over, drift=0.2), LIMITS) == "burst"

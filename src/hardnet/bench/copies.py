@@ -1,7 +1,8 @@
 """Copies of photographs as people make them, each with the map from the photograph to the copy.
 
 Edits have a kind (see :mod:`hardnet.retrieval.kinds`) and a severity, and are the same for the same
-seed. Pages of text and repeated patterns are made too: photos of which two are never the same.
+seed. Sweeps of a camera are made, and pages of text and repeated patterns: photos of which two are
+never the same.
 """
 
 from __future__ import annotations
@@ -143,6 +144,37 @@ EDITS: tuple[Edit, ...] = (
     Edit("border 10 %", "copy", lambda p, rng: border(p, 0.1)),
 )
 """What is done to every photograph; within a kind, the severe ones later."""
+
+
+SWEEP, FRAMES, SPAN = (60, 45, 30), 5, math.radians(150)
+"""What neighbours of a sweep share, in % of a frame; frames of a sweep; how far it goes."""
+
+
+def sweep(pixels: Pixels, rng: np.random.Generator, shared: float) -> list[Pixels]:
+    """Photos by a camera that is turned from left to right, before a photo bent round it.
+
+    Neighbours share ``shared`` of their frames. It is held by hand: each photo is a little higher
+    or lower, tilted by up to two degrees, and brighter or darker than the one before.
+    """
+    height, width = pixels.shape[:2]
+    focal = width / SPAN
+    step = SPAN / (1 / (1 - shared) + FRAMES - 1)  # radians from photo to photo
+    frame = step / (1 - shared)
+    size = round(2 * focal * math.tan(frame / 2)), round(0.8 * height)
+    across, down = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in size))
+    out = []
+    for number in range(FRAMES):
+        roll, lift = math.radians(rng.uniform(-2, 2)), rng.uniform(-0.04, 0.04) * height
+        x = math.cos(roll) * across - math.sin(roll) * down
+        y = math.sin(roll) * across + math.cos(roll) * down
+        column = focal * (np.arctan(x / focal) + frame / 2 + number * step)
+        row = (height - 1) / 2 + lift + y * focal / np.hypot(x, focal)
+        seen = cv2.remap(
+            pixels, column.astype(np.float32), row.astype(np.float32), cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_REFLECT,
+        )  # fmt: skip
+        out.append(np.clip(seen * rng.uniform(0.85, 1.1), 0, 255).astype(np.uint8))
+    return out
 
 
 def text_page(rng: np.random.Generator, size: tuple[int, int] = (480, 640)) -> Pixels:

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.copies import EDITS, QUALITY, Edit, pattern, text_page
+from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
 from hardnet.retrieval.groups import find_groups
@@ -38,6 +38,8 @@ RULES = {
     "hash": "a pair of photos whose hashes of 64 bits differ in at most the named number of bits",
     "false copies": "groups of copies with photos of two exposures",
     "false groups": "groups of any kind with photos of two scenes",
+    "sweep": "share of sweeps of which all photos are one panorama; of them, those in their order",
+    "false panoramas": "panoramas with a photo that is of no sweep, or with photos of two",
     "same object": "share of pairs of photos of one object that are in one group",
     "together": "share of a scene's photos that are in its largest group, whose kind is named",
 }
@@ -74,6 +76,7 @@ class Made:
     edit: Edit | None = None
     transform: NDArray[np.float64] | None = None
     object_of: str | None = None
+    shared: int | None = None  # of a sweep: what neighbours have in common, in %
 
 
 Pair = tuple[str, str]
@@ -94,21 +97,29 @@ class Method:
     kinds: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Given:
+    """Folders of photos.
+
+    Copies are made of some ``photos``; a folder of ``scenes`` shows one scene; ``objects`` are in
+    the layout of UKBench; of every photo of ``wide`` a sweep is made, and the photo left out.
+    """
+
+    photos: Sequence[Path]
+    scenes: Sequence[Path] = ()
+    objects: Sequence[Path] = ()
+    wide: Sequence[Path] = ()
+
+
 def compare(
-    photos: Sequence[Path],
-    scenes: Sequence[Path],
-    objects: Sequence[Path],
-    settings: GroupSettings,
-    work: Path,
-    progress: Progress,
+    given: Given, settings: GroupSettings, work: Path, progress: Progress
 ) -> dict[str, Any]:
     """Make the collection, let every method group it, and count.
 
-    The photos of one folder of ``scenes`` show one scene; ``objects`` are in the layout of UKBench.
     What an earlier run left in ``work`` is not made again.
     """
     work = work.resolve()  # an index gives whole paths
-    made = list(make_collection(photos, scenes, objects, settings, work / "photos", progress))
+    made = list(make_collection(given, settings, work / "photos", progress))
     methods = {"hardnet": our_method(settings, work, progress)}
     for name in ("phash", "dhash"):
         methods[name] = hash_method(made, name, settings.distance, progress)
@@ -118,35 +129,32 @@ def compare(
             "sources": len({one.exposure for one in made if one.edit is not None}),
             "copies": sum(one.edit is not None for one in made),
             "objects": len({one.scene for one in made if one.object_of}),
+            "sweeps": len({one.scene for one in made if one.shared}),
         },
         "edits": [edit_row(edit, made, methods) for edit in EDITS],
         "methods": [method_row(name, method, made) for name, method in methods.items()],
+        "sweeps": list(sweep_rows(methods["hardnet"], made)),
         "scenes": list(scene_rows(methods["hardnet"], made)),
         "mistakes": _mistakes(methods["hardnet"], made),
     }
 
 
 def make_collection(
-    photos: Sequence[Path],
-    scenes: Sequence[Path],
-    objects: Sequence[Path],
-    settings: GroupSettings,
-    folder: Path,
-    progress: Progress,
+    given: Given, settings: GroupSettings, folder: Path, progress: Progress
 ) -> Iterator[Made]:
     """Write all files; see :func:`compare`."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = [photo for one in photos for photo in list_images(one)]
-    if not given:
+    photos = [photo for one in given.photos for photo in list_images(one)]
+    if not photos:
         raise HardnetError("there is no photograph to make copies of: name a folder")
-    step = max(len(given) / settings.sources, 1.0)
-    chosen = {given[int(at)] for at in np.arange(0, len(given), step)[: settings.sources]}
+    step = max(len(photos) / settings.sources, 1.0)
+    chosen = {photos[int(at)] for at in np.arange(0, len(photos), step)[: settings.sources]}
 
     def shrunk(photo: Path) -> Pixels:
         return shrink(to_colour(read_image(photo)), settings.size)[0]
 
-    for number, photo in enumerate(given):
-        progress("making copies", number, len(given))
+    for number, photo in enumerate(photos):
+        progress("making copies", number, len(photos))
         name, scene, pixels = f"photo-{number:04d}", _scene(photo), shrunk(photo)
         yield _write(Made(folder / f"{name}.jpg", name, scene), pixels)
         for at, edit in enumerate(EDITS if photo in chosen else ()):
@@ -154,16 +162,24 @@ def make_collection(
             copy, transform = edit.make(pixels, rng)
             path = folder / f"{name}-{at:02d}.jpg"
             yield _write(Made(path, name, scene, (0, 0), edit, transform), copy)
-    for place in scenes:
+    for place in given.scenes:
         for photo in list_images(place)[: settings.most]:
             name = f"scene-{place.name}-{photo.stem}"
             made = Made(folder / f"{name}.jpg", name, f"scene-{place.name}")
             yield _write(made, shrunk(photo))
-    for place in objects:
+    for place in given.objects:
         for number, photo in enumerate(list_images(place)[: settings.most]):
             name, scene = f"object-{number:05d}", f"object-{number // 4:05d}"
             made = Made(folder / f"{name}.jpg", name, scene, object_of=place.name)
             yield _write(made, shrunk(photo))
+    for number, photo in enumerate(photo for one in given.wide for photo in list_images(one)):
+        rng = np.random.default_rng([settings.seed, number])
+        pixels = shrink(to_colour(read_image(photo)), 2 * settings.size)[0]
+        shared, scene = SWEEP[number % len(SWEEP)], f"sweep-{number:03d}"
+        for at, view in enumerate(sweep(pixels, rng, shared / 100)):
+            name = f"{scene}-{at}"
+            made = Made(folder / f"{name}.jpg", name, scene, shared=shared)
+            yield _write(made, shrink(view, settings.size)[0])
     for number in range(settings.pages):
         rng = np.random.default_rng([settings.seed, number])
         for kind, draw in (("page", text_page), ("pattern", pattern)):
@@ -287,6 +303,11 @@ def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any
     exposures = [{known[photo].exposure for photo in group} for group in method.copies]
     scenes = [{known[photo].scene for photo in group} for group in method.groups]
     wrong_copies, wrong = (sum(len(g) > 1 for g in each) for each in (exposures, scenes))
+    swept = [
+        {known[photo].scene if known[photo].shared else None for photo in group}
+        for group in _panoramas(method)
+    ]
+    no_sweep = sum(len(scenes) > 1 or None in scenes for scenes in swept)
     groups_of: dict[str, set[int]] = {}
     for number, group in enumerate(method.groups):
         for photo in group:
@@ -306,16 +327,41 @@ def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any
         "false_copies_per_1000": 1000 * wrong_copies / len(made),
         "false_groups": wrong,
         "false_groups_per_1000": 1000 * wrong / len(made),
+        "false_panoramas": no_sweep,
+        "false_panoramas_per_1000": 1000 * no_sweep / len(made),
         "same_object": same / len(pairs) if pairs else None,
         "seconds": {stage: round(time, 1) for stage, time in method.seconds.items()},
     }
+
+
+def sweep_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]:
+    """How many sweeps are one panorama, per share that neighbours have in common."""
+    sweeps: dict[int, dict[str, list[str]]] = {}
+    for one in made:
+        if one.shared is not None:
+            sweeps.setdefault(one.shared, {}).setdefault(one.scene, []).append(str(one.path))
+    panoramas = _panoramas(method)
+    for shared, each in sweeps.items():
+        whole = [photos for photos in each.values() if photos in map(sorted, panoramas)]
+        ordered = [p for p in whole if p in panoramas or p[::-1] in panoramas]
+        yield {
+            "shared": shared,
+            "sweeps": len(each),
+            "found": len(whole) / len(each),
+            "ordered": len(ordered) / len(each),
+        }
+
+
+def _panoramas(method: Method) -> list[list[str]]:
+    called = zip(method.groups, method.kinds or [""] * len(method.groups), strict=True)
+    return [list(photos) for photos, kind in called if kind == "panorama"]
 
 
 def scene_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]:
     """What the exposures of each scene are to each other; objects are counted elsewhere."""
     scenes: dict[str, set[str]] = {}
     for one in made:
-        if one.edit is None and one.object_of is None:
+        if one.edit is None and one.object_of is None and one.shared is None:
             scenes.setdefault(one.scene, set()).add(str(one.path))
     for scene, photos in scenes.items():
         if len(photos) == 1:

@@ -201,6 +201,7 @@ def groups(
     photos: list[Path] = argument("Folders: copies are made of some.", metavar="PHOTOS..."),
     scenes: list[Path] | None = option(None, "A folder of photos of one scene; may be repeated."),
     objects: list[Path] | None = option(None, "A folder like UKBench: four photos of each object."),
+    wide: list[Path] | None = option(None, "A folder of wide photos, to make sweeps of."),
     sources: int = option(40, "Photos that copies are made of.", min=1),
     size: int = option(640, "Longer side of all photos.", min=64),
     keypoints: Keypoints = 500,
@@ -223,16 +224,18 @@ def groups(
 
     Example: hardnet bench groups photos/val --objects data/ukbench -o groups.json
     """
-    from hardnet.bench.groups import RULES, GroupSettings, compare
+    from hardnet.bench.groups import RULES, Given, GroupSettings, compare
 
     check_output(output)
     settings = GroupSettings(
         sources, size, keypoints, descriptor, words, most, pages, distance, seed
     )
     with Stage(resumes=work is not None) as stage, _workplace(work) as place:
-        found = compare(photos, scenes or [], objects or [], settings, place, stage)
+        given = Given(photos, scenes or [], objects or [], wide or [])
+        found = compare(given, settings, place, stage)
     body = {"kind": "groups", "rules": RULES, **found}
-    finish(body, asdict(settings), [*photos, *(scenes or []), *(objects or [])], output, json_)
+    read = [*photos, *(scenes or []), *(objects or []), *(wide or [])]
+    finish(body, asdict(settings), read, output, json_)
 
 
 @contextmanager

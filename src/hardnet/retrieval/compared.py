@@ -26,7 +26,7 @@ FOLDER = "groups"
 """Inside the folder of an index; it lists its files itself: no writer of the index sweeps them."""
 
 _LOG = "compared.jsonl"
-_FORMAT = "hardnet-groups-2"
+_FORMAT = "hardnet-groups-3"
 _NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
@@ -180,6 +180,7 @@ class Compared:
             "explained": round(evidence.explained, 4),
             "spread": round(evidence.spread, 4),
             "alike": round(evidence.alike, 4),
+            "drift": round(evidence.drift, 4),
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
         }
 
@@ -196,4 +197,5 @@ class Compared:
             bool(value["bordered"]),
             bool(value["agreed"]),
             float(value["alike"]),
+            float(value["drift"]),
         )

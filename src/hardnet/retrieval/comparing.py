@@ -27,16 +27,15 @@ from hardnet.retrieval.kinds import (
     Evidence,
     Size,
     Thresholds,
-    agreement,
     corners,
     inverse,
-    is_border,
     is_edit,
     kind_of,
     may_be_copy,
     measure,
     moved,
 )
+from hardnet.retrieval.overlay import Laid, is_border, lay
 from hardnet.retrieval.photos import path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
@@ -131,15 +130,15 @@ class Comparing:
         for one, other in zip(likely, others, strict=True):
             evidence = self._evidence(features, query, other, one, before)
             if may_be_copy(evidence, self.thresholds):
-                alike = self._alike(features, other, _same_frame(features.size, other.size))
-                if alike >= self.thresholds.agree:
-                    found[one.image] = replace(evidence, agreed=True, alike=alike)
+                laid = self._lay(features, other, _same_frame(features.size, other.size))
+                if laid.alike >= self.thresholds.agree and laid.drift <= self.thresholds.drift:
+                    found[one.image] = replace(evidence, agreed=True, **laid._asdict())
                     continue
             if not self._verification.is_sure(one):
                 continue
             if is_edit(evidence, self.thresholds):
-                alike = self._alike(features, other, evidence.transform)
-                evidence = replace(evidence, alike=alike)
+                laid = self._lay(features, other, evidence.transform)
+                evidence = replace(evidence, **laid._asdict())
             crop = kind_of(evidence, self.thresholds) == "crop"
             bordered = crop and self._is_bordered(features, other, evidence)
             found[one.image] = replace(evidence, bordered=bordered)
@@ -171,14 +170,14 @@ class Comparing:
             verified.tentatives,
         )
 
-    def _alike(self, a: ImageFeatures, b: ImageFeatures, transform: NDArray[np.float64]) -> float:
-        """How far two photos look the same, by a map from a to b; 0 if one cannot be read."""
+    def _lay(self, a: ImageFeatures, b: ImageFeatures, transform: NDArray[np.float64]) -> Laid:
+        """Two photos on each other, by a map from a to b; not alike if one cannot be read."""
         try:
             (one, to_one), (other, to_other) = self._look(a.image), self._look(b.image)
         except HardnetError:
-            return 0.0
+            return Laid(0.0, 0.0)
         shown = to_other @ np.vstack([transform, (0, 0, 1)]) @ np.linalg.inv(to_one)
-        return agreement(to_grey(one), to_grey(other), shown[:2])
+        return lay(to_grey(one), to_grey(other), shown[:2])
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
         """Whether the larger of two photos is the other with a border; it is read if it may be."""

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.images import Pixels
 from hardnet.retrieval.verification import PUBLISHED_SIZE
 
 Kind = Literal["copy", "crop", "rotated", "mirrored", "burst", "panorama", "scene"]
@@ -48,6 +47,7 @@ class Thresholds:
     fewest: int = 5
     agree: float = 0.5  # a copy: share of its textured blocks that look the same
     agree_part: float = 0.85  # the same of a crop, a turned or a mirrored photo: views of a scene
+    drift: float = 0.12  # an edit: pixels by which parts of a photo of 512 lie elsewhere together
     precise_share: float = 0.5  # an edit: precise ones among its inliers
     explained: float = 0.05  # an edit: precise ones among the features that both could share
     spread: float = 0.1  # an edit: share of the overlap that its inliers cover
@@ -78,7 +78,8 @@ class Evidence:
     points: NDArray[np.float32]  # (n, 4) some of the precise ones: x and y in a, x and y in b
     bordered: bool = False  # what the one shows beyond the other is a border of one colour
     agreed: bool = False  # the inliers are few, but pixel by pixel it is the same picture
-    alike: float = 1.0  # see :func:`agreement`; 1 of what need not be looked at: no edit
+    alike: float = 1.0  # see :mod:`~hardnet.retrieval.overlay`; 1 of what is not looked at: no edit
+    drift: float = 0.0  # the same
 
     @property
     def mirrored(self) -> bool:
@@ -202,63 +203,6 @@ def _inside(points: NDArray[Any], size: Size) -> int:
     return int(np.sum((x > -0.5) & (y > -0.5) & (x < size[0] - 0.5) & (y < size[1] - 0.5)))
 
 
-BLOCK, FLAT, ALIKE = 16, 3.0, 0.7
-"""Pixels of a block's side; a block without more contrast tells nothing; the correlation of two
-blocks that show the same."""
-
-SOFTENED = 0.8
-"""A picture that is laid on another at a smaller scale is made as soft as the other is."""
-
-
-def agreement(a: Pixels, b: Pixels, transform: NDArray[np.float64]) -> float:
-    """The share of the blocks that two grey pictures have in common that look the same.
-
-    ``transform`` (2, 3) maps pixels of a to pixels of b. They are compared in the frame of the one
-    that shows less detail. Where a scene has depth, a view from beside it lies elsewhere by a few
-    pixels, and fine structure does not correlate any more.
-    """
-    if abs(np.linalg.det(transform[:, :2])) > 1:
-        a, b, transform = b, a, inverse(transform)
-    scale = math.sqrt(abs(np.linalg.det(transform[:, :2])))
-    if scale < SOFTENED:
-        a = np.asarray(cv2.GaussianBlur(a, (0, 0), 0.5 * math.sqrt(1 / scale**2 - 1)))
-    size = b.shape[1], b.shape[0]
-    laid = np.asarray(cv2.warpAffine(a, transform, size), np.uint8)
-    ones, plain = np.full_like(a, 255), cv2.INTER_NEAREST
-    common = np.asarray(cv2.warpAffine(ones, transform, size, flags=plain), np.uint8)
-    whole = _blocks(common).min(1) > 0
-    one, other = (_blocks(p)[whole].astype(np.float64) for p in (laid, b))
-    one, other = one - one.mean(1, keepdims=True), other - other.mean(1, keepdims=True)
-    spread = one.std(1), other.std(1)
-    textured = (spread[0] > FLAT) | (spread[1] > FLAT)
-    alike = (one * other).mean(1) > ALIKE * np.maximum(spread[0] * spread[1], 1e-9)
-    return float(alike[textured].mean()) if textured.any() else 0.0
-
-
-def _blocks(pixels: Pixels) -> NDArray[np.uint8]:
-    """(n, BLOCK * BLOCK), without what is left over at the right and below."""
-    rows, columns = (length // BLOCK for length in pixels.shape)
-    tiled = pixels[: rows * BLOCK, : columns * BLOCK].reshape(rows, BLOCK, columns, BLOCK)
-    return tiled.swapaxes(1, 2).reshape(-1, BLOCK**2)
-
-
-BORDER_TONES, BORDER_SHARE = 12, 0.95
-"""A border's colours: this share of its pixels lies this close to their median."""
-
-
-def is_border(pixels: Pixels, inner: NDArray[np.float64]) -> bool:
-    """Whether what lies outside a part of a photo, given by its (4, 2) corners, has one colour."""
-    mask = np.full(pixels.shape[:2], 255, np.uint8)
-    cv2.fillConvexPoly(mask, np.round(inner).astype(np.int32), 0)
-    rim = max(round(0.01 * max(pixels.shape)), 1)  # where compression smears the edge
-    outside = cv2.erode(mask, np.ones((2 * rim + 1, 2 * rim + 1), np.uint8))
-    beyond = pixels[outside > 0].astype(np.float64)
-    if not len(beyond):
-        return False
-    near = np.abs(beyond - np.median(beyond, axis=0)).max(axis=1) <= BORDER_TONES
-    return bool(near.mean() >= BORDER_SHARE)
-
-
 def turn_of(transform: NDArray[np.float64]) -> float:
     """Degrees, -180 to 180, by which a map turns; of one that mirrors, after its mirroring."""
     (a, b), (c, d) = transform[:, :2]
@@ -314,7 +258,7 @@ def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
     t, e = thresholds, evidence
     if e.agreed:
         return True
-    if e.alike < (t.agree if _keeps_frame(e, t) else t.agree_part):
+    if e.alike < (t.agree if _keeps_frame(e, t) else t.agree_part) or e.drift > t.drift:
         return False
     if e.precise < t.precise_share * e.inliers or e.explained < t.explained or e.spread < t.spread:
         return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.bench.light import PRECISION
-from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
+from hardnet.bench.report.style import Figures, canvas, grouped_bars, legend_beside, line_style
 from hardnet.bench.report.table import (
     BASELINE,
     Best,
@@ -135,22 +135,22 @@ def _by_scene(results: Results, show: Show, title: str, field: str, style: str) 
 
 def _draw_pose(results: Results, path: Path) -> None:
     """One panel per setup: the share of pairs below 1 to 20 degrees, reported scenes."""
-    setups = _setups(results)
-    with canvas(path, 3.1 * len(setups), 3.0) as figure:
+    setups, names = _setups(results), distinct(results["entries"], "descriptor")
+    with canvas(path, 1.5 + 3.1 * len(setups), 3.0) as figure:
         panels = figure.subplots(1, len(setups), sharey=True, squeeze=False)[0]
         for axes, (setup, entries) in zip(panels, setups.items(), strict=True):
-            for index, entry in enumerate(entries):
+            for entry in entries:
                 curves = [s["curve"] for s in entry["scenes"].values() if s["role"] == "report"]
                 if curves:
                     mean = [sum(shares) / len(shares) for shares in zip(*curves, strict=True)]
-                    style = line_style(index) | {"markersize": 3}
+                    style = line_style(names.index(entry["descriptor"])) | {"markersize": 3}
                     axes.plot(range(1, len(mean) + 1), mean, label=entry["descriptor"], **style)
             axes.set_title(setup, fontsize=9)
             axes.set_xlabel("pose error below (degrees)")
             axes.set_ylim(0, 1)
             axes.grid()
         panels[0].set_ylabel("share of the pairs")
-        panels[-1].legend(fontsize=7)
+        legend_beside(figure)
 
 
 def _draw_bars(results: Results, show: Show, path: Path) -> None:
@@ -159,7 +159,7 @@ def _draw_bars(results: Results, show: Show, path: Path) -> None:
     found = {(e["setup"], e["descriptor"]): e["report"] for e in results["entries"]}
     names = distinct(results["entries"], "descriptor")
     values = {n: [found.get((s, n), {}).get(show.field) for s in setups] for n in names}
-    with canvas(path, 1.5 + 1.6 * len(setups), 3.0) as figure:
+    with canvas(path, 3.0 + 1.6 * len(setups), 3.0) as figure:
         axes = figure.subplots()
         for name, bars in zip(names, grouped_bars(axes, values), strict=True):
             for setup, bar in zip(setups, bars, strict=True):
@@ -169,4 +169,4 @@ def _draw_bars(results: Results, show: Show, path: Path) -> None:
                     axes.plot([place, place], [low, high], color="black", lw=0.8, marker="_", ms=4)
         axes.set_xticks(range(len(setups)), list(setups))
         axes.set_ylabel(show.score)
-        axes.legend(fontsize=7)
+        legend_beside(figure)

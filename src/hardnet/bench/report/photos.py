@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.pairs import summarise
-from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style, name_rows
+from hardnet.bench.report.style import (
+    Figures,
+    canvas,
+    grouped_bars,
+    legend_beside,
+    line_style,
+    name_rows,
+)
 from hardnet.bench.report.table import (
     BASELINE,
     Column,
@@ -67,16 +74,16 @@ def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
 def _draw_pairs(results: Results, path: Path) -> None:
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
-    with canvas(path, 1.5 + 0.9 * len(names), 3.6) as figure:
+    with canvas(path, 3.0 + 0.9 * len(names), 3.6) as figure:
         axes = figure.subplots()
         grouped_bars(axes, {who: [each[n] for n in names] for who, each in values.items()})
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
         axes.set_ylabel("correct matches")
-        axes.legend(frameon=False, ncols=len(values), loc="lower left", bbox_to_anchor=(0, 1))
+        legend_beside(figure)
 
 
 def tables_of_groups(results: Results) -> list[Table]:
-    """Recall per edit, what was joined wrongly, then what views of one scene are called."""
+    """Recall per edit, what was joined wrongly, sweeps, then what views of a scene are called."""
     edits, methods, rules = results["edits"], results["methods"], results["rules"]
     settings, photos = results["provenance"]["settings"], results["photos"]
     hashes = f"hashes: {rules['hash']} ({settings['distance']})"
@@ -101,13 +108,18 @@ def tables_of_groups(results: Results) -> list[Table]:
             column("groups", methods, "groups", "{}"),
             column("false copies", methods, "false_copies_per_1000", "{:.1f}"),
             column("false groups", methods, "false_groups_per_1000", "{:.1f}"),
+            column("false panoramas", methods, "false_panoramas_per_1000", "{:.1f}"),
             column("same object", methods, "same_object", "{:.3f}"),
         ],
         f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
+        f"False panoramas: {rules['false panoramas']}. "
         f"Same object: {rules['same object']}.",
     )
+    found = [recall, wrong]
+    if sweeps := results.get("sweeps"):
+        found.append(_sweeps(sweeps, rules))
     if not (scenes := results.get("scenes")):
-        return [recall, wrong]
+        return found
     listed = [
         row | {"kinds": ", ".join(f"{count} {kind}" for kind, count in row["pairs"].items()) or "-"}
         for row in scenes
@@ -123,7 +135,20 @@ def tables_of_groups(results: Results) -> list[Table]:
         ],
         f"Together: {rules['together']}.",
     )
-    return [recall, wrong, views]
+    return [*found, views]
+
+
+def _sweeps(sweeps: list[Row], rules: Mapping[str, str]) -> Table:
+    return Table(
+        "Sweeps of a camera that are found as a panorama",
+        [
+            column("neighbours share (%)", sweeps, "shared", "{}"),
+            column("sweeps", sweeps, "sweeps", "{}"),
+            column("found", sweeps, "found", "{:.2f}"),
+            column("in order", sweeps, "ordered", "{:.2f}"),
+        ],
+        f"Found: {rules['sweep']}.",
+    )
 
 
 def tables_of_sfm(results: Results) -> list[Table]:

@@ -21,7 +21,10 @@ NOISE_COLOURS = {"easy": "#009E73", "hard": "#0072B2", "tough": "#D55E00"}
 """Green, blue and red as in the paper, in the shades that colour-blind readers tell apart."""
 BAR = "#D9D9D9"
 FORMATS = (".png", ".svg")
-_LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+_LINES = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31",
+    "#999999", "#882255", "#332288", "#B5CF3B",
+)  # fmt: skip
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vP*X"
 _SETTINGS: dict[Any, Any] = {
@@ -69,14 +72,30 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def grouped_bars(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> list[Any]:
-    """A group of bars around each whole number, in it a bar per name; the bars of each name."""
+    """A group of bars around each whole number, in it a bar per name; the bars of each name.
+
+    Where a name has no value, the others close up.
+    """
     width = 0.84 / len(values)
+    columns = list(zip(*values.values(), strict=True))
     drawn = []
     for i, (name, heights) in enumerate(values.items()):
-        places = [k + (i - (len(values) - 1) / 2) * width for k in range(len(heights))]
+        places = []
+        for k, column in enumerate(columns):
+            here = [height is not None for height in column]
+            places.append(k + (sum(here[:i]) - (max(sum(here), 1) - 1) / 2) * width)
         style = {"label": name, "color": line_style(i)["color"]}
         drawn.append(axes.bar(places, [height or 0 for height in heights], width, **style))
     return drawn
+
+
+def legend_beside(figure: Figure) -> None:
+    """Each name that a panel has, once, right of all: over bars or curves it would hide some."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, names = axes.get_legend_handles_labels()
+        found |= dict(zip(names, handles, strict=True))
+    figure.legend(found.values(), list(found), loc="outside right upper", frameon=False, fontsize=7)
 
 
 def name_rows(axes: Axes, names: list[str]) -> None:

@@ -185,7 +185,8 @@ export async function openSearch(panel, info) {
 
 // A photo on which a box can be dragged, or typed.
 function boxPicker(photo) {
-  const image = h("img", { src: photo.url, alt: photo.name, draggable: false });
+  // Loaded already: the box is where it is drawn from the first moment.
+  const image = Object.assign(photo.image, { alt: photo.name, draggable: false });
   const size = photo.size || [photo.image.naturalWidth, photo.image.naturalHeight];
   const rect = svg("rect", { width: 0, height: 0 });
   const overlay = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, preserveAspectRatio: "none" }, rect);
