@@ -119,6 +119,27 @@ def test_few_inliers_or_a_vague_mirror_are_nothing() -> None:
     assert kind_of(few, LIMITS) is None
 
 
+def test_a_turning_camera_is_told_from_a_walk() -> None:
+    """By 22 degrees: no affine map fits, a homography does; with depth, neither."""
+    rng = np.random.default_rng(2)
+    focal, angle, centre = 900.0, math.radians(22), (np.array(SIZE) - 1) / 2
+    rays = np.column_stack([(rng.random((400, 2)) * SIZE - centre) / focal, np.ones(400)])
+    sine, cosine = math.sin(angle), math.cos(angle)
+    turned = rays @ np.array([[cosine, 0, sine], [0, 1, 0], [-sine, 0, cosine]])
+    xy_a, xy_b = (focal * r[:, :2] / r[:, 2:] + centre for r in (rays, turned))
+    rough = np.column_stack([np.eye(2), np.median(xy_b - xy_a, axis=0)])
+    kinds = {}
+    for depth in (0, 40):
+        there = xy_b + np.column_stack([depth * rng.random(400), np.zeros(400)])
+        seen = ((there > 0) & (there < SIZE)).all(axis=1)
+        seen &= np.linalg.norm(moved(xy_a, rough) - there, axis=1) < 120
+        photos = (SIZE, xy_a[seen], xy_a), (SIZE, there[seen], there)
+        found = measure(rough, *photos, LIMITS.precise)
+        assert found.precise < 0.5 * found.inliers
+        kinds[depth] = kind_of(found, LIMITS)
+    assert kinds == {0: "panorama", 40: "scene"}
+
+
 def test_inside_with_a_margin() -> None:
     shift = np.array([[1.0, 0, 10], [0, 1.0, 0]])
     assert lies_inside(shift, SIZE, SIZE, 0.011)

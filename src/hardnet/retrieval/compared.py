@@ -181,6 +181,7 @@ class Compared:
             "spread": round(evidence.spread, 4),
             "alike": round(evidence.alike, 4),
             "drift": round(evidence.drift, 4),
+            "turning": round(evidence.turning, 4),
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
         }
 
@@ -198,4 +199,5 @@ class Compared:
             bool(value["agreed"]),
             float(value["alike"]),
             float(value["drift"]),
+            float(value["turning"]),
         )

@@ -61,7 +61,8 @@ class Thresholds:
     burst_scale: float = 1.1  # of what a burst shows, at most
     burst_turn: float = 15.0  # degrees, of the camera of a burst or of a sweep, at most
     sweep_scale: float = 1.35
-    sweep_share: float = 0.35  # precise inliers of two photos of a burst or a sweep, at least
+    burst_share: float = 0.35  # precise inliers of two photos of a burst, at least
+    sweep_share: float = 0.7  # inliers that a turning camera explains, of two photos of a sweep
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,7 @@ class Evidence:
     agreed: bool = False  # the inliers are few, but pixel by pixel it is the same picture
     alike: float = 1.0  # see :mod:`~hardnet.retrieval.overlay`; 1 of what is not looked at: no edit
     drift: float = 0.0  # the same
+    turning: float = 0.0  # share of the inliers that a camera which only turns explains, precisely
 
     @property
     def mirrored(self) -> bool:
@@ -174,6 +176,11 @@ def measure(
     covered = 0.0
     if near.sum() >= 3:
         covered = cv2.contourArea(cv2.convexHull(xy_b[near].astype(np.float32)[:, None]))
+    turning = 0.0
+    if len(xy_a) >= 8:
+        reach = precise * max(size_b) / PUBLISHED_SIZE
+        _, kept = cv2.findHomography(xy_a, xy_b, cv2.RANSAC, reach, maxIters=500)
+        turning = float(np.mean(kept)) if kept is not None else 0.0
     return Evidence(
         transform,
         (size_a, size_b),
@@ -183,6 +190,7 @@ def measure(
         float(near.sum() / max(able, 1)),
         float(min(covered / max(shared, 1.0), 1.0)),
         np.column_stack([xy_a[chosen], xy_b[chosen]]).astype(np.float32).reshape(-1, 4),
+        turning=turning,
     )
 
 
@@ -228,11 +236,13 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
         return None
     scale = math.sqrt(np.linalg.det(e.transform[:, :2])) * max(e.sizes[0]) / max(e.sizes[1])
     change = max(scale, 1 / scale)
-    if e.turned >= t.burst_turn or e.precise / e.inliers < t.sweep_share:
+    if e.turned >= t.burst_turn:
         return "scene"
-    if change < t.burst_scale and e.shift < t.burst_shift:
-        return "burst"
-    return "panorama" if change < t.sweep_scale else "scene"
+    if e.shift < t.burst_shift:
+        steady = change < t.burst_scale and e.precise >= t.burst_share * e.inliers
+        return "burst" if steady else "scene"
+    sweeps = change < t.sweep_scale and e.turning >= t.sweep_share
+    return "panorama" if sweeps else "scene"
 
 
 def is_more_than_chance(evidence: Evidence, thresholds: Thresholds) -> bool:
