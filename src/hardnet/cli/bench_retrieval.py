@@ -205,7 +205,7 @@ def groups(
     sources: int = option(40, "Photos that copies are made of.", min=1),
     size: int = option(640, "Longer side of all photos.", min=64),
     keypoints: Keypoints = 500,
-    descriptor: str = option("hardnet", "Of the index."),
+    descriptor: str | None = option(None, "Of the index [that of `hardnet index build`]."),
     words: int = option(2048, "Of the index.", min=1),
     most: int = option(400, "Photos of each folder of --scenes and --objects.", min=1),
     pages: int = option(20, "Pages of text, and patterns.", min=0),
@@ -225,11 +225,11 @@ def groups(
     Example: hardnet bench groups photos/val --objects data/ukbench -o groups.json
     """
     from hardnet.bench.groups import RULES, Given, GroupSettings, compare
+    from hardnet.retrieval.photos import DESCRIPTOR
 
     check_output(output)
-    settings = GroupSettings(
-        sources, size, keypoints, descriptor, words, most, pages, distance, seed
-    )
+    name = descriptor or DESCRIPTOR
+    settings = GroupSettings(sources, size, keypoints, name, words, most, pages, distance, seed)
     with Stage(resumes=work is not None) as stage, _workplace(work) as place:
         given = Given(photos, scenes or [], objects or [], wide or [])
         found = compare(given, settings, place, stage)
