@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-
-from hypothesis import HealthCheck, given, settings
-
 EXAMPLES = 15
 
 
 @pytest.mark.slow
 def test_no_request_is_a_servers_error(own_site: Callable) -> None:
+    # Here: collecting the tests need not wait for it.
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, given, settings
+
     site = own_site(workers=2)
     schema = schemathesis.openapi.from_dict(site.client.get("/openapi.json").json())
     schema.config.update(base_url=site.url)
