@@ -353,6 +353,21 @@ def child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def table(body: dict[str, Any], minutes: float) -> dict[str, Any]:
+    """The outcomes as `hardnet bench refresh` shows them."""
+    failures = len(body["failures"])
+    return {
+        "title": "Attacks and what came of them",
+        "columns": ["attack", "outcomes"],
+        "rows": [
+            [name, ", ".join(f"{outcome} {number}" for outcome, number in found.items())]
+            for name, found in body["outcomes"].items()
+        ],
+        "note": f"{body['trials']:,} trials in {minutes:g} minutes of computing; "
+        f"{failures or 'none'} failed.",
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10, help="of computing")
@@ -370,6 +385,7 @@ def main() -> None:
     }
     settings = {"minutes": given.minutes, "seed": given.seed, "memory": MEMORY, "seconds": SECONDS}
     command = f"python tests/attack/campaign.py --minutes {given.minutes:g} --seed {given.seed}"
+    body |= {"tables": [table(body, given.minutes)]}
     body |= {"provenance": provenance.collect(command, settings)}
     if given.output is not None:
         import json
