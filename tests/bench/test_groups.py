@@ -155,4 +155,4 @@ def test_tables_of_results() -> None:
     views = tables(results | {"scenes": [row]})[-1]
     assert "| street | 2 | 1 burst | 1.00 | burst |" in views.markdown()
     assert "| crop | crop | 1.000 | 1.000 | 0.10 | 0.000 | 0.000 |" in recall.markdown()
-    assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()
+    assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()

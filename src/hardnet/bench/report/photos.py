@@ -108,16 +108,14 @@ def tables_of_groups(results: Results) -> list[Table]:
             column("groups", methods, "groups", "{}"),
             column("false copies", methods, "false_copies_per_1000", "{:.1f}"),
             column("false groups", methods, "false_groups_per_1000", "{:.1f}"),
-            column("false panoramas", methods, "false_panoramas_per_1000", "{:.1f}"),
             column("same object", methods, "same_object", "{:.3f}"),
         ],
         f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
-        f"False panoramas: {rules['false panoramas']}. "
         f"Same object: {rules['same object']}.",
     )
     found = [recall, wrong]
     if sweeps := results.get("sweeps"):
-        found.append(_sweeps(sweeps, rules))
+        found.append(_sweeps(sweeps, results["methods"][0], rules))
     if not (scenes := results.get("scenes")):
         return found
     listed = [
@@ -138,7 +136,7 @@ def tables_of_groups(results: Results) -> list[Table]:
     return [*found, views]
 
 
-def _sweeps(sweeps: list[Row], rules: Mapping[str, str]) -> Table:
+def _sweeps(sweeps: list[Row], ours: Row, rules: Mapping[str, str]) -> Table:
     return Table(
         "Sweeps of a camera that are found as a panorama",
         [
@@ -147,7 +145,8 @@ def _sweeps(sweeps: list[Row], rules: Mapping[str, str]) -> Table:
             column("found", sweeps, "found", "{:.2f}"),
             column("in order", sweeps, "ordered", "{:.2f}"),
         ],
-        f"Found: {rules['sweep']}.",
+        f"Found: {rules['sweep']}. False panoramas: {ours['false_panoramas_per_1000']:.1f} per "
+        f"1,000 photos ({rules['false panoramas']}).",
     )
 
 
