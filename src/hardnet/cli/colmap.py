@@ -33,8 +33,8 @@ def colmap(
     images: Path = argument("Folder of the photos.", metavar="IMAGES"),
     output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
     detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet",
-    keypoints: Keypoints = 4096,
+    descriptor: DescriptorName = "hardnet-small",
+    keypoints: Keypoints = 8192,
     max_size: MaxSize = 1600,
     upright: Upright = False,
     pairs: Literal["exhaustive", "sequential", "retrieval"] = option(

@@ -201,17 +201,10 @@ def sign(rows: Any, axes: Any, thresholds: Any, words: Any, out: Any) -> None:
     projected = np.empty(bits, np.float32)
     for n in range(len(rows)):
         projected[:] = np.float32(0)
-        # Four terms at a time are read and written once; the sum has the order of one at a time.
-        for d in range(0, dim - 3, 4):
-            one, two, three, four = rows[n, d], rows[n, d + 1], rows[n, d + 2], rows[n, d + 3]
+        for d in range(dim):
+            value = rows[n, d]
             for b in range(bits):
-                total = projected[b] + one * axes[d, b]
-                total += two * axes[d + 1, b]
-                total += three * axes[d + 2, b]
-                projected[b] = total + four * axes[d + 3, b]
-        for d in range(dim - dim % 4, dim):
-            for b in range(bits):
-                projected[b] += rows[n, d] * axes[d, b]
+                projected[b] += value * axes[d, b]
         for m in range(out.shape[1]):
             word = words[n, m]
             for half in range(2):
