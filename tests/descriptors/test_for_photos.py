@@ -74,7 +74,7 @@ def test_photos_are_described_in_the_chosen_form(
     assert isinstance(many, hardnet.Features)
     assert many.descriptor == "hardnet-int8@12+24"
     # An image beside features is described as these were.
-    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet@12+24"
+    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet-small@12+24"
 
 
 def test_an_index_keeps_its_form(
@@ -85,5 +85,5 @@ def test_an_index_keeps_its_form(
     hardnet.Index.build(folder, few[:1], words=20, **QUICK)
     monkeypatch.setenv(PRECISION, "float32")
     index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
-    assert index.settings.descriptor == "hardnet-int8@12+24"
+    assert index.settings.descriptor == "hardnet-small-int8@12+24"
     assert Path(index.search(few[1]).hits[0].path) == few[1]
