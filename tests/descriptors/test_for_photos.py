@@ -74,7 +74,7 @@ def test_photos_are_described_in_the_chosen_form(
     assert isinstance(many, hardnet.Features)
     assert many.descriptor == "hardnet-int8@12+24"
     # An image beside features is described as these were.
-    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet-small@12+24"
+    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet@12+24"
 
 
 def test_an_index_keeps_its_form(
