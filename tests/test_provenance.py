@@ -43,6 +43,8 @@ def test_digest_follows_names_and_contents_not_the_place(tmp_path: Path) -> None
         ("data=[/data/me/a,/b/c,sets/d]", "data=[a,c,sets/d]"),
         ("sift,/data/me/x.onnx", "sift,x.onnx"),
         ("sets/a/b", "sets/a/b"),
+        ("../../data/set", "set"),
+        ("A=../x/a.pth,B=y/../b.pth", "A=a.pth,B=y/../b.pth"),
         ("data=[/sets/hpatches:a]", "data=[hpatches:a]"),
     ],
 )

@@ -64,8 +64,11 @@ def command_line() -> str:
 
 
 def without_folders(word: str) -> str:
-    """A word of a command with only the last part of each absolute path, as in "x=[/a/b,/c]"."""
-    return re.sub(r"(?:^|(?<=[=\[,]))/[^,\]]+", lambda path: Path(path[0]).name, word)
+    """A word of a command with only the last part of each path that leads out of this folder.
+
+    Those are absolute or climb, as in "x=[/a/b,../c/d]".
+    """
+    return re.sub(r"(?:^|(?<=[=\[,]))(?:/|\.\./)[^,\]]+", lambda path: Path(path[0]).name, word)
 
 
 def machine() -> dict[str, Any]:
