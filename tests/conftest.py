@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import traceback
 
 # Two workers that each start a thread per core wait for each other; before numpy and torch load.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -12,7 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +54,26 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("HARDNET_PRECOMPILE", "0")
         patch.setenv("HARDNET_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def fork() -> Callable[[Callable[[], object]], int]:
+    """Do some work in another process, which has imported already what this one has; its id."""
+
+    def start(work: Callable[[], object]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            work()
+            os._exit(0)
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import cv2
+import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "opencv_sift.py"
 
 
+@pytest.mark.slow  # tests/interop/test_opencv.py has the same calls
 def test_one_line_makes_more_of_the_same_keypoints(tmp_path: Path) -> None:
     found = {}
     for name, options in {"before": ["--sift"], "after": ["--output", "a.png"]}.items():

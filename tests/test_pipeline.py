@@ -43,7 +43,8 @@ def images(photos: Path) -> list[Path]:
 
 
 def ours() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("hardnet-")]
+    names = ("hardnet-find", "hardnet-describe")
+    return [t for t in threading.enumerate() if t.name.startswith(names)]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -90,17 +91,21 @@ def machine() -> dict[str, Any]:
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Installed versions of ``packages``; those that are not installed are left out."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {name: _version(name) for name in packages}
+    return {name: version for name, version in found.items() if version is not None}
 
 
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
 def revision() -> str | None:
-    """The git revision of the checkout this package runs from; "+" marks uncommitted changes."""
+    """The git revision of the checkout this package was started from; "+": with changes."""
     here = Path(__file__).parent
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     if head is None:

@@ -279,6 +279,7 @@ def test_a_random_colmap_model(tmp_path: Path) -> None:
         read_model(Scene("random", tmp_path, tmp_path))
 
 
+@pytest.mark.slow
 def test_words_do_not_depend_on_cores(tmp_path: Path) -> None:
     """One core and all of them: the same vocabulary, bit by bit."""
     program = """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -36,6 +39,29 @@ def run(*arguments: object) -> Run:
         main()
     assert isinstance(end.value.code, int)
     return Run(end.value.code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def ctrl_c_when(reached: Callable[[], bool]) -> Iterator[None]:
+    """Interrupt the command that runs in this process, once, when it has come that far."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set() and not reached():
+            time.sleep(0.002)
+        if not over.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    # Whoever started the tests in the background may have switched it off.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def commands(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterat
             yield (*path, name)
 
 
-APP = typer.main.get_command(module.app)  # once: making it takes longer than a help page
+APP = module.command_line()
 
 
 @pytest.mark.parametrize("path", sorted(commands(APP)), ids=" ".join)

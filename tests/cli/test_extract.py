@@ -1,12 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +12,8 @@ import pytest
 
 import hardnet
 from hardnet.interop import feature_files
+
+from .conftest import ctrl_c_when
 
 QUICK = ("--descriptor", "rootsift", "--keypoints", "80", "--max-size", "200")
 
@@ -135,24 +132,11 @@ def test_ctrl_c_says_how_to_continue(
     for k in range(20):
         shutil.copy(photos / "camera.png", folder / f"{k}.png")
     output = tmp_path / "x.h5"
-    command = [sys.executable, "-m", "hardnet.cli.app", "extract", folder, "-o", output, *QUICK]
-    process = subprocess.Popen(
-        [*command, "--workers", "1"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # Whoever started the tests in the background may have switched it off.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
     parts = tmp_path / "x.h5.parts"
-    deadline = time.monotonic() + 60
-    while not any(parts.rglob("*.npz")) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.strip() == "stopped: what is done is kept; the same command continues"
+    with ctrl_c_when(lambda: any(parts.rglob("*.npz"))):
+        stopped = extract(folder, "-o", output, *QUICK, "--workers", "1")
+    assert stopped.returncode == 130
+    assert stopped.stderr.strip() == "stopped: what is done is kept; the same command continues"
     done = len(list(parts.rglob("*.npz")))
     assert 0 < done < 22
     found = json.loads(extract(folder, "-o", output, *QUICK, "--json").stdout)

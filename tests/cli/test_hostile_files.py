@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -349,8 +350,11 @@ def test_every_loader_in_the_source_is_a_safe_one() -> None:
     """Modules are imported by name for our own API, for decoders, and where a person named one."""
     root = Path(hardnet.__file__).parent
     importers = set()
+    # Words that every such call has: the other files need not be parsed.
+    words = re.compile(r"eval|exec|pickle|yaml\.load|weights_only|torch\.load|import_|run_")
     for source in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(source.read_text())):
+        text = source.read_text()
+        for node in ast.walk(ast.parse(text)) if words.search(text) else ():
             if not isinstance(node, ast.Call):
                 continue
             called = _last_names(node.func)

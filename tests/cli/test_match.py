@@ -47,6 +47,7 @@ def test_json(pair: tuple[Path, Path]) -> None:
     assert matches.shape == (len(found["inliers"]), 4)
     assert set(found["inliers"]) <= {True, False}
     assert found["geometry"]["kind"] == "fundamental"
+    assert not found["geometry"]["mirrored"]
     assert np.array(found["geometry"]["model"]).shape == (3, 3)
     assert [image["path"] for image in found["images"]] == [str(path) for path in pair]
     assert found["images"][0]["size"] == [741, 500]
@@ -71,11 +72,10 @@ def test_a_mirror_image_is_called_one(photos: Path, tmp_path: Path) -> None:
     """Rows of a mirror image fit a fundamental matrix: verified, but not two views of a scene."""
     photo, mirror = photos / "astronaut.png", tmp_path / "mirror.png"
     write_image(mirror, np.ascontiguousarray(read_image(photo)[:, ::-1]))
-    for other, mirrored in ((mirror, True), (photo, False)):
-        found = json.loads(rootsift(photo, other, "--json", "--keypoints", 1000).stdout)
-        assert found["geometry"]["kind"] is not None
-        assert found["geometry"]["mirrored"] is mirrored
-    assert "mirrored" in rootsift(photo, mirror, "--keypoints", 1000).stdout
+    found = json.loads(rootsift(photo, mirror, "--json", "--keypoints", 400).stdout)
+    assert found["geometry"]["kind"] is not None
+    assert found["geometry"]["mirrored"]
+    assert "mirrored" in rootsift(photo, mirror, "--keypoints", 400).stdout
 
 
 def test_model_option(small: tuple[Path, Path]) -> None:

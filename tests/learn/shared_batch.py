@@ -111,7 +111,9 @@ def check_shared_errors(trainer: Trainer) -> None:
         from_rank_zero(trainer._fabric, fail)
 
 
+def save(devices: int, output: Path, cases: Sequence[str]) -> None:
+    torch.save(results(devices, output, cases), output / f"rank{os.environ['LOCAL_RANK']}.pt")
+
+
 if __name__ == "__main__":
-    output = Path(sys.argv[2])
-    found = results(int(sys.argv[1]), output, sys.argv[3:])
-    torch.save(found, output / f"rank{os.environ['LOCAL_RANK']}.pt")
+    save(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

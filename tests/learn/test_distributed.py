@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,24 +37,35 @@ from hardnet.learn.distributed import (
 PROGRAM = Path(__file__).with_name("shared_batch.py")
 SHARED = runpy.run_path(str(PROGRAM))
 QUICK = SHARED["QUICK"]
-OTHERS = tuple(case for case in SHARED["CASES"] if case not in QUICK)
 
 
-def test_two_processes_equal_one(tmp_path: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA does not survive a fork; slow does")
+def test_two_processes_equal_one(tmp_path: Path, fork: Callable[..., int]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def work(rank: str) -> None:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2")
+        os.environ.update(RANK=rank, LOCAL_RANK=rank, GROUP_RANK="0")
+        SHARED["save"](2, tmp_path / "two", QUICK)
+
+    (tmp_path / "two").mkdir()
+    ranks = [fork(partial(work, rank)) for rank in "01"]
+    assert [os.waitpid(pid, 0)[1] for pid in ranks] == [0, 0]
     compare(QUICK, tmp_path)
 
 
 @pytest.mark.slow
 def test_two_processes_equal_one_in_every_case(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    compare(OTHERS, tmp_path)
+    (tmp_path / "two").mkdir()
+    command = [sys.executable, str(PROGRAM), "2", str(tmp_path / "two"), *SHARED["CASES"]]
+    assert run_processes(command, devices=2, nodes=1) == 0
+    compare(tuple(SHARED["CASES"]), tmp_path)
 
 
 def compare(cases: Sequence[str], folder: Path) -> None:
-    """What one process finds with what each of two finds."""
-    (folder / "two").mkdir()
-    command = [sys.executable, str(PROGRAM), "2", str(folder / "two"), *cases]
-    assert run_processes(command, devices=2, nodes=1) == 0
+    """What one process finds with what each of two has found."""
     two = [torch.load(folder / "two" / f"rank{r}.pt", weights_only=True) for r in (0, 1)]
     runs = [SHARED["results"](1, folder / "one", cases), *two]
     for case in cases:

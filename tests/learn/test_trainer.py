@@ -53,6 +53,14 @@ def recipe(**changes: object) -> Recipe:
     return Recipe(**(settings | changes))  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def whole(patch_set: PatchSet, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A run that nobody disturbed, in the folder ``whole.folder``."""
+    trainer = Trainer(recipe(), patch_set, tmp_path_factory.mktemp("whole"))
+    trainer.run()
+    return trainer
+
+
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {k: v.clone() for k, v in trainer.net.state_dict().items()}
 
@@ -65,10 +73,9 @@ def test_learns_to_separate(patch_set: PatchSet, tmp_path: Path) -> None:
     assert np.mean(losses[-3:]) < 0.85 * np.mean(losses[:3])
 
 
-def test_resumed_run_ends_with_the_same_bits(patch_set: PatchSet, tmp_path: Path) -> None:
-    whole = Trainer(recipe(), patch_set, tmp_path / "whole")
-    whole.run()
-
+def test_resumed_run_ends_with_the_same_bits(
+    whole: Trainer, patch_set: PatchSet, tmp_path: Path
+) -> None:
     class Stop(Exception):
         pass
 
@@ -85,7 +92,8 @@ def test_resumed_run_ends_with_the_same_bits(patch_set: PatchSet, tmp_path: Path
     second.run()
     for key, value in weights(whole).items():
         assert torch.equal(value, second.net.state_dict()[key]), key
-    rows = [list(csv.DictReader((tmp_path / x / "log.csv").open())) for x in ("whole", "parts")]
+    logs = (whole.folder / "log.csv", tmp_path / "parts" / "log.csv")
+    rows = [list(csv.DictReader(log.open())) for log in logs]
     for a, b in zip(*rows, strict=True):
         a.pop("pairs_per_second"), b.pop("pairs_per_second")
         assert a == b
@@ -218,16 +226,15 @@ def test_validation_is_called_and_logged(patch_set: PatchSet, tmp_path: Path) ->
     assert list((tmp_path / "tensorboard").glob("events*"))
 
 
-def test_final_weights_load_again(patch_set: PatchSet, tmp_path: Path) -> None:
+def test_final_weights_load_again(whole: Trainer, patch_set: PatchSet) -> None:
     from hardnet.nets.checkpoints import read_checkpoint
 
-    trainer = Trainer(recipe(), patch_set, tmp_path)
-    weights = trainer.run()
+    weights = whole.folder / "hardnet-tiny.safetensors"
     facts = read_checkpoint(weights).metadata
     assert facts["recipe"]["seed"] == 4
     assert facts["pairs"] == 96
     net = load_net(weights)
-    ours = trainer.describe(patch_set.patches[:5])
+    ours = whole.describe(patch_set.patches[:5])
     with torch.no_grad():
         theirs = net.eval()(torch.from_numpy(patch_set.patches[:5])[:, None].float() / 255)
     assert np.allclose(ours, theirs.numpy(), atol=1e-6)
@@ -371,12 +378,12 @@ def test_a_lost_table_of_mined_negatives_is_named(patch_set: PatchSet, tmp_path:
         Trainer(recipe(**changes), patch_set, tmp_path, resume=True).run()
 
 
-def test_a_checkpoint_of_the_first_version_resumes(patch_set: PatchSet, tmp_path: Path) -> None:
-    trainer = Trainer(recipe(), patch_set, tmp_path / "new")
-    trainer.run()
+def test_a_checkpoint_of_the_first_version_resumes(
+    whole: Trainer, patch_set: PatchSet, tmp_path: Path
+) -> None:
     old = tmp_path / "old"
     old.mkdir()
-    state = torch.load(tmp_path / "new" / CHECKPOINT, weights_only=True)
+    state = torch.load(whole.folder / CHECKPOINT, weights_only=True)
     state["step"] = 4
     torch.save({k: state[k] for k in ("step", "seed", "net", "optimizer")}, old / CHECKPOINT)
     (old / "recipe.yaml").write_text(
@@ -404,10 +411,8 @@ def damage(path: Path) -> None:
     ["noise", *(pytest.param(k, marks=pytest.mark.slow) for k in ("empty", "cut", "foreign"))],
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
-    patch_set: PatchSet, tmp_path: Path, how: str
+    whole: Trainer, patch_set: PatchSet, tmp_path: Path, how: str
 ) -> None:
-    expected = tmp_path / "whole"
-    Trainer(recipe(), patch_set, expected).run()
     folder = tmp_path / "run"
     first = Trainer(recipe(), patch_set, folder)
     for step in range(4):
@@ -425,7 +430,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
         resumed = Trainer(recipe(), patch_set, folder, resume=True)
     assert resumed.step == 3
     resumed.run()
-    for key, value in load_net(expected / "hardnet-tiny.safetensors").state_dict().items():
+    for key, value in weights(whole).items():
         assert torch.equal(value, resumed.net.state_dict()[key]), key
     damage(last)
     damage(folder / "previous.ckpt")
@@ -501,11 +506,10 @@ def test_starts_from_given_weights(patch_set: PatchSet, tmp_path: Path) -> None:
         Trainer(recipe(init=str(file), net="tfeat"), patch_set, tmp_path / "c")
 
 
-def test_workers_give_the_same_run(patch_set: PatchSet, tmp_path: Path) -> None:
-    first = Trainer(recipe(), patch_set, tmp_path / "a")
-    second = Trainer(recipe(workers=4), patch_set, tmp_path / "b")
-    first.run(), second.run()
-    for key, value in weights(first).items():
+def test_workers_give_the_same_run(whole: Trainer, patch_set: PatchSet, tmp_path: Path) -> None:
+    second = Trainer(recipe(workers=4), patch_set, tmp_path)
+    second.run()
+    for key, value in weights(whole).items():
         assert torch.equal(value, second.net.state_dict()[key]), key
 
 

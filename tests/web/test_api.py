@@ -255,7 +255,7 @@ def test_too_much_work_is_turned_away_at_once(own_site: Callable, files) -> None
 def test_work_stops_when_nobody_waits(own_site: Callable, files) -> None:
     site = own_site()
     photo = files["left"].read_bytes()
-    request = raw_request(site, "/match", {"a": photo, "b": photo, "keypoints": b"1500"})
+    request = raw_request(site, "/match", {"a": photo, "b": photo, "keypoints": b"800"})
     pool, clients = site.state.pool, [connected(site) for _ in range(3)]
     for client in clients:
         client.sendall(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 import typer
 from rich.markup import escape
@@ -83,11 +84,19 @@ def _literal_help(app: typer.Typer) -> None:
 _literal_help(app)
 
 
+@cache
+def command_line() -> typer.core.TyperGroup:
+    """All commands, made once: a program or a test that runs several need not wait again."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
+
+
 def main() -> None:
     """Run the command line; what the user can fix becomes one clear line and exit code 1."""
     try:
         _refuse_empty(sys.argv[1:])
-        app()
+        command_line()()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except HardnetError as error:

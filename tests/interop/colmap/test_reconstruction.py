@@ -26,7 +26,7 @@ from hardnet.matching.matches import Strategy
 
 SMALL = ReconstructionSettings(descriptor="rootsift", keypoints=200, max_size=300)
 
-CHAIR = ReconstructionSettings(keypoints=700)
+CHAIR = ReconstructionSettings(descriptor="hardnet-small", keypoints=700)
 
 CHILD = """
 import os, signal, sys
