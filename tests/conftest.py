@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import traceback
@@ -22,12 +23,15 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import typer.testing
 from PIL import Image
 
 from hardnet.images import read_image, to_grey
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     cv2.setNumThreads(1)
+# Making all commands takes longer than most tests that run one of them.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.hookimpl(optionalhook=True)

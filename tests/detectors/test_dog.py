@@ -123,8 +123,10 @@ def share_without_like(one: np.ndarray, other: np.ndarray) -> float:
 
 
 # Tiles that end inside the image, odd sides, and sides that are no multiple of a tile's.
-@pytest.mark.parametrize(("height", "width", "side"), [(301, 420, 128), (512, 512, 200)])
-@pytest.mark.parametrize("places", [400, 100_000])
+@pytest.mark.parametrize(
+    ("height", "width", "side", "places"),
+    [(301, 420, 128, 400), (301, 420, 128, 100_000), (512, 512, 200, 400)],
+)
 def test_tiles_find_what_opencv_finds(
     camera: np.ndarray, height: int, width: int, side: int, places: int
 ) -> None:

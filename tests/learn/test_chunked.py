@@ -181,7 +181,9 @@ def test_dropout_follows_the_rows_not_the_chunks(name: str) -> None:
     assert (run(100, forwards, seed=6)[0] - found).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["hardnet-small", "hardtfeat"])
+@pytest.mark.parametrize(
+    "name", ["hardnet-small", pytest.param("hardtfeat", marks=pytest.mark.slow)]
+)
 def test_threads_give_the_same_bits_each_time_and_leave_pytorch_as_it_was(name: str) -> None:
     def run() -> list[Tensor]:
         net = make_net(name, dropout=0.3).float()

@@ -99,7 +99,7 @@ def test_resumed_run_ends_with_the_same_bits(
         assert a == b
 
 
-@pytest.mark.parametrize("net", ["hardnet-tiny", "hardtfeat"])
+@pytest.mark.parametrize("net", ["hardnet-tiny", pytest.param("hardtfeat", marks=pytest.mark.slow)])
 def test_the_mean_of_the_last_weights_is_the_result(
     patch_set: PatchSet, tmp_path: Path, net: str
 ) -> None:

@@ -42,8 +42,8 @@ class Toy(Net):
         return (normalise_patches, *self.body, flatten, *self.head, self.last, unit_length)
 
 
-ALIKE = ("student8", "student16", "student24", "hardnet-tiny", "hardnet-medium")
-"""Networks that differ from another one in their widths alone."""
+ALIKE = ("student8", "student16", "student24", "hardnet", "hardnet-tiny", "hardnet-medium")
+"""Networks that differ from another one, which is faster, in their widths and depth alone."""
 
 
 @pytest.fixture(
