@@ -8,8 +8,6 @@ run them on different threads: :func:`prepare` reads the image, :func:`find` det
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
+from hardnet.entries import NPZ, Entry, Fact, check_entry, read_entry, write_entry
 from hardnet.errors import HardnetError, InputError, counted
 from hardnet.frames import (
     Frames,
@@ -32,14 +31,12 @@ from hardnet.frames import (
     check_frames,
     empty_frames,
     from_opencv,
-    from_similarity,
     read_oxford,
     rescale,
 )
-from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
 from hardnet.patches import cut_for, window_of
-from hardnet.storage import OwnedFolder, as_path, replacing
+from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -57,23 +54,6 @@ KEYPOINTS = 2048
 MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
 
-SIGMA = 1.0
-"""Pixels: the scale of keypoints from files that know positions only, as those of hloc."""
-
-ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
-FACTS = ("descriptor", "weights", "scale", "orientation", "path", "bytes", "mtime_ns")
-NPZ = ".npz"
-Fact = str | int | float
-
-NO_FEATURES = (
-    *(ValueError, LookupError, TypeError, AttributeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""What reading a file raises that is none of features."""
-
-MAX_FILE_BYTES = 4 << 30
-"""Of the arrays of one image in a file: a few bytes can claim any number of them."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Features:
@@ -85,16 +65,14 @@ class Features:
         descriptors: (N, D) float32, or (N, B) uint8 packed bits.
         image_size: (width, height) of the image.
         descriptor: name of the descriptor that made ``descriptors``.
-        weights: digest of the weights of that descriptor; empty if it has none, or if the features
-            come from a file that does not say it.
-        scale: by how much the image was shrunk before detection; one over this is the size, in
-            pixels of the original, of the pixels that were looked at.
+        weights: digest of the weights of that descriptor; empty if it has none, or nobody knows.
+        scale: by how much the image was shrunk before detection.
         path: the file, or None if the image was an array.
         pixels: the image if it was an array, None if it can be read from ``path``.
         seconds: time per stage.
         orientation: "upright" or "dominant": which way up the patches were.
         turned: describes the image again, with dominant orientations; only after
-            ``orientation="auto"``, and not in a copy that was pickled or saved.
+            ``orientation="auto"``, and not in a copy.
     """
 
     frames: Frames
@@ -160,47 +138,6 @@ class Features:
         return read_image(self.path)
 
 
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """What a file holds of one image."""
-
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-
-
-def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> None:
-    """Write an npz file; raises OSError if the disk does not take it.
-
-    ``owned`` is the folder that the file is in; see :func:`hardnet.storage.replacing`.
-    """
-    content: dict[str, Any] = {name: np.array(value) for name, value in entry.facts.items()}
-    with replacing(path, owned) as part, part.open("wb") as stream:
-        np.savez(stream, **content | dict(entry.arrays))
-
-
-def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
-    """Read an npz file, or only what is called ``names``."""
-    try:
-        require_regular_file(path)
-        with np.load(path, allow_pickle=False) as file:
-            refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
-            found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}
-        facts: dict[str, Fact] = {name: found.pop(name).item() for name in FACTS if name in found}
-    except FileNotFoundError as error:
-        raise HardnetError(f"{path} does not exist: check the path") from error
-    except (OSError, MemoryError, EOFError, NotImplementedError, *NO_FEATURES) as error:
-        raise HardnetError(
-            f"{path} is damaged or holds no features of one image: {first_line(error)}"
-        ) from error
-    return Entry(found, facts)
-
-
-def refuse_large(path: str | os.PathLike[str], size: int) -> None:
-    """Raise if the arrays of one image in a file would take more memory than any image needs."""
-    if size > MAX_FILE_BYTES:
-        raise HardnetError(f"{path} claims {size / 10**9:.0f} GB of features of one image")
-
-
 def to_entry(
     features: Features, folder: Path, half: bool = False, state: Mapping[str, int] | None = None
 ) -> Entry:
@@ -238,54 +175,15 @@ def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Featu
 
     Errors call the entry ``where``; ``descriptor`` is its descriptor if it does not say it.
     """
-    arrays, facts = entry.arrays, entry.facts
-    for name in ("keypoints", "descriptors", "image_size"):
-        if name not in arrays:
-            raise HardnetError(f"{where} has no {name}: it does not hold local features")
-    try:
-        for name, array in arrays.items():
-            if name in ARRAYS and array.dtype.kind not in "fiu":
-                raise ValueError(f"its {name} are no numbers, but {array.dtype}")
-        if arrays["descriptors"].ndim != 2:
-            raise ValueError(f"its descriptors have the shape {arrays['descriptors'].shape}")
-        xy = arrays["keypoints"].astype(np.float32).reshape(-1, 2)
-        vectors = np.ascontiguousarray(arrays["descriptors"].T)
-        if vectors.dtype != np.uint8:
-            vectors = vectors.astype(np.float32, copy=False)
-        scores = arrays.get("scores", np.zeros(len(xy))).astype(np.float32, copy=False)
-        given = arrays.get("frames")
-        frames = from_similarity(xy, SIGMA) if given is None else check_frames(given)
-        if scores.ndim != 1 or not np.isfinite(xy).all():
-            raise ValueError("its keypoints have no place or no score")
-        if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
-            raise ValueError("its descriptors contain NaN or infinity")
-        if not len(xy) == len(frames) == len(vectors) == len(scores):
-            counts = (len(xy), "keypoint"), (len(frames), "frame"), (len(vectors), "descriptor")
-            words = (counted(*one) for one in (*counts, (len(scores), "score")))
-            raise ValueError(", ".join(words))
-        width, height = (int(side) for side in arrays["image_size"])
-        scale = float(facts.get("scale", 1.0))
-        if min(width, height) < 1 or not 0 < scale < float("inf"):
-            raise ValueError(f"an image of {width}x{height} pixels at scale {scale}")
-    except NO_FEATURES as error:
-        raise HardnetError(f"{where} is damaged: {first_line(error)}") from error
+    facts = entry.facts
     image = os.path.normpath(os.path.join(os.path.realpath(folder), str(facts.get("path", ""))))
     return Features(
-        frames=frames,
-        scores=scores,
-        descriptors=vectors,
-        image_size=(width, height),
+        **check_entry(entry, where),
         descriptor=str(facts.get("descriptor", descriptor)),
-        scale=scale,
         path=image if os.path.isfile(image) else None,  # None if it is no longer there
         orientation="upright" if facts.get("orientation") == "upright" else "dominant",
         weights=str(facts.get("weights", "")),
     )
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    return (str(error) or type(error).__name__).partition("\n")[0]
 
 
 @dataclass(frozen=True, eq=False)

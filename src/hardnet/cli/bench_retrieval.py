@@ -23,6 +23,7 @@ from hardnet.cli.options import (
     Spread,
     Upright,
     argument,
+    given,
     grouped,
     option,
     reads_images,
@@ -225,14 +226,13 @@ def groups(
     Example: hardnet bench groups photos/val --objects data/ukbench -o groups.json
     """
     from hardnet.bench.groups import RULES, Given, GroupSettings, compare
-    from hardnet.retrieval.photos import DESCRIPTOR
 
+    asked = given(GroupSettings, locals())
     check_output(output)
-    name = descriptor or DESCRIPTOR
-    settings = GroupSettings(sources, size, keypoints, name, words, most, pages, distance, seed)
+    settings = GroupSettings(**asked)
     with Stage(resumes=work is not None) as stage, _workplace(work) as place:
-        given = Given(photos, scenes or [], objects or [], wide or [])
-        found = compare(given, settings, place, stage)
+        photographs = Given(photos, scenes or [], objects or [], wide or [])
+        found = compare(photographs, settings, place, stage)
     body = {"kind": "groups", "rules": RULES, **found}
     read = [*photos, *(scenes or []), *(objects or []), *(wide or [])]
     finish(body, asdict(settings), read, output, json_)

@@ -18,6 +18,7 @@ from hardnet.cli.options import (
     MaxSize,
     Upright,
     argument,
+    given,
     option,
     reads_images,
 )
@@ -86,8 +87,8 @@ def colmap(
     from hardnet.interop.colmap.pairs import PairSettings
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
-    from hardnet.matching.neighbours import RATIO
 
+    strategy = Strategy(**given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
         raise HardnetError("--index is of use with --pairs retrieval only: add that, or leave it")
     chosen: PairSettings | Path
@@ -97,15 +98,10 @@ def colmap(
         chosen = _similar(images, index, similar, output)
     else:
         chosen = PairSettings(pairs, overlap, quadratic, loop)
+    asked = given(ReconstructionSettings, locals())
+    asked |= {"max_size": max_size or None, "pairs": chosen, "strategy": strategy}
     settings = ReconstructionSettings(
-        detector=detector,
-        descriptor=descriptor,
-        keypoints=keypoints,
-        max_size=max_size or None,
-        upright=upright,
-        pairs=chosen,
-        strategy=Strategy(ratio=RATIO if ratio is None else ratio, guided=guided),
-        verification=verification,
+        **asked,
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hardnet.cli import data_build
 from hardnet.cli.options import argument, option, reads_images
-from hardnet.cli.output import Stage, console, say
+from hardnet.cli.output import Stage, answer, console, say
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ def frames(
     from hardnet.patchsets.fetch import write_frames
 
     written = write_frames(video, output, first, last, step)
-    if json_:
-        print(json.dumps({"files": [str(file) for file in written]}))
-    else:
-        print(f"{counted(len(written), 'frame')} in {output}")
+    facts = {"files": [str(file) for file in written]}
+    answer(json_, facts, f"{counted(len(written), 'frame')} in {output}")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from hardnet.cli.options import argument, option, reads_images
+from hardnet.cli.options import argument, given, option, reads_images
 from hardnet.cli.output import Stage, console
 from hardnet.errors import HardnetError, counted
 from hardnet.threads import usable_cores
@@ -83,9 +83,7 @@ def photos(
     """
     from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
 
-    settings = PhotoSettings(
-        points, views, max_size, jitter=jitter, wear=wear, pairs=pairs, seed=seed
-    )
+    settings = PhotoSettings(**given(PhotoSettings, locals()))
     with Stage() as stage:
         step = _photo_step(stage)
         report = build_from_photos(folder, output, settings, workers or usable_cores(), step)
@@ -119,19 +117,7 @@ def detections(
     """
     from hardnet.patchsets.build.detections import DetectionSettings, build_from_detections
 
-    settings = DetectionSettings(
-        points=points,
-        views=views,
-        max_size=max_size,
-        keypoints=keypoints,
-        still=still,
-        turned=turned,
-        level=level,
-        light=light,
-        carried=carried,
-        pairs=pairs,
-        seed=seed,
-    )
+    settings = DetectionSettings(**given(DetectionSettings, locals()))
     with Stage() as stage:
         step = _photo_step(stage)
         report = build_from_detections(folders, output, settings, workers or usable_cores(), step)
@@ -167,7 +153,6 @@ def colmap(
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
-    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.interop.colmap.mapping import find_models
     from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.colmap_model import Scene, find_database
@@ -176,18 +161,7 @@ def colmap(
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
         raise HardnetError("--database and --geometry exclude each other: give one of them")
-    settings = ColmapSettings(
-        min_track,
-        max_track,
-        max_error,
-        window or WINDOW_SIGMAS,
-        affine,
-        noise,
-        upright,
-        points,
-        pairs,
-        seed,
-    )
+    settings = ColmapSettings(**given(ColmapSettings, locals()))
     others = {"--database": database, "--geometry": geometry, "--affine": affine}
     detected = _detected(detections, carried, settings, others)
     scenes = []
@@ -236,30 +210,14 @@ def sfm(
 
     Example: hardnet data build sfm holiday -o sets/holiday
     """
-    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
     from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
 
-    settings = ColmapSettings(
-        min_track,
-        max_track,
-        max_error,
-        window or WINDOW_SIGMAS,
-        noise=noise,
-        upright=upright,
-        pairs=pairs,
-        seed=seed,
-    )
+    settings = ColmapSettings(**given(ColmapSettings, locals()))
+    how = SfmSettings(**given(SfmSettings, locals()) | {"keypoints": keypoints or None})
     detected = _detected(detections, carried, settings, {})
     refuse_existing(output)  # now, not after an hour of reconstruction
-    how = SfmSettings(
-        mapper=mapper,
-        max_size=max_size,
-        keypoints=keypoints or None,
-        following=following,
-        seed=seed,
-    )
     with Stage() as stage:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, stage)
         for name, reason in found.failed.items():
@@ -291,14 +249,13 @@ def sequences(
 
     Example: hardnet data build sequences oxford-affine -o sets/oxford
     """
-    from hardnet.frames import WINDOW_SIGMAS
     from hardnet.patchsets.build import sequences as build
     from hardnet.patchsets.sequences import find_sequences
 
     found, subsets = find_sequences(data), _subsets(subset or [])
     if subsets and layout == "hpatches":
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
-    settings = build.SequenceSettings(limit, window or WINDOW_SIGMAS, seed)
+    settings = build.SequenceSettings(**given(build.SequenceSettings, locals()))
     processes = workers or usable_cores()
     with Stage() as stage:
         step = stage.part("sequences")
@@ -345,8 +302,8 @@ def _detected(
         return None
     window = settings.window != WINDOW_SIGMAS
     own = {"--noise": settings.noise, "--upright": settings.upright, "--window": window}
-    if given := [name for name, value in {**others, **own}.items() if value]:
-        raise HardnetError(f"--detections and {given[0]} exclude each other: give one of them")
+    if named := [name for name, value in {**others, **own}.items() if value]:
+        raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
     return DetectedSettings(carried=carried)
 
 

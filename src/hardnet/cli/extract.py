@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +17,11 @@ from hardnet.cli.options import (
     Spread,
     Upright,
     argument,
+    given,
     option,
     reads_images,
 )
-from hardnet.cli.output import Stage, say
+from hardnet.cli.output import Stage, answer, say
 from hardnet.errors import counted
 
 if TYPE_CHECKING:
@@ -60,39 +60,22 @@ def extract(
     from hardnet.interop.extraction import ExtractionSettings, extract_to
 
     start = time.perf_counter()
-    chosen = for_photos(descriptor)
-    settings = ExtractionSettings(
-        detector, chosen, keypoints, max_size or None, upright, half, spread
-    )
+    asked = given(ExtractionSettings, locals())
+    asked |= {"descriptor": for_photos(descriptor), "max_size": max_size or None}
+    settings, photos = ExtractionSettings(**asked), named_images(images)
     with Stage(resumes=True) as stage:
         report = extract_to(
-            output,
-            named_images(images),
-            settings,
-            workers=workers,
-            overwrite=overwrite,
-            progress=stage,
+            output, photos, settings, workers=workers, overwrite=overwrite, progress=stage
         )
     for reason in report.skipped.values():
         say(f"skipped: {reason}", error=True)
     seconds = time.perf_counter() - start
-    if as_json:
-        print(json.dumps(_to_json(report, output, seconds)))
-    else:
-        say(_summary(report, output, seconds))
+    skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
+    facts = {"output": str(output), **vars(report), "skipped": skipped}
+    facts["seconds"] = round(seconds, 3)
+    answer(as_json, facts, _summary(report, output, seconds))
     if report.skipped:
         raise typer.Exit(1)
-
-
-def _to_json(report: ExtractionReport, output: Path, seconds: float) -> dict[str, object]:
-    return {
-        "output": str(output),
-        "described": report.described,
-        "unchanged": report.unchanged,
-        "keypoints": report.keypoints,
-        "skipped": [{"image": name, "reason": why} for name, why in report.skipped.items()],
-        "seconds": round(seconds, 3),
-    }
 
 
 def _summary(report: ExtractionReport, output: Path, seconds: float) -> str:

@@ -27,10 +27,11 @@ from hardnet.cli.options import (
     Upright,
     Workers,
     argument,
+    given,
     option,
     reads_images,
 )
-from hardnet.cli.output import Stage, console, say
+from hardnet.cli.output import Stage, answer, console, say
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -86,11 +87,12 @@ def _build(
     from hardnet.retrieval.vocabulary import load
 
     start = time.perf_counter()
-    given = None if vocabulary is None else load(vocabulary)
-    form = form_for(folder, descriptor, given)
-    settings = IndexSettings(detector, form, keypoints, max_size or None, upright, spread)
+    known = None if vocabulary is None else load(vocabulary)
+    asked = given(IndexSettings, locals())
+    asked |= {"descriptor": form_for(folder, descriptor, known), "max_size": max_size or None}
+    settings = IndexSettings(**asked)
     precompile.start()
-    what = {"vocabulary": given, "words": words}
+    what = {"vocabulary": known, "words": words}
     _index(start, folder, images, settings, hidden, workers, cluster, as_json, **what)
 
 
@@ -146,8 +148,9 @@ def _vocabulary(
     from hardnet.retrieval.photos import IndexSettings
 
     start = time.perf_counter()
-    form = for_photos(descriptor)
-    settings = IndexSettings(detector, form, keypoints, max_size or None, upright, spread)
+    asked = given(IndexSettings, locals())
+    asked |= {"descriptor": for_photos(descriptor), "max_size": max_size or None}
+    settings = IndexSettings(**asked)
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
@@ -155,11 +158,9 @@ def _vocabulary(
     seconds = time.perf_counter() - start
     for reason in skipped.values():
         say(f"skipped: {reason}", error=True)
-    if as_json:
-        facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
-        print(json.dumps(facts | {"skipped": skipped, "seconds": round(seconds, 3)}))
-    else:
-        say(f"{output}: {counted(len(made), 'word')} in {seconds:.1f} s")
+    facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
+    facts |= {"skipped": skipped, "seconds": round(seconds, 3)}
+    answer(as_json, facts, f"{output}: {counted(len(made), 'word')} in {seconds:.1f} s")
     if skipped:
         raise typer.Exit(1)
 
@@ -196,13 +197,10 @@ def _index(
             "--hidden takes them",
             error=True,
         )
-    if as_json:
-        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-        facts = {"index": str(folder), **vars(report), "skipped": skipped}
-        facts["left_out"] = [str(photo) for photo in left_out]
-        print(json.dumps(facts | {"seconds": round(seconds, 3)}))
-    else:
-        say(_summary(report, folder, seconds))
+    skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
+    facts = {"index": str(folder), **vars(report), "skipped": skipped}
+    facts |= {"left_out": [str(photo) for photo in left_out], "seconds": round(seconds, 3)}
+    answer(as_json, facts, _summary(report, folder, seconds))
     if report.skipped:
         raise typer.Exit(1)
 
@@ -262,10 +260,8 @@ def _remove(
     removed = index.remove(images) if images else 0
     if gone:
         removed += index.remove_gone()
-    if as_json:
-        print(json.dumps({"index": str(folder), "removed": removed, "images": len(index)}))
-    else:
-        say(f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
+    facts = {"index": str(folder), "removed": removed, "images": len(index)}
+    answer(as_json, facts, f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
 
 
 @app.command("restore")
@@ -287,10 +283,9 @@ def _restore(
 
     index = Index(folder)
     restored = index.restore(images or index.removed())
-    if as_json:
-        print(json.dumps({"index": str(folder), "restored": restored, "images": len(index)}))
-    else:
-        say(f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now")
+    facts = {"index": str(folder), "restored": restored, "images": len(index)}
+    line = f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now"
+    answer(as_json, facts, line)
 
 
 @app.command("compact")

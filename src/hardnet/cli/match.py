@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.markup import escape
@@ -21,6 +21,7 @@ from hardnet.cli.options import (
     Spread,
     Upright,
     argument,
+    given,
     option,
     reads_images,
 )
@@ -106,22 +107,10 @@ def match(
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
 
-    given: dict[str, Any] = {
-        "ratio": ratio,
-        "mutual": mutual,
-        "symmetric": symmetric,
-        "fginn": fginn,
-        "duplicates": duplicates,
-        "neighbours": neighbours,
-        "estimator": estimator,
-        "threshold": threshold,
-        "frame_check": frame_check,
-        "guided": guided,
-    }
+    asked = given(matches.Strategy, locals())
     if output is not None:
         check_picture_name(output)
-    base = matches.MODS if strategy == "mods" else matches.Strategy()
-    chosen = replace(base, **{name: value for name, value in given.items() if value is not None})
+    chosen = replace(matches.MODS if strategy == "mods" else matches.Strategy(), **asked)
     intrinsics = _given_cameras(model == "essential", camera or [], focal)
     with console(stderr=True).status("Matching..."):
         a, b = extract_pair(

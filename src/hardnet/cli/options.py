@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -132,6 +132,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     return _with_parameters(command, run, parameters)
+
+
+def given(settings: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a command, its ``locals()``, those that are fields of some settings.
+
+    None is not given: it leaves the default of the settings.
+    """
+    names = [field.name for field in fields(settings)]
+    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

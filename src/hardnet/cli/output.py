@@ -5,9 +5,11 @@ Lines that hold names and numbers of users are never folded and never decorated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from itertools import count
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -25,6 +27,14 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 def say(line: str, *, error: bool = False) -> None:
     """Print one line as it is, on stdout or stderr."""
     console(stderr=error).print(line, soft_wrap=True, markup=False)
+
+
+def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
+    """What a command has done: an object for machines, or a line for people."""
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        say(line)
 
 
 def in_words(seconds: float) -> str:

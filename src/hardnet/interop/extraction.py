@@ -23,19 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
+from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, write_entry
 from hardnet.errors import HardnetError
-from hardnet.features import (
-    FACTS,
-    KEYPOINTS,
-    MAX_SIZE,
-    NPZ,
-    Entry,
-    Fact,
-    Features,
-    read_entry,
-    to_entry,
-    write_entry,
-)
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, to_entry
 from hardnet.interop.feature_files import (
     HDF5,
     hdf5_facts,

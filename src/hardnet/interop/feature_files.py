@@ -38,19 +38,17 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hardnet.errors import HardnetError
-from hardnet.features import (
+from hardnet.entries import (
     FACTS,
     NO_FEATURES,
     Entry,
     Fact,
-    Features,
     first_line,
-    from_entry,
     refuse_large,
-    to_entry,
     write_entry,
 )
+from hardnet.errors import HardnetError
+from hardnet.features import Features, from_entry, to_entry
 from hardnet.storage import as_path, replacing
 from hardnet.stored_names import check_inside
 
@@ -85,7 +83,7 @@ def read_hdf5(path: str | os.PathLike[str], name: str) -> Features:
     """The features of one image; their path is None if the image is no longer where it was.
 
     What ``hardnet extract`` or :func:`write_hdf5` wrote comes back as it was. hloc keeps positions
-    only: its keypoints become upright frames of sigma ``features.SIGMA``, good for matching but not
+    only: its keypoints become upright frames of sigma ``entries.SIGMA``, good for matching but not
     for anything that looks at their shape, and the descriptor is called by the file's name, since
     hloc names files by configuration.
     """

@@ -17,8 +17,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from hardnet.entries import NPZ, read_entry
 from hardnet.errors import HardnetError, counted
-from hardnet.features import NPZ, Features, read_entry
+from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of

@@ -23,8 +23,9 @@ from hardnet import detectors
 from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
+from hardnet.entries import NPZ
 from hardnet.errors import HardnetError
-from hardnet.features import NPZ, Features, Found, describe, find, prepare
+from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
