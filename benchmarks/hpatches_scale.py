@@ -27,7 +27,7 @@ from plain import hpatches as plain
 from report.tables import write
 
 from hardnet import provenance
-from hardnet.bench.hpatches import matching, retrieval, run, verification
+from hardnet.bench.hpatches import protocol, run
 from hardnet.bench.hpatches.lists import (
     DISTRACTORS,
     PAIRS,
@@ -99,17 +99,17 @@ def measure(task: str, size: float) -> dict[str, Any]:
     def lookup(name: str, tag: str) -> NDArray[np.float32]:
         return descriptors[name, tag]
 
-    module = {"verification": verification, "matching": matching, "retrieval": retrieval}[task]
+    evaluate = getattr(protocol, task)
     before = _memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
     start = time.perf_counter()
-    rows, _ = module.evaluate(lookup, tasks)
+    rows, _ = evaluate(lookup, tasks)
     seconds = time.perf_counter() - start
     extra = _memory_mb("VmHWM") - before
     scores = seconds
     if task == "verification":  # the plain way has no intervals
         start = time.perf_counter()
-        module.evaluate(lookup, tasks, resamples=0)
+        evaluate(lookup, tasks, resamples=0)
         scores = time.perf_counter() - start
     plain_seconds, difference = PLAIN[task](lookup, tasks)
     return {

@@ -25,9 +25,8 @@ from hardnet.errors import HardnetError
 from hardnet.image_files import ENVIRONMENT, MAX_SCANS, max_image_bytes, parse_size
 from hardnet.images import read_image
 from hardnet.patchsets.build.colmap_model import read_photo
-from hardnet.patchsets.fetch import read_frames, read_pictures
+from hardnet.patchsets.fetch import Source, read_frames, read_pictures
 from hardnet.patchsets.patchset import picture_size, read_picture
-from hardnet.patchsets.photo_sources import Source
 
 READ = """
 import json, resource, sys, time

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.hpatches import matching, retrieval, verification
+from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, RetrievalLists, Strips, Tasks
 from hardnet.bench.metrics import average_precision_trapezoid
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
@@ -33,7 +33,7 @@ def verification_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
         b = lookup(tasks.names[s2], f"e{t2}" if t2 else "ref")[i2]
         found[k] = np.sqrt(np.sum((a - b) ** 2))
     seconds = time.perf_counter() - start
-    ours = verification.distances(Strips(lookup, tasks, "easy"), rows)
+    ours = protocol.distances(Strips(lookup, tasks, "easy"), rows)
     full = 3 * len(LEVELS) * len(tasks.pairs.inter) / len(rows)
     return seconds * full, float(np.abs(ours - found).max())
 
@@ -51,7 +51,7 @@ def matching_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
         distance = matrix[here, nearest]
         found.append(average_precision_trapezoid(distance, nearest == here, len(here)))
     seconds = time.perf_counter() - start
-    ours = [matching.match_scores(lookup(n, "ref"), lookup(n, "t1"))[0] for n in chosen]
+    ours = [protocol.match_scores(lookup(n, "ref"), lookup(n, "t1"))[0] for n in chosen]
     squares = np.square(tasks.counts, dtype=np.int64)
     full = len(LEVELS) * TARGETS * squares.sum() / squares[: len(chosen)].sum()
     return float(seconds * full), float(np.abs(np.subtract(ours, found)).max())
@@ -60,9 +60,9 @@ def matching_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
 def retrieval_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
     """Full seconds with a sort per query, noise level and pool; largest difference of an AP."""
     queries, distractors = tasks.retrieval.queries[:_QUERIES], tasks.retrieval.distractors
-    pools = retrieval.pool_sizes(len(distractors))
+    pools = protocol.pool_sizes(len(distractors))
     few = replace(tasks, retrieval=RetrievalLists(queries, distractors))
-    ours, _ = retrieval.average_precisions(lookup, few, pools)
+    ours, _ = protocol.average_precisions(lookup, few, pools)
     others = Strips(lookup, tasks, "easy").gather(np.insert(distractors, 1, 0, axis=1))
     found = np.empty_like(ours)
     start = time.perf_counter()

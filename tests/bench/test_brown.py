@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import brown
-from hardnet.bench.metrics import fpr95
+from hardnet.bench.metrics import fpr_at_recall
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.patchsets.patchset import PatchSet
@@ -112,7 +112,7 @@ def test_the_interval_is_that_of_resampling():
     rates = []
     for _ in range(2000):
         true, false = rng.choice(distances[labels], 200), rng.choice(distances[~labels], 300)
-        rates.append(fpr95(np.concatenate([true, false]), labels))
+        rates.append(fpr_at_recall(np.concatenate([true, false]), labels))
     expected = np.quantile(rates, [0.025, 0.975])
     found = brown.fpr95_interval(distances, labels)
     np.testing.assert_allclose(found, expected, atol=0.012)

@@ -3,16 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches.verification import pooled_scores
+from hardnet.bench.hpatches.protocol import pooled_scores
 from hardnet.bench.metrics import (
     PooledRanking,
     align,
     average_precision_at_hits,
     average_precision_trapezoid,
     cumulated,
-    fdr95,
     fdr_at_recall,
-    fpr95,
     fpr_at_recall,
     interval,
     mean_interval,
@@ -56,7 +54,7 @@ def test_fpr_of_a_batch_computed_by_hand():
     labels = [1] * 20 + [0] * 5
     assert fpr_at_recall(distances, labels) == 3 / 5
     assert fpr_at_recall(distances, labels, ties="before") == 2 / 5
-    assert fpr95(distances, labels) == 3 / 5
+    assert fpr_at_recall(distances, labels) == 3 / 5
     assert fpr_at_recall(distances, labels, recall=1.0) == 4 / 5
 
 
@@ -73,14 +71,14 @@ def test_fpr_equals_the_explicit_loop(ties, recall):
 
 
 def test_a_collapsed_descriptor_gets_the_worst_fpr():
-    assert fpr95(np.zeros(10), [1, 0] * 5) == 1.0
+    assert fpr_at_recall(np.zeros(10), [1, 0] * 5) == 1.0
     assert fpr_at_recall(np.zeros(10), [1, 0] * 5, ties="before") == 0.0
 
 
 def test_fpr_of_separated_and_of_inverted_pairs():
     labels = [1] * 50 + [0] * 50
-    assert fpr95(np.arange(100), labels) == 0.0
-    assert fpr95(-np.arange(100), labels) == 1.0
+    assert fpr_at_recall(np.arange(100), labels) == 0.0
+    assert fpr_at_recall(-np.arange(100), labels) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_fpr_of_separated_and_of_inverted_pairs():
 )
 def test_fpr_refuses_what_has_no_answer(distances, labels, message):
     with pytest.raises(ValueError, match=message):
-        fpr95(distances, labels)
+        fpr_at_recall(distances, labels)
 
 
 def test_average_precision_computed_by_hand():
@@ -152,7 +150,7 @@ def test_fdr_of_a_batch_computed_by_hand():
     # 20 true pairs at 1..20: the threshold is 19, where 19 true pairs are accepted.
     distances = [*range(1, 21), 3.5, 18.5, 19, 19.5, 40]
     labels = [1] * 20 + [0] * 5
-    assert fdr95(distances, labels) == 3 / (3 + 19)
+    assert fdr_at_recall(distances, labels) == 3 / (3 + 19)
     assert fdr_at_recall(distances, labels, ties="before") == 2 / (2 + 19)
     assert fdr_at_recall(distances, labels, recall=1.0) == 4 / (4 + 20)
 
@@ -160,7 +158,7 @@ def test_fdr_of_a_batch_computed_by_hand():
 def test_fdr_of_tied_true_pairs_counts_all_that_are_accepted():
     # 3 true pairs, 2 are needed for a recall of 0.5; two are tied at 2 and accepted together.
     assert fdr_at_recall([1, 2, 2, 2, 9], [1, 1, 1, 0, 0], recall=0.5) == 1 / (1 + 3)
-    assert fdr95(np.zeros(10), [1, 0] * 5) == 0.5
+    assert fdr_at_recall(np.zeros(10), [1, 0] * 5) == 0.5
 
 
 def test_fdr_follows_from_fpr_on_a_balanced_set():
@@ -168,14 +166,14 @@ def test_fdr_follows_from_fpr_on_a_balanced_set():
     rng = np.random.default_rng(2)
     labels = np.arange(20_000) % 2 == 0
     distances = rng.normal(np.where(labels, 0.0, 2.5))
-    fpr = fpr95(distances, labels)
+    fpr = fpr_at_recall(distances, labels)
     assert 0.05 < fpr < 0.5
-    assert fdr95(distances, labels) == pytest.approx(fpr / (fpr + 0.95), rel=1e-12)
+    assert fdr_at_recall(distances, labels) == pytest.approx(fpr / (fpr + 0.95), rel=1e-12)
 
 
 def test_fdr_refuses_what_has_no_answer():
     with pytest.raises(ValueError, match="both kinds"):
-        fdr95([1.0, 2.0], [0, 0])
+        fdr_at_recall([1.0, 2.0], [0, 0])
     with pytest.raises(ValueError, match="recall"):
         fdr_at_recall([1.0, 2.0], [1, 0], recall=0.0)
 
@@ -214,7 +212,7 @@ def test_scikit_learn_agrees(levels):
             sklearn.average_precision_score(labels, -distances)
         )
         fpr, tpr, _ = sklearn.roc_curve(labels, -distances, drop_intermediate=False)
-        assert fpr95(distances, labels) == pytest.approx(fpr[tpr >= 0.95 - 1e-12][0])
+        assert fpr_at_recall(distances, labels) == pytest.approx(fpr[tpr >= 0.95 - 1e-12][0])
         precision, recall, _ = sklearn.precision_recall_curve(labels, -distances)
         # scikit-learn's curve ends at (recall 0, precision 1), too: its area is the trapezoid's.
         assert average_precision_trapezoid(distances, labels) == pytest.approx(
@@ -227,7 +225,13 @@ def test_nothing_is_changed_and_float32_is_enough():
     labels = rng.random(500) < 0.5
     distances = rng.random(500).astype(np.float32)
     copy = distances.copy()
-    for metric in (fpr95, fdr95, roc_auc, average_precision_trapezoid, average_precision_at_hits):
+    for metric in (
+        fpr_at_recall,
+        fdr_at_recall,
+        roc_auc,
+        average_precision_trapezoid,
+        average_precision_at_hits,
+    ):
         assert metric(distances, labels) == metric(distances.astype(np.float64), labels)
         np.testing.assert_array_equal(distances, copy)
 

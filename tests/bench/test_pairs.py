@@ -40,8 +40,9 @@ def made_up_matches(offsets, inliers, model=TRUTH, kind="homography"):
 def test_counts_by_hand():
     matches = made_up_matches([0, 2.9, -3.1, 40, 1], [True, False, True, False, True])
     score = score_pair(matches, TRUTH, SIZE, SIZE)
-    assert (score.tentative, score.correct, score.inliers, score.correct_inliers) == (5, 3, 3, 2)
-    assert not score.verified
+    counts = ("tentative", "correct", "inliers", "correct_inliers")
+    assert [score[name] for name in counts] == [5, 3, 3, 2]
+    assert not score["verified"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_pair_is_verified_by_correct_inliers_and_the_right_homography(
     good, model, kind, verified
 ):
     matches = made_up_matches([0.5] * good + [50] * 5, [True] * good + [False] * 5, model, kind)
-    assert score_pair(matches, TRUTH, SIZE, SIZE).verified is verified
+    assert score_pair(matches, TRUTH, SIZE, SIZE)["verified"] is verified
 
 
 def test_no_matches_at_all():
@@ -68,8 +69,8 @@ def test_no_matches_at_all():
     geometry = SimpleNamespace(kind=None, model=None)
     nothing = SimpleNamespace(xy_a=empty, xy_b=empty, inliers=np.zeros(0, bool), geometry=geometry)
     score = score_pair(nothing, TRUTH, SIZE, SIZE)
-    assert (score.tentative, score.correct, score.grid_error) == (0, 0, None)
-    assert not score.verified
+    assert (score["tentative"], score["correct"], score["grid_error"]) == (0, 0, None)
+    assert not score["verified"]
 
 
 def test_only_the_common_part_of_the_images_is_judged():

@@ -101,9 +101,9 @@ def test_errors_of_a_model_in_another_world() -> None:
     }
     errors = pose_errors(moved, truth)
     assert errors is not None
-    assert errors.centre_max < 1e-12
-    assert errors.rotation_max < 1e-5
-    assert errors.focal == pytest.approx(0.01)
+    assert errors["centre_max"] < 1e-12
+    assert errors["rotation_max"] < 1e-5
+    assert errors["focal"] == pytest.approx(0.01)
     # One camera 0.1 away and turned by 3 degrees.
     c, s = np.cos(np.deg2rad(3)), np.sin(np.deg2rad(3))
     tilt = np.array([[1, 0, 0], [0, c, -s], [0, s, c]])
@@ -111,18 +111,18 @@ def test_errors_of_a_model_in_another_world() -> None:
     moved["0.jpg"] = Pose(tilt @ wrong.rotation, wrong.centre + np.array([0, 0, 0.5]), wrong.focal)
     errors = pose_errors(moved, truth)
     assert errors is not None
-    assert 0.04 < errors.centre_max < 0.1  # the alignment hides some of it
+    assert 0.04 < errors["centre_max"] < 0.1  # the alignment hides some of it
     names = list(moved)
     world = align([moved[n].centre for n in names], [truth[n].centre for n in names])
     away = [np.linalg.norm(world([moved[n].centre])[0] - truth[n].centre) for n in names]
-    assert errors.centre_mean == pytest.approx(sum(away) / 5)
-    assert errors.centre_median == pytest.approx(sorted(away)[2])
-    assert errors.centre_max == pytest.approx(max(away))
+    assert errors["centre_mean"] == pytest.approx(sum(away) / 5)
+    assert errors["centre_median"] == pytest.approx(sorted(away)[2])
+    assert errors["centre_max"] == pytest.approx(max(away))
     extent = max(
         np.linalg.norm(a.centre - b.centre) for a in truth.values() for b in truth.values()
     )
-    assert errors.centre_relative == pytest.approx(errors.centre_mean / extent)
-    assert 1.5 < errors.rotation_max < 4
+    assert errors["centre_relative"] == pytest.approx(errors["centre_mean"] / extent)
+    assert 1.5 < errors["rotation_max"] < 4
     assert pose_errors({"0.jpg": moved["0.jpg"], "x.jpg": wrong}, truth) is None
 
 

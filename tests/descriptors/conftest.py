@@ -24,8 +24,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory, patches: np.ndarray) -> Pa
     import torch
 
     from hardnet.interop.onnx import to_onnx
-    from hardnet.nets import HardNet
-    from hardnet.nets.checkpoints import save_checkpoint
+    from hardnet.nets import HardNet, save_checkpoint
 
     torch.manual_seed(0)
     net = HardNet()

@@ -35,7 +35,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_files_say_which_network_they_are_of(name: str) -> None:
     from hardnet.interop.onnx import to_onnx
-    from hardnet.nets.checkpoints import load_net, read_checkpoint
+    from hardnet.nets import load_net, read_checkpoint
 
     net = name.removesuffix("-int8")
     assert read_checkpoint(WEIGHTS / f"{net}.safetensors").net == net
@@ -50,8 +50,7 @@ def test_a_file_put_beside_the_shipped_ones_is_a_name(
     """What ``hardnet export`` writes for a HardTFeat, put where the shipped weights are."""
     import torch
 
-    from hardnet.nets import HardTFeat
-    from hardnet.nets.checkpoints import save_checkpoint
+    from hardnet.nets import HardTFeat, save_checkpoint
 
     torch.manual_seed(0)
     net = HardTFeat().eval()

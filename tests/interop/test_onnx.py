@@ -23,9 +23,8 @@ from hardnet.interop.quantise import (
     relu_chain,
     to_onnx_int8,
 )
-from hardnet.nets import HardNet, TFeat, build_net
-from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
-from hardnet.nets.layers import normalise_patches
+from hardnet.nets import HardNet, TFeat, build_net, read_checkpoint, save_checkpoint
+from hardnet.nets.hardnet import normalise_patches
 
 
 def _torch(net: HardNet, patches: np.ndarray) -> np.ndarray:

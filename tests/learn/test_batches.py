@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.learn.batches import Batch, Batches, Flips, prefetched
+from hardnet.learn.batches import Batch, Batches, Flips, PairSampler, prefetched
 from hardnet.patchsets.patchset import PatchSet, join
-from hardnet.patchsets.sampler import PairSampler
 
 STEPS = 12
 

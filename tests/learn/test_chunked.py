@@ -19,11 +19,10 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from hardnet.learn.chunked import ChunkedNet, Store, kept_values
-from hardnet.learn.chunked_layers import dropout
+from hardnet.learn.chunked import ChunkedNet, Store, dropout, kept_values
 from hardnet.learn.losses import hardnet_loss
 from hardnet.nets import NETS, build_net
-from hardnet.nets.layers import Layer, apply
+from hardnet.nets.hardnet import Layer, apply
 
 PAIRS = 11
 

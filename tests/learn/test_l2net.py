@@ -8,9 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.losses import softmin
+from hardnet.learn.losses import distance_matrix, softmin
 from hardnet.learn.objective import l2net
-from hardnet.learn.sampling import distance_matrix
 
 
 def unit(n: int, seed: int, dim: int = 16) -> torch.Tensor:

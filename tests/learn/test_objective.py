@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
+from hardnet.learn.losses import EPSILON
 from hardnet.learn.objective import (
     LOSSES,
     NEGATIVES,
@@ -22,7 +23,6 @@ from hardnet.learn.objective import (
     SAMPLINGS,
     Objective,
 )
-from hardnet.learn.sampling import EPSILON
 
 KEYS = ("sampling", "loss", "margin", "regularizer", "anchor_swap", "same_patch")
 MORE = (*KEYS, "negatives", "regularizer_weight")

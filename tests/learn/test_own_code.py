@@ -17,13 +17,13 @@ from hardnet.errors import HardnetError
 from hardnet.learn.losses import pair_loss, triplet_margin
 from hardnet.learn.recipe import read_recipe
 from hardnet.learn.trainer import Trainer
-from hardnet.nets.checkpoints import load_net
+from hardnet.nets import load_net
 from hardnet.patchsets.patchset import PatchSet
 
 CODE = """
 import torch
 from torch import nn
-from hardnet.nets.layers import Net, flatten, normalise_patches, unit_length
+from hardnet.nets.hardnet import Net, flatten, normalise_patches, unit_length
 
 def steep(positive, negative, margin):
     return 2 * (margin + positive - negative).clamp_min(0).mean()

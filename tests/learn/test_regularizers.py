@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hardnet.learn.losses import EPSILON, distance_matrix
 from hardnet.learn.objective import (
     correlation_penalty,
     length_difference,
     second_order_similarity,
 )
-from hardnet.learn.sampling import EPSILON, distance_matrix
 
 
 def rows(*values: tuple[float, ...]) -> torch.Tensor:

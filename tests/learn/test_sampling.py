@@ -11,11 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hardnet.learn.objective import (
-    l2net,
-    second_order_similarity,
-)
-from hardnet.learn.sampling import (
+from hardnet.learn.losses import (
     SAME_PATCH,
     distance_matrix,
     hardest_in_batch,
@@ -24,6 +20,10 @@ from hardnet.learn.sampling import (
     only_negatives,
     pair_distances,
     random_in_batch,
+)
+from hardnet.learn.objective import (
+    l2net,
+    second_order_similarity,
 )
 
 

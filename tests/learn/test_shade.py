@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardnet.learn.batches import Batches
-from hardnet.learn.shade import Shade
+from hardnet.learn.batches import Batches, PairSampler, Shade
 from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.sampler import PairSampler
 
 
 def edge(gain: float, angle: float) -> Shade:

@@ -14,14 +14,12 @@ from hardnet import descriptors
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.learn import teacher as module
-from hardnet.learn.batches import SYMMETRIES, Batches, Flips
+from hardnet.learn.batches import SYMMETRIES, Batches, Flips, PairSampler
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.teacher import from_bytes, load_teacher, teacher_outputs, to_bytes
 from hardnet.learn.trainer import Trainer
-from hardnet.nets import build_net
-from hardnet.nets.checkpoints import load_net, save_checkpoint
+from hardnet.nets import build_net, load_net, save_checkpoint
 from hardnet.patchsets.patchset import PatchSet, join
-from hardnet.patchsets.sampler import PairSampler
 
 TEACHER = "hardtfeat"  # shipped, and the fastest of the shipped networks
 

@@ -11,8 +11,7 @@ import torch
 
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.trainer import Trainer
-from hardnet.nets import NETS
-from hardnet.nets.checkpoints import load_net
+from hardnet.nets import NETS, load_net
 from hardnet.patchsets.patchset import PatchSet, join
 
 

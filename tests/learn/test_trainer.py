@@ -25,8 +25,7 @@ from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT
 from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
-from hardnet.nets import find_net
-from hardnet.nets.checkpoints import load_net
+from hardnet.nets import find_net, load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.provenance import data_digest
@@ -227,7 +226,7 @@ def test_validation_is_called_and_logged(patch_set: PatchSet, tmp_path: Path) ->
 
 
 def test_final_weights_load_again(whole: Trainer, patch_set: PatchSet) -> None:
-    from hardnet.nets.checkpoints import read_checkpoint
+    from hardnet.nets import read_checkpoint
 
     weights = whole.folder / "hardnet-tiny.safetensors"
     facts = read_checkpoint(weights).metadata
@@ -471,7 +470,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 
 
 def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
-    from hardnet.nets.checkpoints import read_checkpoint
+    from hardnet.nets import read_checkpoint
     from hardnet.patchsets.sets import open_sets
 
     with BrownWriter(tmp_path / "set") as writer:

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from hardnet.errors import HardnetError
-from hardnet.nets import HardNet, build_net
-from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
+from hardnet.nets import HardNet, build_net, load_net, read_checkpoint, save_checkpoint
 
 
 def test_round_trip_keeps_weights_dropout_and_metadata(

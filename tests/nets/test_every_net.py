@@ -17,9 +17,8 @@ from hardnet.cli.app import app
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.interop.onnx import to_onnx
-from hardnet.nets import NETS, Net, build_net
-from hardnet.nets.checkpoints import load_net, read_checkpoint, save_checkpoint
-from hardnet.nets.layers import Layer, apply, flatten, normalise_patches, unit_length
+from hardnet.nets import NETS, Net, build_net, load_net, read_checkpoint, save_checkpoint
+from hardnet.nets.hardnet import Layer, apply, flatten, normalise_patches, unit_length
 
 
 class Toy(Net):

@@ -38,7 +38,7 @@ def test_starts_orthogonal_with_gain_0_6() -> None:
 
 
 def test_no_gradient_through_the_patch_statistics() -> None:
-    from hardnet.nets.layers import normalise_patches
+    from hardnet.nets.hardnet import normalise_patches
 
     patch = torch.rand(1, 1, 4, 4, requires_grad=True)
     normalise_patches(patch)[0, 0, 1, 2].backward()

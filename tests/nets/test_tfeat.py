@@ -11,8 +11,7 @@ from torch import nn
 
 from hardnet import descriptors
 from hardnet.interop.onnx import to_onnx
-from hardnet.nets import HardTFeat, TFeat
-from hardnet.nets.checkpoints import load_net, read_checkpoint
+from hardnet.nets import HardTFeat, TFeat, load_net, read_checkpoint
 
 
 @pytest.fixture

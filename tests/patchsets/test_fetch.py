@@ -15,24 +15,22 @@ from typer.testing import CliRunner
 from hardnet.cli.app import app
 from hardnet.errors import HardnetError
 from hardnet.images import shrink
-from hardnet.patchsets import photo_sources
+from hardnet.patchsets import fetch
 from hardnet.patchsets.fetch import (
     CREDITS,
     PhotoFolder,
+    Source,
+    SourceError,
     fetch_photos,
+    find_archive,
     is_validation,
     perceptual_hash,
     read_frames,
-    read_pictures,
-    write_frames,
-)
-from hardnet.patchsets.photo_sources import (
-    Source,
-    SourceError,
-    find_archive,
     read_manifest,
+    read_pictures,
     select,
     unpack,
+    write_frames,
 )
 from hardnet.storage import OwnedFolder
 
@@ -84,7 +82,7 @@ def test_the_shipped_manifest_is_complete_and_pinned():
 
 
 def test_the_shipped_manifest_leaves_benchmark_and_demo_pictures_out():
-    text = (Path(photo_sources.__file__).parent / "photo_sources.toml").read_text("utf-8")
+    text = (Path(fetch.__file__).parent / "photo_sources.toml").read_text("utf-8")
     for word in ("motorcycle_", "graf", "leuven", "oxford", "hpatches", "ukbench", "wxbs"):
         assert word not in text.replace("startbootstrap-grayscale", "")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.patchset import JoinedPatches, PatchSet, join, picture_size, read_picture
+from hardnet.patchsets.patchset import JoinedRows, PatchSet, join, picture_size, read_picture
 
 
 def make(name: str, points: list[int], pairs: list[tuple[int, int]], grey: int) -> PatchSet:
@@ -73,7 +73,7 @@ def _own_memory() -> int:
 def test_joined_patches_are_indexed_like_an_array() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.integers(0, 256, (n, 3, 3)).astype(np.uint8) for n in (4, 1, 7)]
-    joined, array = JoinedPatches(parts), np.concatenate(parts)
+    joined, array = JoinedRows(parts), np.concatenate(parts)
     assert joined.shape == array.shape
     assert len(joined) == len(array)
     indices = [

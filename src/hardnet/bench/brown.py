@@ -9,25 +9,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.bench.metrics import fdr95, fpr95, fpr_at_recall, roc_auc
+from hardnet.bench.metrics import fdr_at_recall, fpr_at_recall, roc_auc
+from hardnet.bench.store import Describe
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
-from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.patchsets.patchset import JoinedRows, PatchSet
 
 BLOCK = 8192
 """Patches described at once, and stored under one key."""
 REPEATS = 10_000
 """Resamplings of the interval."""
-
-Describe = Callable[[str, Callable[[], NDArray[np.uint8]]], NDArray[Any]]
-"""(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
 
 
 def evaluate(
@@ -55,9 +52,9 @@ def evaluate(
         "trained": trained,
         "set": patchset.name,
         "pairs": len(labels),
-        "fpr95": fpr95(distances, labels),
-        "fpr95_before": fpr_at_recall(distances, labels, 0.95, "before"),
-        "fdr95": fdr95(distances, labels),
+        "fpr95": fpr_at_recall(distances, labels),
+        "fpr95_before": fpr_at_recall(distances, labels, ties="before"),
+        "fdr95": fdr_at_recall(distances, labels),
         "auc": roc_auc(distances, labels),
         "low": low,
         "high": high,
@@ -75,12 +72,11 @@ def distances_of_pairs(
         )
     named, places = np.unique(patchset.pairs, return_inverse=True)
     places = places.reshape(-1, 2)  # (M, 2) into ``named``; numpy 1 and 2 differ in the shape
-    blocks = _blocks(describe, patchset, named, progress)
+    rows = JoinedRows(_blocks(describe, patchset, named, progress))
     distances = np.empty(len(places), np.float32)
     for start in range(0, len(places), BLOCK):
         part = places[start : start + BLOCK]
-        first, second = _gather(blocks, part[:, 0]), _gather(blocks, part[:, 1])
-        distances[start : start + BLOCK] = pair_distances(first, second)
+        distances[start : start + BLOCK] = pair_distances(rows[part[:, 0]], rows[part[:, 1]])
     return distances
 
 
@@ -114,7 +110,6 @@ def _blocks(
     named: NDArray[np.int64],
     progress: Callable[[int, int], None] | None,
 ) -> list[NDArray[Any]]:
-    """The descriptors of the patches ``named``, BLOCK at a time (memory-mapped by the store)."""
     # Other pairs or another patch size must not find these blocks.
     digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
     folder = f"pairs-{digest.hexdigest()[:12]}"
@@ -123,7 +118,11 @@ def _blocks(
     for start in starts:
         rows = named[start : start + BLOCK]
         key = f"{folder}/{start:08d}-{start + len(rows):08d}"
-        found = describe(key, partial(_take, patchset.patches, rows))
+
+        def take(rows: NDArray[np.int64] = rows) -> NDArray[np.uint8]:
+            return np.array(patchset.patches[rows])
+
+        found = describe(key, take)
         if len(found) != len(rows):
             raise HardnetError(
                 f"{patchset.name}: {len(found)} descriptors for {len(rows)} patches of a block"
@@ -132,17 +131,3 @@ def _blocks(
         if progress:
             progress(len(blocks), len(starts))
     return blocks
-
-
-def _take(patches: Patches, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return np.array(patches[rows])
-
-
-def _gather(blocks: list[NDArray[Any]], places: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows of the blocks as if they were one array, without joining them."""
-    out = np.empty((len(places), blocks[0].shape[1]), blocks[0].dtype)
-    block = places // BLOCK
-    for k in np.unique(block):
-        here = block == k
-        out[here] = blocks[k][places[here] - k * BLOCK]
-    return out

@@ -58,10 +58,14 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """``dog``, or ``dog upright``; without the folders of a detector's weights."""
-        kind, _, files = self.detector.partition(":")
-        names = ",".join(Path(file).name for file in files.split(","))
-        return kind + (f":{names}" if files else "") + (" upright" if self.upright else "")
+        """``dog``, or ``dog upright``."""
+        return label_of(self.detector) + (" upright" if self.upright else "")
+
+
+def label_of(detector: str) -> str:
+    """What results call a detector: its name, without the folders of its weights."""
+    kind, _, files = detector.partition(":")
+    return f"{kind}:{','.join(Path(file).name for file in files.split(','))}" if files else kind
 
 
 class Photos:

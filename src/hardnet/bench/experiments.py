@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hardnet.bench import brown
 from hardnet.bench.grids import Cell, Grid, cell_recipe, collect
-from hardnet.bench.hpatches import matching
+from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
 from hardnet.bench.hpatches.run import PAPER_CONVENTION
 from hardnet.bench.metrics import mean_interval
@@ -192,8 +192,8 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
+    from hardnet.learn.batches import PairSampler
     from hardnet.learn.objective import Objective
-    from hardnet.patchsets.sampler import PairSampler
 
     largest = max(runs, key=lambda run: run.recipe.batch)
     try:
@@ -321,7 +321,7 @@ class HeldOut:
         described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
         counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
         tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
-        rows, _ = matching.evaluate(lambda *strip: described[strip], tasks, resamples=1)
+        rows, _ = protocol.matching(lambda *strip: described[strip], tasks, resamples=1)
         names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
         low, high = mean_interval(values, names)
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
+from hardnet.bench.store import Progress
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
 from hardnet.retrieval.groups import find_groups
@@ -28,8 +29,6 @@ from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import EDITS as EDIT_KINDS
 from hardnet.retrieval.kinds import KINDS, corners, inverse, moved
 from hardnet.retrieval.photos import DESCRIPTOR
-
-Progress = Callable[[str, int, int], None]
 
 RULES = {
     "found": "share of copies that form a pair with their photograph, of whatever kind of edit",

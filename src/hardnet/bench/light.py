@@ -95,18 +95,7 @@ def score_pair(a: Features, b: Features) -> LightScore:
 def has_partner(a: ArrayLike, b: ArrayLike, reach: float = SAME_PLACE) -> NDArray[np.bool_]:
     """Which of the points (N, 2) have one of (M, 2) within ``reach`` pixels: (N,)."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if not len(y):
-        return np.zeros(len(x), bool)
-    order = np.argsort(y[:, 0], kind="stable")
-    y = y[order]
-    low, high = (np.searchsorted(y[:, 0], x[:, 0] + side * reach) for side in (-1, 1))
-    return np.array(
-        [
-            bool((((y[i : j + 1] - point) ** 2).sum(1) <= reach**2).any())
-            for point, i, j in zip(x, low, high, strict=True)
-        ],
-        bool,
-    )
+    return np.array([(((y - point) ** 2).sum(1) <= reach**2).any() for point in x], bool)
 
 
 def correct_at_precision(

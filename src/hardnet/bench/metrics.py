@@ -5,8 +5,8 @@ the pairs are true, and no result depends on the order in which the pairs are li
 distance are accepted together. Published code sorts instead and lets the sort decide such ties,
 which lets a descriptor that maps everything to one point score anything between 0 and 1.
 
-Then what several benchmarks share: intervals of the bootstrap, rankings that are scored under many
-weights with one sort, and how far cameras are from the true ones.
+Then intervals of the bootstrap, how far cameras and geometries are from the true ones, and rankings
+that are scored under many weights with one sort.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hardnet.patchsets.sequences import project
 
 Ties = Literal["within", "before"]
 
@@ -36,11 +38,6 @@ def fpr_at_recall(
     return accepted_false / false
 
 
-def fpr95(distances: ArrayLike, labels: ArrayLike) -> float:
-    """FPR95 of the Brown benchmark, as a share; ties count as accepted."""
-    return fpr_at_recall(distances, labels, 0.95, "within")
-
-
 def fdr_at_recall(
     distances: ArrayLike, is_match: ArrayLike, recall: float = 0.95, ties: Ties = "within"
 ) -> float:
@@ -51,11 +48,6 @@ def fdr_at_recall(
     """
     accepted_false, _, accepted_true = _accepted(distances, is_match, recall, ties)
     return accepted_false / (accepted_false + accepted_true)
-
-
-def fdr95(distances: ArrayLike, labels: ArrayLike) -> float:
-    """FDR at 95% recall, the "FPR95" of MatchNet and TFeat, as a share; ties as in fpr95."""
-    return fdr_at_recall(distances, labels, 0.95, "within")
 
 
 def roc_auc(distances: ArrayLike, is_match: ArrayLike) -> float:
@@ -246,6 +238,95 @@ def rotation_angle(a: ArrayLike, b: ArrayLike) -> Floats:
     chord = np.linalg.norm(relative - np.eye(3), axis=(-2, -1))
     angle: Floats = np.rad2deg(2 * np.arcsin(np.clip(chord / np.sqrt(8), 0, 1)))
     return angle
+
+
+def share_within(errors: ArrayLike, thresholds: ArrayLike) -> NDArray[np.float64]:
+    """(T,) share of (N,) errors of at most each threshold; 0 if there are none."""
+    values = np.asarray(errors, np.float64)
+    if not len(values):
+        return np.zeros(np.shape(thresholds))
+    return np.asarray((values[:, None] <= np.asarray(thresholds, np.float64)).mean(0))
+
+
+def corner_error(
+    estimate: NDArray[np.float64], truth: NDArray[np.float64], size_a: tuple[int, int]
+) -> float | None:
+    """Mean distance of the four corners of image a under two homographies, in pixels of image b.
+
+    Infinite if the estimate puts a corner behind the camera; None if the truth does, since then no
+    estimate has a corner error.
+    """
+    right, bottom = size_a[0] - 1, size_a[1] - 1
+    corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+    target = project(truth, corners)
+    if not np.isfinite(target).all():
+        return None
+    found = project(estimate * np.sign(np.linalg.det(estimate)), corners)
+    if not np.isfinite(found).all():
+        return float("inf")
+    return float(np.linalg.norm(found - target, axis=1).mean())
+
+
+def auc_steps(errors: ArrayLike, limit: float) -> float:
+    """Mean over thresholds 0..limit of the share of errors below the threshold, exactly.
+
+    The share is a step function of the threshold, so an error e adds the part (1 - e / limit) of
+    the thresholds that lie above it: no sampling of thresholds, no interpolation.
+    """
+    return float(np.clip(1 - np.asarray(errors, np.float64) / limit, 0, 1).mean())
+
+
+def auc_lines(errors: ArrayLike, limit: float) -> float:
+    """The same with straight lines from one sorted error to the next instead of steps.
+
+    So it is done in much of the literature on learned matchers. The curve starts at (0, 0), passes
+    (e_i, i / N) and is level from the last error below the limit.
+    """
+    values = np.sort(np.asarray(errors, np.float64))
+    below = values[values < limit]
+    x = np.array([0.0, *below, limit])
+    y = np.arange(len(below) + 1) / len(values)
+    y = np.append(y, y[-1])
+    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / limit)
+
+
+def eight_point(a: Floats, b: Floats) -> NDArray[np.float64]:
+    """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for (K, 2) points, K at least 8.
+
+    Hartley's normalised algorithm: both point sets are moved to their centre and scaled to a mean
+    distance of sqrt(2), so that the least squares of the algebraic error is well conditioned.
+    """
+    to_a, to_b = _normaliser(a), _normaliser(b)
+    x, y = _homogeneous(a) @ to_a.T, _homogeneous(b) @ to_b.T
+    equations = (y[:, :, None] * x[:, None, :]).reshape(-1, 9)
+    matrix = np.linalg.svd(equations)[2][-1].reshape(3, 3)
+    u, s, vt = np.linalg.svd(matrix)
+    matrix = to_b.T @ (u * [s[0], s[1], 0.0]) @ vt @ to_a
+    return np.asarray(matrix / np.linalg.norm(matrix))
+
+
+def symmetric_distance(fundamental: NDArray[np.float64], a: Floats, b: Floats) -> Floats:
+    """(K,) pixels: root of the sum of the squared distances to the epipolar lines in a and in b.
+
+    The measure of the WxBS set (Hartley and Zisserman, 11.10), as its published errors have it:
+    without the square.
+    """
+    lines_b = _homogeneous(a) @ fundamental.T
+    lines_a = _homogeneous(b) @ fundamental
+    algebraic = (_homogeneous(b) * lines_b).sum(1)
+    in_a, in_b = (np.maximum((line[:, :2] ** 2).sum(1), 1e-30) for line in (lines_a, lines_b))
+    distance: Floats = np.abs(algebraic) * np.sqrt(1 / in_a + 1 / in_b)
+    return distance
+
+
+def _normaliser(points: Floats) -> NDArray[np.float64]:
+    centre = points.mean(0)
+    scale = np.sqrt(2) / max(float(np.linalg.norm(points - centre, axis=1).mean()), 1e-12)
+    return np.array([[scale, 0, -scale * centre[0]], [0, scale, -scale * centre[1]], [0, 0, 1]])
+
+
+def _homogeneous(points: Floats) -> Floats:
+    return np.hstack([points, np.ones((len(points), 1))])
 
 
 Weights = NDArray[np.float64]

@@ -8,7 +8,7 @@ and nothing else. :func:`repeatability` judges detectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,26 +40,13 @@ RULES = {
 """How a match and a pair are judged, in words, for the results file."""
 
 
-@dataclass(frozen=True)
-class PairScore:
-    """What one descriptor found between two images."""
-
-    tentative: int
-    correct: int
-    inliers: int
-    correct_inliers: int
-    grid_error: float | None
-    """Mean pixels between the estimated and the true homography; None without an estimate."""
-    verified: bool
-
-
 def compare(
     sequences: Iterable[Sequence],
     descriptors: Mapping[str, Descriptor],
     keypoints: int,
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """One row per pair (reference, target) and descriptor: its names and the PairScore's fields."""
+    """One row per pair (reference, target) and descriptor: its names and :func:`score_pair`."""
     rows = []
     detect = detectors.load("dog")
     for sequence in sequences:
@@ -72,7 +59,7 @@ def compare(
                     matches, target.homography, features[0].image_size, other.image_size
                 )
                 where = {"sequence": sequence.name, "target": target.name, "descriptor": label}
-                rows.append(where | asdict(score))
+                rows.append(where | score)
                 advance()
     return rows
 
@@ -82,8 +69,11 @@ def score_pair(
     homography: NDArray[np.float64],
     size_a: tuple[int, int],
     size_b: tuple[int, int],
-) -> PairScore:
-    """Judge the matches of one pair by the true homography; sizes are (width, height)."""
+) -> dict[str, Any]:
+    """Judge the matches of one pair by the true homography; sizes are (width, height).
+
+    ``grid_error`` are mean pixels between the estimated and the true homography; None without one.
+    """
     error = np.linalg.norm(project(homography, matches.xy_a) - matches.xy_b, axis=1)
     correct = error <= CORRECT_PIXELS  # NaN, behind the camera, is not
     inliers = np.asarray(matches.inliers, bool)
@@ -91,16 +81,15 @@ def score_pair(
     if matches.geometry.kind == "homography" and matches.geometry.model is not None:
         grid_error = homography_error(matches.geometry.model, homography, size_a, size_b)
     found = int((correct & inliers).sum())
-    return PairScore(
-        tentative=len(correct),
-        correct=int(correct.sum()),
-        inliers=int(inliers.sum()),
-        correct_inliers=found,
-        grid_error=grid_error,
-        verified=found >= MIN_CORRECT_INLIERS
-        and grid_error is not None
-        and grid_error <= MAX_GRID_ERROR,
-    )
+    near = grid_error is not None and grid_error <= MAX_GRID_ERROR
+    return {
+        "tentative": len(correct),
+        "correct": int(correct.sum()),
+        "inliers": int(inliers.sum()),
+        "correct_inliers": found,
+        "grid_error": grid_error,
+        "verified": found >= MIN_CORRECT_INLIERS and near,
+    }
 
 
 def homography_error(

@@ -7,7 +7,7 @@ photo that it kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.bench.metrics import align, rotation_angle
+from hardnet.bench.store import Progress, within
 from hardnet.errors import HardnetError
 from hardnet.images import list_images, read_image
 from hardnet.interop.colmap.database import DATABASE, CameraSettings, quiet, require_pycolmap
@@ -42,9 +43,6 @@ from hardnet.stored_names import check_inside
 
 COLMAP = "colmap-sift"
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
-
 RULES = {
     "cameras": (
         "one camera per scene; its calibration is kept where the truth has one, otherwise focal "
@@ -63,24 +61,6 @@ RULES = {
     "rotation error": "angle between the true and the estimated rotation after the same alignment",
 }
 """How a reconstruction is judged, in words, for the results file."""
-
-
-@dataclass(frozen=True)
-class PoseErrors:
-    """How far the cameras of a model are from the true ones.
-
-    Centres in units of the truth, ``centre_relative`` in largest distances between two true
-    centres, rotations in degrees, ``focal`` the mean difference as a share of the true focal
-    length.
-    """
-
-    centre_mean: float
-    centre_median: float
-    centre_max: float
-    centre_relative: float
-    rotation_mean: float
-    rotation_max: float
-    focal: float
 
 
 def compare(
@@ -119,18 +99,19 @@ def compare(
                 mapper=mapper,
             )
             start = perf_counter()
-            shown = partial(_within, progress, f"{scene.name}: {method}")
+            shown = partial(within, progress, f"{scene.name}: {method}")
             report = reconstruct(scene.images, place, settings, progress=shown)
             rows.append(_row(scene, method, report, place, perf_counter() - start))
     return rows
 
 
-def _within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
-    progress(f"{where}: {what}", done, total)
+def pose_errors(
+    estimated: Mapping[str, Pose], truth: Mapping[str, Pose]
+) -> dict[str, float] | None:
+    """Compare the cameras that both have; None if they are fewer than three, or on one line.
 
-
-def pose_errors(estimated: Mapping[str, Pose], truth: Mapping[str, Pose]) -> PoseErrors | None:
-    """Compare the cameras that both have; None if they are fewer than three, or on one line."""
+    Centres in units of the truth, rotations in degrees, ``focal`` as a share of the true length.
+    """
     names = [name for name in estimated if name in truth]
     if len(names) < 3:
         return None
@@ -146,15 +127,15 @@ def pose_errors(estimated: Mapping[str, Pose], truth: Mapping[str, Pose]) -> Pos
     turned = np.stack([pose.rotation for pose in mine]) @ similarity.rotation.T
     angle = rotation_angle(turned, np.stack([pose.rotation for pose in true]))
     focal = np.array([abs(m.focal / t.focal - 1) for m, t in zip(mine, true, strict=True)])
-    return PoseErrors(
-        centre_mean=float(distance.mean()),
-        centre_median=float(np.median(distance)),
-        centre_max=float(distance.max()),
-        centre_relative=float(distance.mean() / extent),
-        rotation_mean=float(angle.mean()),
-        rotation_max=float(angle.max()),
-        focal=float(focal.mean()),
-    )
+    return {
+        "centre_mean": float(distance.mean()),
+        "centre_median": float(np.median(distance)),
+        "centre_max": float(distance.max()),
+        "centre_relative": float(distance.mean() / extent),
+        "rotation_mean": float(angle.mean()),
+        "rotation_max": float(angle.max()),
+        "focal": float(focal.mean()),
+    }
 
 
 def _colmap_sift(
@@ -193,7 +174,7 @@ def _row(
         return row | {"registered": 0, "points": 0, "errors": None}
     folder, numbers = next(iter(report.models.items()))
     errors = pose_errors(read_poses(place / folder), scene.truth)
-    return row | asdict(numbers) | {"errors": None if errors is None else asdict(errors)}
+    return row | asdict(numbers) | {"errors": errors}
 
 
 Floats = NDArray[np.float64]

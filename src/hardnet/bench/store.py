@@ -26,6 +26,16 @@ from hardnet.storage import as_path, folder_name, replacing
 PORTION = 4096
 """Patches described at a time."""
 
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total)."""
+Describe = Callable[[str, Callable[[], NDArray[np.uint8]]], NDArray[Any]]
+"""(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
+
+
+def within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
+    """Report ``what`` is done as a part of ``where``."""
+    progress(f"{where}: {what}", done, total)
+
 
 class Store:
     """The cache of predictions, the user's by default."""

@@ -29,6 +29,7 @@ from hardnet.bench.metrics import (
     interval,
     multiplicities,
 )
+from hardnet.bench.store import Describe
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import two_nearest
 
@@ -44,8 +45,6 @@ MEASURES = (*SCORES, "ap_trapezoid", "ap_hits")
 THRESHOLDS = 100
 TOTAL = "Total"
 
-Describe = Callable[[str, Callable[[], NDArray[np.uint8]]], NDArray[Any]]
-"""(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 """recall (100,), precision (100,)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.stereo.run import OpenSet
+    from hardnet.bench.stereo import OpenSet
 
 
 @reads_images
@@ -85,14 +86,15 @@ def stereo(
 
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
-    from hardnet.bench.stereo.measure import rule_by_name, summarise
-    from hardnet.bench.stereo.run import (
+    from hardnet.bench.development import label_of
+    from hardnet.bench.stereo import (
         Protocol,
         compare,
         conventions,
-        label_of,
         open_sets,
+        rule_by_name,
         strategy_by_name,
+        summarise,
     )
 
     if not sets:
@@ -119,7 +121,7 @@ def stereo(
         rows = compare(opened, contestants, found_by, setup, rivals.store, advance)
     shown = [label_of(name) for name in found_by]
     settings = {"detectors": shown, "rule": rule}
-    settings |= {"strategy_name": strategy} | setup.settings()
+    settings |= {"strategy_name": strategy} | asdict(setup)
     body = {
         "kind": "stereo",
         "rule": {"name": chosen.name, "about": chosen.about},

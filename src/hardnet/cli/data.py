@@ -127,7 +127,7 @@ def light(
     Example: hardnet data light house.jpg -o light.jpg
     """
     from hardnet.images import read_image, to_colour, to_grey, write_image
-    from hardnet.patchsets.build.light import draw_changes
+    from hardnet.patchsets.build.views import draw_changes
 
     pixels = read_image(photo)
     if patches:
@@ -142,7 +142,7 @@ def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
     import numpy as np
 
     from hardnet import detectors
-    from hardnet.learn.shade import Shade
+    from hardnet.learn.batches import Shade
     from hardnet.patches import PATCH_SIZE, cut_patches
     from hardnet.patchsets.info import Row, draw_rows
 

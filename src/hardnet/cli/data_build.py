@@ -18,8 +18,8 @@ from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.colmap import ColmapReport, ColmapSettings
-    from hardnet.patchsets.build.detected_tracks import DetectedSettings
     from hardnet.patchsets.build.photos import BuildReport
+    from hardnet.patchsets.build.tracks import DetectedSettings
 
 Output = Annotated[Path, option(..., "The set to write.", "--output", "-o")]
 Pairs = Annotated[int, option(..., "Rows of the test pair file.", min=2)]
@@ -115,7 +115,7 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.detections import DetectionSettings, build_from_detections
+    from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
     settings = DetectionSettings(**given(DetectionSettings, locals()))
     with Stage() as stage:
@@ -211,7 +211,7 @@ def sfm(
     Example: hardnet data build sfm holiday -o sets/holiday
     """
     from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
-    from hardnet.patchsets.build.sfm import SfmSettings, reconstruct
+    from hardnet.patchsets.build.colmap_model import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
 
     settings = ColmapSettings(**given(ColmapSettings, locals()))
@@ -296,7 +296,7 @@ def _detected(
 ) -> DetectedSettings | None:
     """How to detect frames, or None; not with options that say where frames come from."""
     from hardnet.frames import WINDOW_SIGMAS
-    from hardnet.patchsets.build.detected_tracks import DetectedSettings
+    from hardnet.patchsets.build.tracks import DetectedSettings
 
     if not wanted:
         return None

@@ -225,7 +225,7 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
     import numpy as np
 
     from hardnet.bench.experiments import open_held_out
-    from hardnet.bench.metrics import fpr95
+    from hardnet.bench.metrics import fpr_at_recall
     from hardnet.nets import find_net
 
     if not settings.validation:
@@ -239,6 +239,6 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
     def score(describe: Describe) -> float:
         descriptors = describe(held_out.patches[used])
         a, b = descriptors[index[:, 0]], descriptors[index[:, 1]]
-        return fpr95(np.linalg.norm(a - b, axis=1), labels)
+        return fpr_at_recall(np.linalg.norm(a - b, axis=1), labels)
 
     return score

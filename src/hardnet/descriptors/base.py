@@ -302,7 +302,7 @@ class TorchDescriptor:
 
 @lru_cache(maxsize=8)
 def _open_torch(path: Path, _state: tuple[int, ...]) -> tuple[Net, str]:
-    from hardnet.nets.checkpoints import load_net
+    from hardnet.nets import load_net
 
     return load_net(path), file_digest(path)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hardnet.nets import Net
-    from hardnet.nets.layers import Layer
+    from hardnet.nets.hardnet import Layer
 
 
 OPSET = 17  # of March 2022; read by every onnxruntime the package allows
@@ -73,7 +73,7 @@ class _Writer:
         """A layer without weights. A network with another kind of layer needs a branch here."""
         from torch import nn
 
-        from hardnet.nets.layers import flatten, normalise_patches, unit_length
+        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
 
         if layer is normalise_patches and self.last == "patches":
             self.last = normalise_nodes(self.graph, pixels=self._side**2)
@@ -181,8 +181,8 @@ class Graph:
 
 
 def normalise_nodes(graph: Graph, pixels: int) -> str:
-    """``hardnet.nets.layers.normalise_patches`` as nodes."""
-    from hardnet.nets.layers import STD_FLOOR
+    """``hardnet.nets.hardnet.normalise_patches`` as nodes."""
+    from hardnet.nets.hardnet import STD_FLOOR
 
     axes = graph.constant("patch_axes", np.array([1, 2, 3], np.int64))
     mean = graph.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
@@ -196,7 +196,7 @@ def normalise_nodes(graph: Graph, pixels: int) -> str:
 
 
 def unit_length_nodes(graph: Graph, vectors: str) -> str:
-    """``hardnet.nets.layers.unit_length`` as nodes."""
+    """``hardnet.nets.hardnet.unit_length`` as nodes."""
     axes = graph.constant("vector_axes", np.array([1], np.int64))
     square = graph.node("Mul", [vectors, vectors], "vector_square")
     total = graph.node("ReduceSum", [square, axes], "vector_total", keepdims=1)

@@ -104,7 +104,7 @@ def relu_chain(net: Net) -> list[Convolution]:
     """The convolutions of HardNet or a network like it: ReLU follows all but the last."""
     from torch import nn
 
-    from hardnet.nets.layers import flatten, normalise_patches, unit_length
+    from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
 
     first, *chain, last, flat, unit = fold(net.layers())
     convolutions = [layer for layer in (*chain, last) if isinstance(layer, Convolution)]
@@ -134,7 +134,7 @@ def calibrate(net: Net, layers: list[Convolution], patches: NDArray[np.uint8]) -
     import torch
     from torch.nn import functional as F
 
-    from hardnet.nets.layers import normalise_patches
+    from hardnet.nets.hardnet import normalise_patches
 
     scales = []
     with torch.inference_mode():

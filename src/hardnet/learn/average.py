@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import HardnetError
-from hardnet.nets import Net
-from hardnet.nets.checkpoints import load_net, read_checkpoint
+from hardnet.nets import Net, load_net, read_checkpoint
 
 _BATCH = 1024
 """Patches at a time for the statistics, as many as a batch of training has."""

@@ -1,38 +1,33 @@
-"""The patches of each training step, prepared in the background.
+"""The patches of each training step: which pairs, how they are flipped and lit, made ahead of time.
 
 A batch is a function of the seed and the step number alone. So it does not matter who prepares it,
-when, or in which order: any number of workers gives the same bits as none.
-
-Workers are threads. Preparing a batch is copying patches out of a memory map and flipping them,
-during which numpy lets other threads run; processes would have to send each batch through a pipe.
+when, or in which order: any number of workers gives the same bits as none. Workers are threads:
+preparing a batch is copying patches out of a memory map and flipping them, during which numpy lets
+other threads run; processes would have to send each batch through a pipe.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.learn.shade import Shade
+from hardnet.errors import HardnetError
+from hardnet.patches import patch_ticks
 from hardnet.patchsets.patchset import PatchSet
-from hardnet.patchsets.sampler import PairSampler
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The patches of one step.
+    """The patches of one step, (n, S, S) each.
 
-    Attributes:
-        step: number of the step.
-        anchors: (n, S, S) uint8, each of another 3D point.
-        positives: (n, S, S) uint8, other patches of the same points in the same order.
-        negatives: (n, S, S) uint8, a mined patch of another point for each anchor; or None.
-        teacher: (N, D) and (N, D) float32, the teacher's descriptors of the anchors and positives
-            of all processes; or None.
+    Anchors are each of another 3D point, positives other patches of the same points, negatives (if
+    any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's descriptors of
+    the anchors and positives of all processes.
     """
 
     step: int
@@ -49,15 +44,9 @@ Teacher = Callable[[NDArray[np.int64], "Flips | None"], NDArray[np.float32]]
 class Batches:
     """Batch number t of a training run.
 
-    Args:
-        train_set: the patches.
-        sampler: which of them make batch t.
-        augment: flip / rotate; all patches of a pair alike.
-        seed: of the augmentation.
-        rows: the pairs of each batch that this process trains on. A pair and its augmentation are
-            the same whoever has it.
-        teacher: gives the teacher's descriptors of patches; None without a teacher.
-        shade: share of the patches with an edge of light; the teacher sees them without.
+    ``augment`` flips and rotates, all patches of a pair alike. ``rows`` are the pairs of each batch
+    that this process trains on; a pair and its augmentation are the same whoever has it. ``shade``
+    is the share of patches with an edge of light; the teacher sees them without.
     """
 
     def __init__(
@@ -172,3 +161,247 @@ DROPOUT, SAMPLING, MINING, LIGHT = 2, 3, 4, 5
 def seed_of(seed: int, number: int, stream: int) -> int:
     """A seed for one purpose in one step (or epoch) of a run."""
     return int(np.random.default_rng([seed, number, stream]).integers(2**63))
+
+
+Column = NDArray[np.float32]
+
+GAIN = 1.6
+"""The largest logarithm of the gain behind an edge, to either side: five times the light."""
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A straight edge of light across each of n patches, as shadows throw them; (n,) arrays.
+
+    The light of photographs is drawn once, when a set is built, and its shadows are large: few
+    patches lie on an edge of one. Here each patch gets a new draw each time that it is seen. The
+    logarithm of the gain behind the edge is 0 for none; the normal at ``angle`` points behind the
+    edge; ``offset`` from the centre and ``softness`` are in half sides of the patch.
+    """
+
+    gain: Column
+    angle: Column
+    offset: Column
+    softness: Column
+
+    @classmethod
+    def draw(cls, patches: int, share: float, rng: np.random.Generator) -> Shade:
+        """Edges for a ``share`` of ``patches`` patches, from hard ones to those as wide as it."""
+        lit = rng.random(patches) < share
+        return cls(
+            np.where(lit, rng.uniform(-GAIN, GAIN, patches), 0).astype(np.float32),
+            rng.uniform(0, 2 * np.pi, patches).astype(np.float32),
+            rng.uniform(-0.9, 0.9, patches).astype(np.float32),
+            (10 ** rng.uniform(-1.5, 0, patches)).astype(np.float32),
+        )
+
+    def __getitem__(self, rows: slice) -> Shade:
+        """That of some of the patches."""
+        return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright."""
+        lit = np.flatnonzero(self.gain)
+        out, chosen = np.array(patches), patches[lit].astype(np.float32)
+        gain, angle, offset, softness = (
+            getattr(self, each.name)[lit, None, None] for each in fields(self)
+        )
+        ticks = patch_ticks(patches.shape[1])
+        side = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None] - offset
+        light = chosen * np.exp(gain * (0.5 + 0.5 * np.tanh(side / softness)))
+        before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
+        out[lit] = light * (before / np.maximum(after, np.float32(1e-6))) + np.float32(0.5)
+        return out
+
+
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill [0, 1) evenly, however many are taken
+
+
+class PairSampler:
+    """The pairs of batch t, one per 3D point, as a function of (seed, t) alone.
+
+    Points are drawn uniformly, whatever their number of patches; of the chosen point any two
+    different patches. A point with a single patch is never drawn. In a union of ``sets``, (N,)
+    numbers from 0, ``weights`` say which share of the pairs each set gives; without them a set
+    counts by its number of points. A batch may also be filled image by image from ``few`` of the
+    (N,) ``images``, or more where they have fewer points than their share: the anchors of an image
+    then meet the other points of the same image as their negatives, as they do in matching, and
+    the positive is always of another image.
+    """
+
+    def __init__(
+        self,
+        points: NDArray[np.int64],
+        batch: int,
+        seed: int,
+        sets: NDArray[np.int64] | None = None,
+        weights: Sequence[float] = (),
+        images: NDArray[np.int64] | None = None,
+        few: int = 0,
+    ) -> None:
+        if few and images is None:
+            raise HardnetError(
+                f"images={few} fills batches from {few} images, and a patch set does not say which "
+                "image its patches are of (second column of info.txt): build it again, leave it "
+                "out, or use images=0"
+            )
+        if not few or images is None:
+            images = np.zeros_like(points)
+        self._order = np.lexsort((images, points))
+        _, first, counts = np.unique(points[self._order], return_index=True, return_counts=True)
+        usable = counts > 1
+        if few:
+            seen = images[self._order]
+            usable = np.minimum.reduceat(seen, first) < np.maximum.reduceat(seen, first)
+        self._first, self._counts = first[usable], counts[usable]
+        self.batch, self.seed = batch, seed
+        self._what = f"points {'in two images' if few else 'with two patches'} or more"
+        if len(self._first) < batch:
+            raise HardnetError(
+                f"a batch of {batch} needs as many {self._what}, "
+                f"and the set has {len(self._first)}: use a smaller batch or a larger set"
+            )
+        count = 1 if sets is None else int(sets.max()) + 1
+        self._shares = _checked_shares(weights, count)
+        self._members: list[NDArray[np.int64]] = []
+        if count > 1 and len(weights) and sets is not None:
+            set_of_point = sets[self._order[self._first]]
+            self._members = [np.flatnonzero(set_of_point == k) for k in range(count)]
+            self._check_members(weights)
+        self._sightings: list[Sightings] = []
+        if few:
+            rows = self._members or [np.arange(len(self._first))]
+            seen, share = images[self._order], -(-batch // few)
+            self._sightings = [
+                Sightings(seen, self._first[own], self._counts[own], share) for own in rows
+            ]
+
+    def __call__(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Patch indices of batch ``step``: (batch,) anchors and (batch,) positives."""
+        rng = np.random.default_rng([self.seed, step])
+        if self._sightings:
+            anchors, positives = self._order[self._draw_from_images(step, rng)]
+            return anchors, positives
+        chosen = self._choose(step, rng)
+        first, counts = self._first[chosen], self._counts[chosen]
+        a = rng.integers(0, counts)
+        b = (a + rng.integers(1, counts)) % counts
+        return self._order[first + a], self._order[first + b]
+
+    def _choose(self, step: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if not self._members:
+            return rng.choice(len(self._first), self.batch, replace=False)
+        counts = split_batch(self.batch, self._shares, step)
+        drawn = [
+            members[rng.choice(len(members), count, replace=False)]
+            for members, count in zip(self._members, counts, strict=True)
+        ]
+        # Mixed, so that any part of a batch (the rows of one process) has all sets in it.
+        return rng.permutation(np.concatenate(drawn))
+
+    def _draw_from_images(self, step: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        counts = split_batch(self.batch, self._shares, step) if self._members else [self.batch]
+        drawn = [s.draw(count, rng) for s, count in zip(self._sightings, counts, strict=True)]
+        return np.concatenate(drawn, axis=1)[:, rng.permutation(self.batch)]
+
+    def _check_members(self, weights: Sequence[float]) -> None:
+        for k, (share, members) in enumerate(zip(self._shares, self._members, strict=True)):
+            needed = int(np.ceil(round(self.batch * share, 9)))
+            if len(members) < needed:
+                raise HardnetError(
+                    f"weight {weights[k]:g} of set {k + 1} asks for {needed} of the {self.batch} "
+                    f"pairs of a batch, and the set has {len(members)} {self._what}: "
+                    "use a smaller weight, a smaller batch or a larger set"
+                )
+
+
+class Sightings:
+    """Points and the images they are seen in, to draw a part of a batch from.
+
+    A place is a number into the patches sorted by point, and by image within a point; ``images``
+    (N,) has the image at each. A sighting is one point in one image: one patch, or several in a
+    row. Points have (P,) ``first`` places and ``counts`` of patches, of two images or more;
+    ``share`` is how many points an image gives, or all it has.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.int64],
+        first: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        share: int,
+    ) -> None:
+        point = np.repeat(np.arange(len(first)), counts)
+        place = np.arange(len(point)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        changes = (np.diff(point) != 0) | (np.diff(images[place]) != 0)
+        start = np.flatnonzero(np.append(True, changes))
+        size = np.diff(start, append=len(place))
+        order = np.argsort(images[place[start]], kind="stable")
+        self._start, self._size = place[start[order]], size[order]
+        self._point = point[start[order]]
+        self._first, self._counts, self._share = first, counts, share
+        image = images[self._start]
+        self._ends = np.append(np.flatnonzero(np.diff(image)) + 1, len(image))
+        self._begins = np.append(0, self._ends[:-1])
+        self._times = np.bincount(self._point)[self._point]
+        # A point seen in two images counts half in each, and an image with few points is drawn
+        # more often, as it gives fewer at a time: so all points are about equally frequent.
+        mass = np.add.reduceat(1 / self._times, self._begins)
+        self._weight = mass * np.maximum(1, share / (self._ends - self._begins))
+
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(2, count) places of anchors and positives, each pair of another point."""
+        chosen = self._choose(count, rng)
+        point, start, size = self._point[chosen], self._start[chosen], self._size[chosen]
+        first, counts = self._first[point], self._counts[point]
+        anchors = start + rng.integers(0, size)
+        # The patches of the same image lie in a row: one of the others, counted from its end.
+        after = start - first + size + rng.integers(0, counts - size)
+        return np.stack([anchors, first + after % counts])
+
+    def _choose(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        order = np.argsort(rng.exponential(size=len(self._weight)) / self._weight)
+        taken = np.zeros(len(self._first), bool)
+        drawn: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        while count:  # a second time round if there are few images
+            for image in order:
+                free = np.arange(self._begins[image], self._ends[image])
+                free = free[~taken[self._point[free]]]
+                keys = rng.exponential(size=len(free)) * self._times[free]
+                some = free[np.argsort(keys)[: min(self._share, count)]]
+                taken[self._point[some]] = True
+                drawn.append(some)
+                count -= len(some)
+                if not count:
+                    break
+        return np.concatenate(drawn)
+
+
+def split_batch(batch: int, shares: NDArray[np.float64], step: int) -> list[int]:
+    """How many pairs of batch ``step`` each set gives; they sum to ``batch``.
+
+    Systematic rounding: the shares (K,) are laid end to end on a line of length ``batch``, and the
+    whole numbers plus an offset are the pairs. The offset moves by the golden ratio from step to
+    step, so after any number of steps the total is off by a few pairs at most.
+    """
+    ends = np.round(batch * np.cumsum(shares), 9)  # so that whole shares stay whole
+    ends[-1] = batch
+    offset = (step * _GOLDEN) % 1.0
+    return [int(n) for n in np.diff(np.floor(ends + offset), prepend=0)]
+
+
+def _checked_shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+    if not len(weights):
+        return np.full(count, 1 / count)
+    given = np.asarray(weights, np.float64)
+    if len(given) != count:
+        raise HardnetError(
+            f"weights has {len(given)} numbers for {count} patch sets: give one for each set, "
+            "or none to count every point alike"
+        )
+    if not (np.isfinite(given) & (given > 0)).all():
+        raise HardnetError(
+            f"weights must be positive numbers, got {', '.join(f'{w:g}' for w in given)}: "
+            "leave out a set that is not to be used"
+        )
+    return np.asarray(given / given.sum())

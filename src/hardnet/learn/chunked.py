@@ -3,30 +3,196 @@
 The loss looks at all descriptors of a batch at once, and batch normalisation at all activations of
 a layer. Yet between two batch normalisations every patch goes its own way. So the network is cut
 there, and each segment runs over the batch chunk by chunk. Between two segments stand sums per
-channel (:mod:`hardnet.learn.chunked_layers`). The inputs of every second segment are kept; the
-others are computed again when the backward pass needs them, and freed when it has passed.
+channel: batch normalisation is x^ = (x - mean) / sqrt(var + eps), and with N values per channel and
+g the gradient of the loss by x^, the gradient by x is
 
-Peak for HardNet: the input and the gradient of the second convolution block, 256 KB per patch,
-instead of everything autograd keeps (1.1 MB).
+    (g - sum(g) / N - x^ sum(g x^) / N) / sqrt(var + eps).
+
+The inputs of every second segment are kept; the others are computed again when the backward pass
+needs them, and freed when it has passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hardnet.learn.chunked_layers import Norm, Threads, dropout, scale_and_shift
 from hardnet.nets import Net
-from hardnet.nets.layers import Layer
+from hardnet.nets.hardnet import Layer
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_BLOCK = 8192  # values per channel summed in float32
+
+
+class Norm:
+    """One batch normalisation of one training step; its learned scale is left to the caller.
+
+    ``rows`` are the patches in the whole batch, of all the processes of ``group``.
+    """
+
+    def __init__(self, module: _BatchNorm, rows: int, group: dist.ProcessGroup | None) -> None:
+        self._module, self._rows, self._group = module, rows, group
+
+    def moments(self, x: Tensor) -> Tensor:
+        """(2, C) float64 sums of the values and of their squares in a chunk (n, C, ...)."""
+        # Around a value near the mean: float32 loses nothing where the mean is large.
+        near = x[:1].mean([d for d in range(x.ndim) if d != 1])
+        count, shift = _values_per_channel(x), near.double()
+        first, second = _sums(x, x, near)
+        return torch.stack(
+            [first + count * shift, second + 2 * shift * first + count * shift.square()]
+        )
+
+    def fix(self, moments: Tensor, x: Tensor) -> None:
+        """Take the sum of the moments of all chunks, one of which is x; update the running ones."""
+        self._count, self._dtype = self._rows * _values_per_channel(x[:1]), x.dtype
+        mean, square = self._total(moments) / self._count
+        var = (square - mean.square()).clamp_min(0)
+        self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
+        self._scale = (var + self._module.eps).rsqrt().to(self._dtype)
+        _update_running(self._module, mean, var * self._count / max(self._count - 1, 1))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise a chunk."""
+        return F.batch_norm(x, self._mean, self._var, eps=self._module.eps)
+
+    def fix_gradient(self, sums: Tensor) -> None:
+        """Take (2, C) sums over all chunks of the gradient g by the normalised x^, and of g x^."""
+        shares = -self._total(sums) / self._count
+        self._by_mean, self._by_var = (shares * self._scale).to(self._dtype)
+
+    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Gradient by a chunk of the input, from the one by its normalised values."""
+        statistics = F.batch_norm(
+            x, self._mean, self._var, self._by_var, self._by_mean, eps=self._module.eps
+        )
+        return statistics.addcmul_(gradient, _along_channels(self._scale, x))
+
+    def _total(self, sums: Tensor) -> Tensor:
+        if self._group is not None:
+            dist.all_reduce(sums, group=self._group)
+        return sums
+
+
+def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> Tensor:
+    """sum(g) and sum(g x) per channel; with ``near``, sum(x - near) and sum((x - near)^2).
+
+    Block by block, so that the float32 sums of PyTorch's kernel stay short and a block stays in
+    the cache of a core.
+    """
+    zero, one = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+    total = torch.zeros(2, len(zero), dtype=torch.float64, device=x.device)
+    rows = max(1, _BLOCK // _values_per_channel(x[:1])) if x.device.type == "cpu" else len(x)
+    for part, other in zip(torch.split(g, rows), torch.split(x, rows), strict=True):
+        if near is not None:
+            part = other = other - _along_channels(near, x)
+        _, second, first = torch.ops.aten.native_batch_norm_backward(
+            part, other, None, None, None, zero, one, True, 0.0, [False, True, True]
+        )
+        total += torch.stack([first, second])
+    return total
+
+
+def _values_per_channel(x: Tensor) -> int:
+    return x.numel() // x.shape[1]
+
+
+def _along_channels(channels: Tensor, x: Tensor) -> Tensor:
+    return channels.view(-1, *[1] * (x.ndim - 2))
+
+
+def _update_running(module: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
+    if module.running_mean is None or module.running_var is None:
+        return
+    assert module.num_batches_tracked is not None
+    module.num_batches_tracked.add_(1)
+    weight = module.momentum
+    if weight is None:  # the mean of all batches so far
+        weight = 1 / float(module.num_batches_tracked)
+    module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
+    module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)
+
+
+_LEVELS = 2**16  # a mask entry is decided by 16 random bits
+_PER_BLOCK = 16  # 16-bit numbers in one block of Philox, which counts in blocks of 256 bits
+
+
+def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: NDArray[np.int64]) -> Tensor:
+    """Zero a share ``rate`` of the entries of (n, ...), and scale the others to keep the mean.
+
+    Philox is a function of a key and a counter. The key is (seed, layer) and the counter follows
+    from ``rows``, the (n,) numbers of the rows in the batch of all processes, so every chunk,
+    process and recomputation draws the same mask for the same row.
+    """
+    if not rate:
+        return x
+    # The last axis runs fastest in memory: channels for images, as activations are channels last.
+    shape = (*x.shape[:1], *x.shape[2:], *x.shape[1:2])
+    kept = _random_bits(seed, layer, rows, int(np.prod(shape[1:]))) >= round(rate * _LEVELS)
+    mask = torch.from_numpy(kept).view(shape).movedim(-1, 1).to(x.device)
+    return x * (mask.to(x.dtype) / (1 - rate))
+
+
+def _random_bits(seed: int, layer: int, rows: NDArray[np.int64], size: int) -> NDArray[np.uint16]:
+    blocks = -(-size // _PER_BLOCK)
+    ends = np.flatnonzero(np.diff(rows) != 1) + 1
+    key = (seed % 2**64) + (layer << 64)
+    runs = [
+        np.random.Philox(key=key, counter=int(run[0]) * blocks).random_raw(len(run) * blocks * 4)
+        for run in np.split(rows, ends)
+        if len(run)
+    ]
+    bits = np.concatenate(runs).view(np.uint16).reshape(len(rows), -1)
+    return bits[:, :size]
+
+
+class Threads:
+    """Threads whose operations have one thread each; they take whole chunks. 1 is the caller alone.
+
+    PyTorch splits every operation among its threads and waits for all of them, some thousand times
+    in a training step. On a machine that also does other work each wait can cost a time slice.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        """``function`` of each item, in their order: sums of the results are reproducible."""
+        if self.count == 1:
+            return map(function, items)
+        if self._pool is None:
+            self._pool = _start(self.count)
+        return self._pool.map(function, items)
+
+
+def _start(count: int) -> ThreadPoolExecutor:
+    together = threading.Barrier(count)
+
+    def begin() -> None:
+        torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
+        together.wait()
+
+    pool = ThreadPoolExecutor(count, "chunks", begin)
+    for done in [pool.submit(int) for _ in range(count)]:
+        done.result()
+    torch.set_num_threads(count)  # the default of later threads as it was
+    return pool
+
 
 Totals: TypeAlias = dict[Tensor, Tensor]
 """Gradients by parameters."""
@@ -37,11 +203,8 @@ _GRADIENT = "gradient"
 class ChunkedNet:
     """A network in training mode, for batches of any size.
 
-    Args:
-        net: any registered network.
-        chunk: patches computed at a time, by all threads together.
-        group: the processes that share a batch; None for this one alone.
-        layers: those to apply; by default all of the network's.
+    ``chunk`` patches are computed at a time, by all threads together; ``group`` are the processes
+    that share a batch. ``layers`` are those to apply, by default all of the network's.
     """
 
     def __init__(
@@ -58,22 +221,14 @@ class ChunkedNet:
         self._stores: list[Store] = []
 
     def __call__(
-        self,
-        patches: Tensor,
-        seed: int,
-        rows: Tensor | None = None,
-        total: int | None = None,
+        self, patches: Tensor, seed: int, rows: Tensor | None = None, total: int | None = None
     ) -> Tensor:
         """Descriptors, as of ``net.train()(patches)`` on the patches of all processes together.
 
-        The running statistics are updated. ``backward`` of the result adds this process's share of
-        the parameters' gradients; the sum over processes is the gradient of the whole batch.
-
-        Args:
-            patches: (n, 1, S, S) of this process.
-            seed: of dropout; the mask follows from it and from ``rows`` alone.
-            rows: (n,) number of each patch in the batch of all processes; by default 0 ... n - 1.
-            total: patches in the batch of all processes; by default those of this one.
+        ``patches`` (n, 1, S, S) are this process's, ``rows`` (n,) their numbers in the batch of all
+        processes, which has ``total`` patches; the dropout masks follow from ``seed`` and ``rows``
+        alone. The running statistics are updated. ``backward`` of the result adds this process's
+        share of the parameters' gradients; the sum over processes is that of the whole batch.
         """
         self.net.train()
         total = len(patches) if total is None else total
@@ -158,7 +313,6 @@ class _Step:
         return torch.cat(list(self._threads.map(run, range(len(self._rows)))))
 
     def _forward_segment(self, i: int) -> None:
-        """Store the output of segment ``i``; forget its input if it is not one of those kept."""
         after = self._norms[i + 1]
         assert after is not None
 
@@ -169,9 +323,8 @@ class _Step:
             self._stores[c].put(i + 1, y)
             return after.moments(y)
 
-        for moments in self._threads.map(run, range(len(self._rows))):
-            after.observe(self._stores[0][i + 1], moments)
-        after.fix()
+        moments = sum(self._threads.map(run, range(len(self._rows))), torch.zeros(()))
+        after.fix(moments, self._stores[0][i + 1])
 
     def backward(self, gradient: Tensor) -> list[Tensor | None]:
         totals: Totals = {}
@@ -183,7 +336,6 @@ class _Step:
         return [totals.get(p) for p in self._net.parameters]
 
     def _backward_segment(self, i: int, totals: Totals) -> None:
-        """From the gradient by the normalised output of segment ``i`` to the one by its input."""
         norm = self._norms[i]
         after = self._norms[i + 1] if i < self._last else None
 
@@ -200,20 +352,19 @@ class _Step:
             if norm is None or below is None:
                 return None, values
             store.put(_GRADIENT, below)
-            return norm.gradient_moments(below, x.detach()), values
+            return _sums(below, x.detach()), values
 
+        sums = torch.zeros(())
         for moments, values in self._threads.map(run, range(len(self._rows))):
             add_to(totals, values)
-            if norm is not None and moments is not None:
-                norm.observe_gradient(moments)
+            sums = sums if moments is None else sums + moments
         if norm is not None:
-            norm.fix_gradient()
+            norm.fix_gradient(sums)
 
     def _output(self, i: int, c: int) -> Tensor:
         return self._segments[i].forward(self._normalised(i, c), self._seed, self._rows[c])
 
     def _normalised(self, i: int, c: int) -> Tensor:
-        """Chunk ``c`` of the input of segment ``i``, normalised, in memory of its own."""
         norm = self._norms[i]
         if norm is not None:
             return norm(self._stores[c][i])
@@ -234,31 +385,31 @@ class Segment:
     dropouts: int = 0
 
     def forward(self, x: Tensor, seed: int, rows: NDArray[np.int64]) -> Tensor:
-        """Output of a chunk (n, ...), normalised but not scaled; no gradient is recorded.
-
-        ``x`` may be overwritten; ``rows`` are the numbers of its rows in the batch.
-        """
+        """Output of a chunk (n, ...), normalised but not scaled, which may be overwritten."""
         with torch.no_grad():
             return self._run(self.layers, x, seed, rows)
 
     def backward(
         self, x: Tensor, gradient: Tensor, seed: int, rows: NDArray[np.int64]
     ) -> tuple[Tensor | None, Totals]:
-        """Run a chunk again, now for its gradients, from the one of the loss by its output.
-
-        Returns the gradient by ``x`` (None in the first segment, where nobody needs it), and by the
-        parameters.
-        """
+        """Run a chunk again: gradients by ``x`` (None in the first segment) and by parameters."""
         totals: Totals = {}
         # The gradient of a convolution needs its input alone: it is not computed again.
-        last = _plain_convolution(self.layers[-1]) if self.layers else None
+        last = self.layers[-1] if self.layers else None
+        if (
+            not isinstance(last, nn.Conv2d)
+            or isinstance(last.padding, str)
+            or last.padding_mode != "zeros"
+        ):
+            last = None
         layers = self.layers if last is None else self.layers[:-1]
         if last is not None and self._is_relu(layers):
             with torch.no_grad():
                 y = self._run(layers, x, seed, rows)
                 gradient = _convolution_backward(last, y, gradient, totals)
                 return _relu_backward(layers, y, gradient), totals
-        wanted = [p for p in self._parameters(layers) if p.requires_grad]
+        modules = [m for m in (self.norm, *layers) if isinstance(m, nn.Module)]
+        wanted: list[Tensor] = [p for m in modules for p in m.parameters() if p.requires_grad]
         if self.norm is not None:
             wanted = [x.requires_grad_(), *wanted]
         with torch.enable_grad():
@@ -274,8 +425,9 @@ class Segment:
     def _run(
         self, layers: Iterable[Layer], x: Tensor, seed: int, rows: NDArray[np.int64]
     ) -> Tensor:
-        if self.norm is not None:
-            x = scale_and_shift(self.norm, x)
+        if self.norm is not None and self.norm.affine:
+            weight, bias = (_along_channels(p, x) for p in (self.norm.weight, self.norm.bias))
+            x = x * weight + bias
         number = self.dropouts
         for layer in layers:
             if isinstance(layer, nn.Dropout):
@@ -288,14 +440,9 @@ class Segment:
         return x
 
     def _is_relu(self, layers: tuple[Layer, ...]) -> bool:
-        """Whether the layers are ReLU, perhaps with dropout, right after the normalisation."""
         kinds = [type(layer) for layer in layers]
         plain = self.norm is not None and not self.norm.affine
         return plain and kinds in ([nn.ReLU], [nn.ReLU, nn.Dropout])
-
-    def _parameters(self, layers: Iterable[Layer]) -> list[Tensor]:
-        modules = [m for m in (self.norm, *layers) if isinstance(m, nn.Module)]
-        return [p for module in modules for p in module.parameters()]
 
 
 def cut(layers: Iterable[Layer]) -> list[Segment]:
@@ -311,16 +458,9 @@ def cut(layers: Iterable[Layer]) -> list[Segment]:
     return segments
 
 
-def _plain_convolution(layer: Layer) -> nn.Conv2d | None:
-    if not isinstance(layer, nn.Conv2d) or isinstance(layer.padding, str):
-        return None
-    return layer if layer.padding_mode == "zeros" else None
-
-
 def _convolution_backward(
     layer: nn.Conv2d, x: Tensor, gradient: Tensor, totals: Totals, wanted: bool = True
 ) -> Tensor:
-    """Add the gradients of the parameters to ``totals``; return the one by ``x`` if wanted."""
     weight, bias = layer.weight, layer.bias
     needs = [wanted, weight.requires_grad, bias is not None and bias.requires_grad]
     found: list[Tensor] = torch.ops.aten.convolution_backward(
@@ -336,8 +476,7 @@ def _convolution_backward(
 def _relu_backward(layers: tuple[Layer, ...], y: Tensor, gradient: Tensor) -> Tensor:
     """Gradient by the input of ReLU and dropout, in the memory of the one by their output ``y``.
 
-    Autograd would keep the input as well and write the result elsewhere. What was dropped is zero
-    in ``y``, so the mask need not be drawn again.
+    What was dropped is zero in ``y``, so the mask need not be drawn again.
     """
     for layer in layers:
         if isinstance(layer, nn.Dropout) and layer.p:
@@ -407,7 +546,4 @@ def kept_values(sizes: Sequence[int]) -> int:
     That is while the gradient by an input is stored beside the input itself and those of every
     second segment before it.
     """
-    worst = 0
-    for i, size in enumerate(sizes):
-        worst = max(worst, 2 * size + sum(sizes[j] for j in range(1, i, 2)))
-    return worst
+    return max((2 * size + sum(sizes[1:i:2]) for i, size in enumerate(sizes)), default=0)

@@ -30,7 +30,7 @@ from torch import distributed as dist
 from hardnet.errors import HardnetError
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import Net
-from hardnet.nets.layers import apply, unit_length
+from hardnet.nets.hardnet import apply, unit_length
 from hardnet.patchsets.patchset import Patches
 
 T = TypeVar("T")
@@ -175,13 +175,7 @@ class Embedding:
     """
 
     def __init__(
-        self,
-        net: Net,
-        batch: int,
-        rows: slice,
-        chunk: int,
-        group: Any,
-        any_length: bool = False,
+        self, net: Net, batch: int, rows: slice, chunk: int, group: Any, any_length: bool = False
     ) -> None:
         self._net, self._batch, self._rows, self._group = net, batch, rows, group
         self._plain = not chunk and group is None
@@ -272,11 +266,8 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
 
     The agent passes a signal to stop on to all processes. When one ends badly it stops the others.
     Each of several nodes runs this function, with MASTER_ADDR, MASTER_PORT and NODE_RANK in its
-    environment.
-
-    Returns:
-        The exit code of the first process that failed by itself, negative for a signal; 130 if
-        this one was asked to stop; 0.
+    environment. Returns the exit code of the first process that failed by itself, negative for a
+    signal; 130 if this one was asked to stop.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -317,7 +308,6 @@ def _signals_as_before() -> Iterator[None]:
 
 
 def _meeting_point(nodes: int) -> dict[str, Any]:
-    """Where the agents of all machines meet, as settings of a launch."""
     if nodes == 1:
         here = {"rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
         return {"rdzv_backend": "c10d", **here}

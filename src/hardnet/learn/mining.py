@@ -55,7 +55,6 @@ def mine(
 
 
 def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> NDArray[np.int64]:
-    """(N, neighbours) indices of the nearest descriptors, nearest first."""
     try:
         import faiss
     except ImportError:
@@ -128,7 +127,6 @@ class MinedEpochs:
                 owned.remove(name)
 
     def _describe_all(self) -> NDArray[np.float32]:
-        """(N, D) descriptors of the training set; each process computes a part."""
         patches = self._train_set.patches
         share = -(-len(patches) // self._fabric.world_size)
         first = self._fabric.global_rank * share

@@ -19,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hardnet.errors import HardnetError
 from hardnet.learn import losses
-from hardnet.learn.losses import pair_loss
-from hardnet.learn.sampling import (
+from hardnet.learn.losses import (
     BLOCK,
     EPSILON,
     SAME_PATCH,
@@ -30,9 +29,10 @@ from hardnet.learn.sampling import (
     hardest_negatives,
     mined,
     pair_distances,
+    pair_loss,
     random_in_batch,
 )
-from hardnet.nets.layers import lengths, unit_length
+from hardnet.nets.hardnet import lengths, unit_length
 
 SAMPLINGS = ("hardest", "random", "classical", "all")
 LOSSES = (*losses.LOSSES, "l2net")
@@ -43,14 +43,11 @@ FURTHEST = 2.0  # the largest distance of two unit vectors
 
 @dataclass(frozen=True)
 class Terms:
-    """What a batch gives.
+    """What a batch gives: the loss with its gradient, and what it was made of.
 
-    Attributes:
-        loss: scalar with gradient, the regularizer and the teacher's terms included.
-        positive: (n,) distances of the matching pairs.
-        negative: (n,) distances of the negatives they were compared with; of the hardest ones where
-            the objective looks at all; 2, the furthest there is, for a pair without a negative.
-        teacher: scalar, what the teacher's terms add to the loss; None without a teacher.
+    ``positive`` and ``negative`` are (n,) distances; the negative of an objective that looks at all
+    is the hardest one, and 2, the furthest there is, of a pair without a negative. ``teacher`` is
+    what the teacher's terms add to the loss.
     """
 
     loss: Tensor
@@ -135,12 +132,9 @@ class Objective:
     ) -> Terms:
         """The loss of a batch, in memory for a block of the distance matrix.
 
-        Args:
-            anchors: (n, D) unit vectors, one per 3D point; vectors of any length if ``any_length``.
-            positives: (n, D) likewise, of the same points in the same order.
-            negatives: (n, D) likewise, of the mined patches if ``streams`` is 3, else None.
-            generator: of the random sampling; the others leave it as it is.
-            teacher: (n, E) unit vectors of the anchors and of the positives by the teacher.
+        All are (n, D) unit vectors, of any length if ``any_length``: of the anchors, one per 3D
+        point, of the positives in the same order, of the mined patches if ``streams`` is 3. The
+        teacher's are (n, E). Only the random sampling draws from the generator.
         """
         penalty: Tensor | None = None
         if self.any_length:

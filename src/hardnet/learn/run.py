@@ -27,8 +27,7 @@ from hardnet import provenance
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
-from hardnet.nets import NETS, Net, find_net
-from hardnet.nets.checkpoints import read_checkpoint, save_checkpoint
+from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
@@ -39,13 +38,10 @@ PATIENCE = 10.0
 def open_run(
     folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Begin a run, or continue one; its resolved recipe and its origin are written.
+    """Begin a run, or continue one from its checkpoint; its resolved recipe and origin are written.
 
-    ``resume`` continues from the folder's checkpoint; otherwise a folder with one is refused. The
-    lock is held when this returns.
-
-    Returns:
-        The checkpoint to continue from (None for a new run), and the facts of the run's origin.
+    The lock is held when this returns. Returns the checkpoint to continue from (None for a new
+    run), and the facts of the run's origin.
     """
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name the folder of the run with --output")
@@ -84,7 +80,6 @@ def _state_to_resume(folder: Path, recipe: Recipe, resume: bool) -> dict[str, An
 
 
 def _claim_files(folder: Path, recipe: Recipe, begun: bool) -> None:
-    """Say which files of the folder are ours; files of others with their names are an error."""
     names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
     marked = OwnedFolder.find(folder) is not None
     owned = OwnedFolder.mark(folder)
@@ -209,17 +204,8 @@ def last_step(folder: Path) -> int | None:
 
 
 LOG = "log.csv"
-COLUMNS = [
-    "step",
-    "pairs",
-    "lr",
-    "loss",
-    "positive",
-    "negative",
-    "pairs_per_second",
-    "fpr95",
-    "teacher",
-]
+_MEASURED = ("loss", "positive", "negative", "pairs_per_second", "fpr95", "teacher")
+COLUMNS = ("step", "pairs", "lr", *_MEASURED)
 
 
 class RunLog:
@@ -264,9 +250,7 @@ class RunLog:
 def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
     """Write the facts of a run that begins; check and extend those of one that continues.
 
-    Returns:
-        Command, settings, data (one digest per set), machine, versions, revision, date; and
-        ``resumed``: the same facts, without settings and data, of each time it continued.
+    ``resumed`` has the same facts, without settings and data, of each time it continued.
     """
     settings = asdict(recipe)
     settings["data"] = [provenance.without_folders(name) for name in recipe.data]

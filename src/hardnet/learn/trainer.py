@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.average import Average, fresh_statistics
-from hardnet.learn.batches import DROPOUT, SAMPLING, Batch, Batches, prefetched, seed_of
+from hardnet.learn.batches import (
+    DROPOUT,
+    SAMPLING,
+    Batch,
+    Batches,
+    PairSampler,
+    prefetched,
+    seed_of,
+)
 from hardnet.learn.distributed import (
     Embedding,
     any_rank,
@@ -53,7 +61,6 @@ from hardnet.learn.run import (
 from hardnet.learn.teacher import teacher_outputs
 from hardnet.nets import Net
 from hardnet.patchsets.patchset import Patches, PatchSet
-from hardnet.patchsets.sampler import PairSampler
 from hardnet.storage import FolderLock
 
 Describe = Callable[[Patches], NDArray[np.float32]]
@@ -78,17 +85,12 @@ class Progress:
 
 
 class Trainer:
-    """One training run in one folder.
+    """One training run in one folder, which gets the checkpoint, the log and the final weights.
 
     With several devices each process makes its own Trainer with the same arguments; only the first
-    writes files, validates and reports.
-
-    Args:
-        recipe: the settings.
-        train_set: patches at the network's size, with their points.
-        folder: where the checkpoint, the log and the final weights go.
-        validate: scores a descriptor while training (FPR95 on held-out pairs); None for none.
-        resume: continue from the folder's checkpoint; otherwise a folder with one is refused.
+    writes files, validates and reports. ``train_set`` has patches of the network's size;
+    ``validate`` scores a descriptor while training. ``resume`` continues from the folder's
+    checkpoint; otherwise a folder with one is refused.
     """
 
     def __init__(
@@ -208,7 +210,6 @@ class Trainer:
         return weights_file(self.folder, self.recipe)
 
     def _upcoming(self) -> Generator[Batch, None, None]:
-        """The batches from this step to the end, made in the background."""
         steps, workers = self.recipe.steps, self.recipe.workers
         while self.step < steps:
             last, mined = steps, None
@@ -287,7 +288,6 @@ class Trainer:
         log: RunLog,
         report: Callable[[Progress], None] | None,
     ) -> None:
-        """Validate if it is time, then log and report the step."""
         every, fpr95 = self.recipe.validate_every, None
         due = self.step == self.recipe.steps or (every and self.step % every == 0)
         row |= {"step": self.step, "pairs": self.step * self.recipe.batch}

@@ -1,4 +1,4 @@
-"""The networks, by name.
+"""The networks, by name, and their weights files.
 
 To add one, write one file and one line. The file has a subclass of :class:`Net`:
 
@@ -16,14 +16,32 @@ so: that is one function in ``hardnet.interop.onnx``.
 
 To try one out, write no file here: recipes take ``net: module:Class``, and so does
 ``hardnet export --net``. The weights then remember the name, but no file is trusted to name code.
+
+Weights of ours are safetensors files whose metadata names the network. The files others published
+are PyTorch state dicts (``features.N.*``, with or without a ``{"state_dict": ...}`` around them and
+a ``module.`` in front of the names); they are read with ``weights_only=True``, so that a file can
+never run code. Which network a state dict belongs to is read from its names and shapes.
 """
 
 from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
 from hardnet.nets.hardnet import (
     HardNet,
     Medium,
+    Net,
     Small,
     Student8,
     Student16,
@@ -31,8 +49,8 @@ from hardnet.nets.hardnet import (
     Student32,
     Tiny,
 )
-from hardnet.nets.layers import Net
 from hardnet.nets.tfeat import HardTFeat, TFeat
+from hardnet.storage import as_path
 from hardnet.stored_names import find_code
 
 NETS: dict[str, type[Net]] = {
@@ -71,6 +89,168 @@ def build_net(name: str, dropout: float | None = None) -> Net:
     if name not in NETS:
         raise unknown_net(name)
     return NETS[name]() if dropout is None else NETS[name](dropout)
+
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it changes no descriptor
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights and what is known about them."""
+
+    net: str
+    """Name of the network, a key of ``NETS``."""
+    state: dict[str, Tensor]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    path: Path | str, net: nn.Module, name: str, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write ``net`` as safetensors.
+
+    ``name`` is that of a network of ``NETS``, or ``module:Class`` of your own; ``metadata`` are
+    further facts (recipe, data, scores), JSON values.
+    """
+    if name not in NETS and ":" not in name:
+        raise unknown_net(name)
+    facts = {"net": name, "dropout": _dropout(net), **(metadata or {})}
+    state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
+    if name in NETS:
+        _fit(NETS[name], name, state, Path(path))
+    save_file(state, path, {k: json.dumps(v, sort_keys=True) for k, v in facts.items()})
+
+
+def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Checkpoint:
+    """Read any supported weights file; HardnetError says which file, and what does not fit.
+
+    ``own`` are name and class of a network that is not registered, if the weights should be of it.
+    """
+    path = as_path(path)
+    if not path.is_file():
+        raise HardnetError(f"no weights file {path}")
+    if path.suffix == ".safetensors":
+        state, metadata = _read_safetensors(path)
+        name = metadata.get("net")
+        if own is None and name is not None and name not in NETS:
+            export = ": hardnet export --net makes an .onnx of it" if ":" in str(name) else ""
+            raise HardnetError(
+                f"{path} is of network {name!r}; this version knows {', '.join(sorted(NETS))}"
+                f"{export}"
+            )
+    else:
+        state, metadata, name = _read_published(path), {}, None
+    if own is not None:
+        return Checkpoint(own[0], _fit(own[1], own[0], state, path), metadata)
+    if name is None:
+        name = _recognise(state, path)
+    return Checkpoint(name, _fit(NETS[name], name, state, path), metadata)
+
+
+def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
+    """The network of :func:`read_checkpoint`, ready to describe (evaluation mode)."""
+    checkpoint = read_checkpoint(path, own)
+    dropout = checkpoint.metadata.get("dropout")
+    kind = NETS[checkpoint.net] if own is None else own[1]
+    with torch.device("meta"):  # no initialisation: nothing computed, no random numbers drawn
+        net = kind() if dropout is None else kind(dropout)
+    net.load_state_dict(checkpoint.state, assign=True)
+    return net.eval()
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as stored:
+            # Copies: a tensor of the mapped file changes when somebody writes over the file.
+            state = {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118
+            raw: dict[str, str] = stored.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise HardnetError(f"{path} is not a readable safetensors file: {error}") from error
+    return state, {key: _json_or_text(value) for key, value in raw.items()}
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value  # written by another program
+
+
+def _read_published(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        # PyTorch's own text then recommends weights_only=False, which is the one thing
+        # nobody should do with a file that failed this check.
+        reason = (
+            "it holds Python objects" if "nsupported" in str(error) else "damaged or no weights"
+        )
+        raise HardnetError(f"{path} cannot be read as a PyTorch state dict ({reason})") from error
+    for wrapper in _WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    if not isinstance(content, dict):
+        raise HardnetError(f"{path} holds a {type(content).__name__}, not a state dict")
+    return {
+        str(key).removeprefix("module."): value
+        for key, value in content.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
+    """The registered network whose parameters agree best with ``state`` in name and shape."""
+
+    def agreement(name: str) -> int:
+        return sum(k in state and state[k].shape == v for k, v in _shapes(NETS[name]).items())
+
+    best = max(NETS, key=agreement)
+    if agreement(best) == 0:
+        raise HardnetError(
+            f"{path} is not a checkpoint of {', '.join(sorted(NETS))}: "
+            f"it contains {_some(list(state)) or 'no tensors'}"
+        )
+    return best
+
+
+def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The part of ``state`` that a network uses; HardnetError if it does not fit exactly."""
+    shapes = _shapes(kind)
+    missing = [k for k in shapes if k not in state and not k.endswith(_COUNTER)]
+    unexpected = [k for k in state if k not in shapes and not k.startswith(kind.unrelated)]
+    wrong = [
+        f"{k} is {tuple(state[k].shape)} instead of {tuple(shape)}"
+        for k, shape in shapes.items()
+        if k in state and state[k].shape != shape
+    ]
+    problems = [
+        f"{label} {_some(keys)}"
+        for label, keys in (("missing", missing), ("unexpected", unexpected), ("shape:", wrong))
+        if keys
+    ]
+    if problems:
+        raise HardnetError(f"{path} does not fit the network {name}: {'; '.join(problems)}")
+    used = {k: state.get(k, torch.zeros((), dtype=torch.int64)) for k in shapes}
+    broken = [k for k, v in used.items() if not torch.isfinite(v).all()]
+    if broken:
+        raise HardnetError(f"{path} contains NaN or infinity in {_some(broken)}")
+    return used
+
+
+def _shapes(kind: type[Net]) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        return {k: v.shape for k, v in kind().state_dict().items()}
+
+
+def _dropout(net: nn.Module) -> float:
+    return next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 __all__ = ["NETS", "HardNet", "HardTFeat", "Net", "TFeat", "build_net", "find_net"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hardnet.errors import HardnetError
-from hardnet.nets.layers import conv_block
+from hardnet.nets.hardnet import conv_block
 
 _CHANNELS = ((1, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
 _COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it changes no output

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hardnet.nets.layers import (
+from hardnet.nets.hardnet import (
     Layer,
     Net,
     apply,

@@ -52,13 +52,8 @@ COUNTS = {
 class Brown:
     """A set as it lies on disk: nothing is decoded until asked for.
 
-    Attributes:
-        name: that of the folder.
-        folder: the set.
-        sheets: the ``.bmp`` files in the order of their patches.
-        points: (N,) int64, the 3D point of each patch.
-        pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
-        images: (N,) int64, the image each patch was cut from; None where the set does not say.
+    ``points``, ``pairs`` and ``images`` are those of a :class:`PatchSet`; ``sheets`` are in the
+    order of their patches.
     """
 
     name: str
@@ -163,7 +158,6 @@ def _read_info(info: Path) -> NDArray[np.int64]:
 
 
 def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
-    """The sheets of ``count`` patches; ``exact`` refuses more of them than needed."""
     sheets = sorted(folder.glob("patches*.bmp")) or sorted(folder.glob("*.bmp"))
     needed = -(-count // PER_SHEET)
     if len(sheets) < needed or (exact and len(sheets) > needed):
@@ -280,9 +274,6 @@ def draw_pairs(
     No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
     same group (scene) where it has another point, as the Brown data page advises: telling two
     different photographs apart is too easy.
-
-    Raises:
-        HardnetError: there are no two points, or no point with two patches.
     """
     if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
         raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")

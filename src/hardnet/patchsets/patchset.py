@@ -50,15 +50,11 @@ class Patches(Protocol):
 
 @dataclass(frozen=True)
 class PatchSet:
-    """Patches with point ids, and optionally a list of test pairs.
+    """(N, S, S) patches, usually memory-mapped, with the 3D point of each.
 
-    Attributes:
-        name: shown in logs and results.
-        patches: (N, S, S) uint8, usually memory-mapped.
-        points: (N,) int64, the 3D point of each patch.
-        pairs: (M, 2) int64 patch indices of the test pairs; (0, 2) where the set has none.
-        sets: (N,) int64, which set of a union each patch is of; None where there is one set only.
-        images: (N,) int64, the image each patch was cut from; None where that is not known.
+    ``pairs`` (M, 2) are patch indices of the test pairs, (0, 2) where the set has none; ``sets``
+    (N,) tells which set of a union each patch is of; ``images`` (N,) which image it was cut from,
+    None where that is not known.
     """
 
     name: str
@@ -81,7 +77,7 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     """One set of all patches; neither points nor images of different sets share an id.
 
     The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
-    apart, for the weights of :class:`hardnet.patchsets.sampler.PairSampler`. It knows the images if
+    apart, for the weights of :class:`hardnet.learn.batches.PairSampler`. It knows the images if
     all of its parts do.
     """
     if len(sets) == 1:
@@ -105,7 +101,7 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         next_patch += len(part)
     return PatchSet(
         "+".join(part.name for part in sets),
-        JoinedPatches([part.patches for part in sets]),
+        JoinedRows([part.patches for part in sets]),
         np.concatenate(points).astype(np.int64),
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
@@ -113,8 +109,8 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     )
 
 
-class JoinedPatches:
-    """The (N_k, S, S) patches of ``parts``, one after the other, without a copy of them.
+class JoinedRows:
+    """The rows of ``parts``, (N_k, ...) each, one after the other, without a copy of them.
 
     What is asked for is copied, as indexing an array by an array does; the parts stay mapped into
     memory, so a union may be larger than memory.
@@ -132,8 +128,8 @@ class JoinedPatches:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __getitem__(self, index: Any) -> NDArray[np.uint8]:
-        """(S, S) for a number; (n, S, S) for a slice, an index array (n,) or a mask (N,)."""
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """(...) for a number; (n, ...) for a slice, an index array (n,) or a mask (N,)."""
         rows = np.asarray(np.arange(len(self))[index] if isinstance(index, slice) else index)
         if rows.dtype == bool:
             if rows.shape != (len(self),):
@@ -143,14 +139,13 @@ class JoinedPatches:
         part = np.searchsorted(self._starts, rows, side="right") - 1
         if rows.ndim == 0:
             return self._parts[int(part)][int(rows - self._starts[part])]
-        out = np.empty((*rows.shape, *self.shape[1:]), np.uint8)
+        out = np.empty((*rows.shape, *self.shape[1:]), self._parts[0][:0].dtype)
         for k in np.unique(part):
             here = part == k
             out[here] = self._parts[k][rows[here] - self._starts[k]]
         return out
 
     def _checked(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """Numbers from 0; negative ones count from the end."""
         if rows.size and not np.issubdtype(rows.dtype, np.integer):
             raise IndexError(f"patches are indexed by whole numbers, not by {rows.dtype}")
         wrong = rows[(rows < -len(self)) | (rows >= len(self))]
@@ -187,15 +182,9 @@ def decoded_patches(
 ) -> NDArray[np.uint8]:
     """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
 
-    Args:
-        folder: the set.
-        label: begins the name of the file in the cache.
-        files: the pictures, and what says how many patches they hold: if one of them changes, all
-            is read again.
-        shape: (N, size, size); each patch is resized on its own, by bilinear interpolation, since
-            a whole picture would bleed across neighbours at odd sizes.
-        pictures: gives the patches of one picture after the other, in their own size.
-        progress: called after each of them.
+    ``label`` begins the name of the file in the cache; if one of ``files`` changes, all is read
+    again. ``pictures`` gives the patches of one picture after the other, in their own size; each
+    patch is resized on its own, since a whole picture would bleed across neighbours at odd sizes.
     """
     count, size, _ = shape
 

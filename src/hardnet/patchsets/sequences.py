@@ -127,14 +127,10 @@ def has_sequences(root: Path) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ImagePair:
-    """Two images of one scene.
+    """Two images of one scene, with at most one kind of ground truth.
 
-    Attributes:
-        name: unique in its folder.
-        first: image a.
-        second: image b.
-        homography: (3, 3), pixels of a -> pixels of b, of positive determinant; or None.
-        correspondences: (K, 4) x1 y1 x2 y2, K >= 8; or None. A pair has at most one of the two.
+    ``homography`` (3, 3) maps pixels of a to pixels of b, of positive determinant;
+    ``correspondences`` (K, 4) are rows x1 y1 x2 y2, K >= 8.
     """
 
     name: str

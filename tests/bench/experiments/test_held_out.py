@@ -9,7 +9,7 @@ import pytest
 
 from hardnet.bench import brown
 from hardnet.bench.experiments import open_held_out
-from hardnet.bench.hpatches import matching
+from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
 from hardnet.descriptors.base import resize_patches, unit_rows
 from hardnet.errors import HardnetError
@@ -44,7 +44,7 @@ def test_matching_scores_are_those_of_the_benchmark(sets: Path) -> None:
     def lookup(name: str, tag: str) -> np.ndarray:
         return blocks(resize_patches(hpatches.sequences[name].patches(tag), 32))
 
-    _, means = matching.evaluate(lookup, lists)
+    _, means = protocol.matching(lookup, lists)
     (expected,) = [
         row
         for row in means

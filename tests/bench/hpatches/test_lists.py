@@ -8,7 +8,7 @@ import pytest
 
 from hardnet.bench.hpatches import lists as list_files
 from hardnet.bench.hpatches import lists as module
-from hardnet.bench.hpatches import verification
+from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import (
     PAIR_FILES,
     QUERIES,
@@ -24,7 +24,7 @@ from hardnet.bench.hpatches.lists import (
     tag,
     write_lists,
 )
-from hardnet.bench.hpatches.matching import two_nearest_exactly
+from hardnet.bench.hpatches.protocol import two_nearest_exactly
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import PUBLISHED_ORDER, find_splits
 
@@ -182,8 +182,8 @@ def test_few_strips_are_open_and_each_is_asked_for_a_few_times(tasks, monkeypatc
     counts = (3,) * 40
     tasks = replace(tasks, names=names, counts=counts, pairs=draw_pairs(counts, 5000))
     monkeypatch.setattr(module, "KEPT", 60)
-    monkeypatch.setattr(verification, "_BLOCK", 5)
-    monkeypatch.setattr(verification, "_PORTION", 128)
+    monkeypatch.setattr(protocol, "_SEQUENCES", 5)
+    monkeypatch.setattr(protocol, "_PORTION", 128)
     asked = []
 
     def lookup(name, tag):
@@ -191,7 +191,7 @@ def test_few_strips_are_open_and_each_is_asked_for_a_few_times(tasks, monkeypatc
         return np.full((3, 2), names.index(name), np.float32)
 
     strips = Strips(lookup, tasks, "easy")
-    found = verification.distances(strips, tasks.pairs.inter)
+    found = protocol.distances(strips, tasks.pairs.inter)
     apart = np.abs(tasks.pairs.inter[:, 0] - tasks.pairs.inter[:, 3])
     np.testing.assert_allclose(found, np.sqrt(2) * apart, rtol=1e-6)
     assert len(set(asked)) == 40 * 5
@@ -202,9 +202,9 @@ def test_few_strips_are_open_and_each_is_asked_for_a_few_times(tasks, monkeypatc
 
 @pytest.mark.parametrize("kept", [1, 256])
 def test_how_many_are_kept_does_not_change_anything(lookup, tasks, monkeypatch, kept):
-    expected, _ = verification.evaluate(lookup, tasks, resamples=0)
+    expected, _ = protocol.verification(lookup, tasks, resamples=0)
     monkeypatch.setattr(module, "KEPT", kept)
-    assert verification.evaluate(lookup, tasks, resamples=0)[0] == expected
+    assert protocol.verification(lookup, tasks, resamples=0)[0] == expected
 
 
 OFFICIAL_NAMES = ("v_b", "i_a", "v_c", "i_z")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches import matching, retrieval, verification
+from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import RetrievalLists
 from hardnet.errors import HardnetError
 
@@ -101,7 +101,7 @@ def approx(values):
 
 
 def test_verification_equals_the_loops(lookup, tasks):
-    rows, _ = verification.evaluate(lookup, tasks, resamples=3)
+    rows, _ = protocol.verification(lookup, tasks, resamples=3)
     assert [(r["noise"], r["negatives"]) for r in rows] == [
         (noise, kind) for noise in LEVELS for kind in ("intra", "inter")
     ]
@@ -114,7 +114,7 @@ def test_verification_equals_the_loops(lookup, tasks):
 
 
 def test_matching_equals_the_loops(lookup, tasks):
-    rows, _ = matching.evaluate(lookup, tasks)
+    rows, _ = protocol.matching(lookup, tasks)
     assert len(rows) == len(tasks.names) * 3
     for row in rows:
         expected = matching_loop(lookup, row["sequence"], LEVELS[row["noise"]])
@@ -128,9 +128,9 @@ def test_matching_equals_the_loops(lookup, tasks):
 
 
 def test_retrieval_equals_the_loops_at_every_cut(lookup, tasks, monkeypatch):
-    monkeypatch.setattr(retrieval, "POOLS", (7, 20, 1000))
-    monkeypatch.setattr(retrieval, "_BLOCK", 100)  # several portions of queries per sequence
-    rows, _ = retrieval.evaluate(lookup, tasks)
+    monkeypatch.setattr(protocol, "POOLS", (7, 20, 1000))
+    monkeypatch.setattr(protocol, "_BLOCK", 100)  # several portions of queries per sequence
+    rows, _ = protocol.retrieval(lookup, tasks)
     queries, distractors = tasks.retrieval.queries, tasks.retrieval.distractors
     sizes = (7, 20, len(distractors))
     assert [r["distractors"] for r in rows] == [*sizes] * 3
@@ -157,7 +157,7 @@ def test_a_pool_is_cut_after_the_distractors_of_the_own_sequence_are_removed(tas
             value[0] = 0.3
         return np.array(value, np.float32)[:, None]
 
-    _, hits = retrieval.average_precisions(lookup, tasks, [6, 7, 5])
+    _, hits = protocol.average_precisions(lookup, tasks, [6, 7, 5])
     # Right answers at 0.3. One distractor: 0.5. Two: one nearer. All three: two nearer.
     assert hits[0, 0] == pytest.approx([1, 5 / 6, 5 / 7])
 
@@ -167,8 +167,8 @@ def test_a_perfect_descriptor_scores_one(perfect, tasks):
     same = (tasks.pairs.inter[:, [0, 2]] == tasks.pairs.inter[:, [3, 5]]).all(1)
     assert 0 < same.sum() < 20
     tasks = replace(tasks, pairs=replace(tasks.pairs, inter=tasks.pairs.inter[~same]))
-    for task in (verification, matching, retrieval):
-        rows, means = task.evaluate(perfect, tasks, resamples=5)
+    for task in (protocol.verification, protocol.matching, protocol.retrieval):
+        rows, means = task(perfect, tasks, resamples=5)
         for row in rows:
             assert row["ap_trapezoid"] == row["ap_hits"] == pytest.approx(1)
         for row in means:
@@ -177,11 +177,11 @@ def test_a_perfect_descriptor_scores_one(perfect, tasks):
 
 
 def test_a_descriptor_that_sees_nothing(blind, tasks):
-    rows, _ = verification.evaluate(blind, tasks, resamples=0)
+    rows, _ = protocol.verification(blind, tasks, resamples=0)
     for row in rows:
         assert row["auc"] == pytest.approx(0.5)
         assert row["ap_hits"] == pytest.approx(80 / 480)  # the share of true pairs
-    rows, _ = retrieval.evaluate(blind, tasks)
+    rows, _ = protocol.retrieval(blind, tasks)
     queries, distractors = tasks.retrieval.queries, tasks.retrieval.distractors
     own = (queries[:, :1] == distractors[:, 0]).sum(1)
     assert rows[0]["ap_hits"] == pytest.approx(np.mean(5 / (5 + len(distractors) - own)))
@@ -197,10 +197,10 @@ def test_random_descriptors_score_by_chance(tasks):
             stored[name, tag] = rng.normal(size=(counts[name], 16)).astype(np.float32)
         return stored[name, tag]
 
-    rows, _ = verification.evaluate(lookup, tasks, resamples=0)
+    rows, _ = protocol.verification(lookup, tasks, resamples=0)
     assert np.mean([r["auc"] for r in rows]) == pytest.approx(0.5, abs=0.04)
     assert np.mean([r["ap_hits"] for r in rows]) == pytest.approx(1 / 6, abs=0.05)
-    rows, _ = matching.evaluate(lookup, tasks)
+    rows, _ = protocol.matching(lookup, tasks)
     expected = np.mean([1 / count for count in tasks.counts])
     assert np.mean([r["success"] for r in rows]) == pytest.approx(expected, abs=0.03)
 
@@ -209,7 +209,7 @@ def test_ranked_by_ratio_computed_by_hand():
     reference = np.array([[0], [10], [20]], np.float32)
     target = np.array([[1], [14], [6]], np.float32)
     # nearest: 0 -> 0 at 1 (second 6), right; 1 -> 1 at 4 (second 4), right; 2 -> 1 at 6 (14), wrong
-    trapezoid, hits, success, ratio = matching.match_scores(reference, target)
+    trapezoid, hits, success, ratio = protocol.match_scores(reference, target)
     assert success == pytest.approx(2 / 3)
     assert trapezoid == hits == pytest.approx(2 / 3)
     # ratios 1/6 right, 6/14 wrong, 1 right
@@ -218,34 +218,34 @@ def test_ranked_by_ratio_computed_by_hand():
 
 def test_one_patch_and_equal_patches_match():
     one = np.ones((1, 4), np.float32)
-    assert matching.match_scores(one, one) == (1, 1, 1, 1)
+    assert protocol.match_scores(one, one) == (1, 1, 1, 1)
     same = np.ones((4, 4), np.float32)  # the lowest number wins: one of four is right, all tied
-    assert matching.match_scores(same, same)[1:] == pytest.approx((1 / 16, 1 / 4, 1 / 16))
+    assert protocol.match_scores(same, same)[1:] == pytest.approx((1 / 16, 1 / 4, 1 / 16))
 
 
 def test_wrong_descriptors_are_errors_that_name_the_strip(lookup, tasks):
     lookup["i_dawn", "h2"] = lookup["i_dawn", "h2"][:-1]
-    for task in (verification, matching, retrieval):
+    for task in (protocol.verification, protocol.matching, protocol.retrieval):
         with pytest.raises(HardnetError, match=r"i_dawn/h2.*31 patches.*30"):
-            task.evaluate(lookup, tasks, resamples=0)
+            task(lookup, tasks, resamples=0)
 
 
 def test_descriptors_of_two_lengths_are_an_error(perfect, tasks):
     perfect["i_dawn", "e1"] = perfect["i_dawn", "e1"][:, :8]
     with pytest.raises(HardnetError, match="cannot be compared"):
-        verification.evaluate(perfect, tasks, resamples=0)
+        protocol.verification(perfect, tasks, resamples=0)
 
 
 def test_one_sequence_has_no_retrieval(perfect, tasks):
     alone = replace(tasks, names=tasks.names[:1], counts=tasks.counts[:1])
     with pytest.raises(HardnetError, match="another sequence"):
-        retrieval.evaluate(perfect, alone)
+        protocol.retrieval(perfect, alone)
 
 
 def test_official_pools_that_a_list_is_long_enough_for():
-    assert retrieval.pool_sizes(20_000) == (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)
-    assert retrieval.pool_sizes(700) == (100, 500, 700)
-    assert retrieval.pool_sizes(60) == (60,)
+    assert protocol.pool_sizes(20_000) == (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)
+    assert protocol.pool_sizes(700) == (100, 500, 700)
+    assert protocol.pool_sizes(60) == (60,)
 
 
 @pytest.mark.parametrize("spread", [0.0, 2.0, 4.0])
@@ -257,7 +257,7 @@ def test_distances_keep_their_order_whatever_the_lengths(spread):
     queries = others[:40] + rng.normal(size=(40, 16)).astype(np.float32)
     answers = np.stack([queries + 0.5, queries * np.float32(1.1)], 1)
     answers[:, 1] = others[100:140]
-    right, wrong = retrieval.comparable_distances(queries, answers, others)
+    right, wrong = protocol.comparable_distances(queries, answers, others)
     exact_right = ((answers.astype(float) - queries[:, None]) ** 2).sum(-1)
     exact_wrong = ((others[None].astype(float) - queries[:, None]) ** 2).sum(-1)
     nearer = (wrong[:, None] < right[:, :, None]).sum(-1)

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hardnet.bench.stereo.measure import (
+from hardnet.bench.metrics import (
     auc_lines,
     auc_steps,
     corner_error,
     eight_point,
-    measure,
     share_within,
     symmetric_distance,
 )
+from hardnet.bench.stereo import THRESHOLDS, measure
 from hardnet.patchsets.sequences import ImagePair, find_pairs
 
 TRUTH = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
@@ -121,7 +121,7 @@ def test_shares_by_hand():
 
 def test_shares_as_a_loop():
     errors = RNG.exponential(4, 57)
-    found = share_within(errors)
+    found = share_within(errors, THRESHOLDS)
     for t in range(1, 11):
         assert found[t - 1] == pytest.approx(sum(e <= t for e in errors) / 57)
 

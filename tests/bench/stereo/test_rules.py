@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hardnet.bench.stereo.measure import RULES, rule_by_name, summarise
+from hardnet.bench.stereo import RULES, rule_by_name, summarise
 from hardnet.errors import HardnetError
 
 GOOD = {

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet.bench.stereo import run
-from hardnet.bench.stereo.measure import RULES, summarise
-from hardnet.bench.stereo.run import Protocol, open_set, pair_digest, strategy_by_name
+from hardnet.bench import stereo as run
+from hardnet.bench.stereo import RULES, Protocol, open_set, pair_digest, strategy_by_name, summarise
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 

@@ -15,7 +15,8 @@ from hardnet.frames import from_similarity
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
 from hardnet.patchsets.build.colmap_model import Model, Scene, read_model
-from hardnet.patchsets.build.detected_tracks import (
+from hardnet.patchsets.build.photos import KINDS
+from hardnet.patchsets.build.tracks import (
     NEIGHBOURS,
     NOISE,
     SURE,
@@ -25,7 +26,6 @@ from hardnet.patchsets.build.detected_tracks import (
     local_maps,
     partners,
 )
-from hardnet.patchsets.build.detections import KINDS
 
 SETTINGS = DetectedSettings(keypoints=300, seeds=80, carried=0.3)
 

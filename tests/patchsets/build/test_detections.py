@@ -10,14 +10,14 @@ import pytest
 
 from hardnet.frames import disturb, from_similarity
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.build.detections import (
+from hardnet.patchsets.build.photos import (
     KINDS,
     DetectionSettings,
     Tolerances,
     build_from_detections,
     detect,
     pair_frames,
-    patches_of_photo,
+    patches_of_views,
 )
 
 MOST = Tolerances(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
@@ -110,7 +110,7 @@ def album(tmp_path_factory, photos: Path) -> Path:
 def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
     """Normalised correlation of patches of one point against patches of neighbouring points."""
     settings = DetectionSettings(points=60, views=2, light=0.3, carried=0)
-    made = patches_of_photo(album / "astronaut.png", "a", settings)
+    made = patches_of_views(album / "astronaut.png", "a", settings)
     assert made is not None
     assert (np.diff(made.points) >= 0).all()
     assert np.bincount(made.points).min() >= 2
@@ -128,10 +128,10 @@ def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
 
 
 def test_carried_frames_only_add(album: Path) -> None:
-    without = patches_of_photo(
+    without = patches_of_views(
         album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=0)
     )
-    everything = patches_of_photo(
+    everything = patches_of_views(
         album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=1)
     )
     assert without is not None

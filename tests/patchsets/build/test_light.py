@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.patchsets.build import light
-from hardnet.patchsets.build.light import CHANGES, LUMINANCE, random_curve, random_grey
+from hardnet.patchsets.build import views as light
+from hardnet.patchsets.build.views import CHANGES, LUMINANCE, random_curve, random_grey
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -36,12 +36,12 @@ def test_a_change_keeps_shape_and_range_and_does_something(name: str, photo: np.
     before = photo.copy()
     differences = []
     for seed in range(8):
-        out = CHANGES[name](photo, rng(seed), 1.0)
+        out = CHANGES[name][0](photo, rng(seed), 1.0)
         assert out.shape == photo.shape
         assert out.dtype == np.float32
         assert out.min() >= 0
         assert out.max() <= 1
-        assert np.array_equal(out, CHANGES[name](photo, rng(seed), 1.0))
+        assert np.array_equal(out, CHANGES[name][0](photo, rng(seed), 1.0))
         differences.append(np.abs(out - photo).mean())
     assert np.mean(differences) > 0.015
     assert np.array_equal(photo, before)
@@ -49,7 +49,7 @@ def test_a_change_keeps_shape_and_range_and_does_something(name: str, photo: np.
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_no_strength_is_no_change(name: str, photo: np.ndarray) -> None:
-    out = CHANGES[name](photo, rng(3), 0.0)
+    out = CHANGES[name][0](photo, rng(3), 0.0)
     bright = photo @ LUMINANCE > 0.02  # below, the logarithm has its floor
     assert np.abs(out - photo)[bright].max() < 0.05
     assert np.abs(out - photo)[bright].mean() < 0.005

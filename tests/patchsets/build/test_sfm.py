@@ -13,11 +13,11 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
-from hardnet.patchsets.build.colmap_model import read_model
-from hardnet.patchsets.build.sfm import (
+from hardnet.patchsets.build.colmap_model import (
     SfmReport,
     SfmSettings,
     find_photo_folders,
+    read_model,
     reconstruct,
 )
 

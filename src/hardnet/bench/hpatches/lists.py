@@ -53,8 +53,6 @@ Contrast = Callable[[int], NDArray[np.float64]]
 """Number of a sequence -> (N,) standard deviations of its reference patches."""
 Lookup = Callable[[str, str], NDArray[Any]]
 """(sequence, strip) -> (N, D) descriptors."""
-Progress = Callable[[str, int, int], None]
-"""Called with (what, steps done, steps in all)."""
 Lists = TypeVar("Lists", "PairLists", "RetrievalLists")
 
 

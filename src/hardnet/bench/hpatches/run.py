@@ -12,9 +12,9 @@ import numpy as np
 
 from hardnet import descriptors
 from hardnet.bench import metrics
-from hardnet.bench.hpatches import matching, retrieval, verification
-from hardnet.bench.hpatches.lists import Lookup, Progress, Tasks
-from hardnet.bench.store import CsvFolder, Store, write_csv
+from hardnet.bench.hpatches import protocol
+from hardnet.bench.hpatches.lists import Lookup, Tasks
+from hardnet.bench.store import CsvFolder, Progress, Store, write_csv
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import TAGS, HPatches
@@ -63,14 +63,14 @@ def evaluate(
         "paper_convention": dict(PAPER_CONVENTION),
     }
     results |= {task: [] for task in TASKS} | {"means": []}
-    for task, module, resamples in (
-        ("verification", verification, settings.pooled_resamples),
-        ("matching", matching, settings.mean_resamples),
-        ("retrieval", retrieval, settings.mean_resamples),
+    for task, run, resamples in (
+        ("verification", protocol.verification, settings.pooled_resamples),
+        ("matching", protocol.matching, settings.mean_resamples),
+        ("retrieval", protocol.retrieval, settings.mean_resamples),
     ):
         if task not in settings.tasks or (task == "retrieval" and len(tasks.names) < 2):
             continue
-        rows, means = module.evaluate(lookup, tasks, resamples, settings.seed, progress)
+        rows, means = run(lookup, tasks, resamples, settings.seed, progress)
         label = {"descriptor": descriptor}
         results[task] = [label | row for row in rows]
         results["means"] += [label | row for row in means]

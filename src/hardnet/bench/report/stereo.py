@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
 from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, distinct, interval
-from hardnet.bench.stereo.measure import (
+from hardnet.bench.stereo import (
     AUC_PIXELS,
     CORRECT_PIXELS,
     RULES,

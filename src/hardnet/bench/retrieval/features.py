@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import detectors
+from hardnet.bench.store import Progress
 from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
@@ -33,9 +34,6 @@ from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.threads import usable_cores
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from hardnet.bench.retrieval.features import (
     BenchPhoto,
     Extraction,
     FeatureStore,
-    Progress,
     check_names,
     for_words,
     trained_words,
 )
+from hardnet.bench.store import Progress, within
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
@@ -258,7 +258,7 @@ def compare(
     vocabulary_photos = _readable(vocabulary_photos, unreadable)
     rows = []
     for label in descriptors:
-        told = partial(_within, progress, label)
+        told = partial(within, progress, label)
         words = trained_words(
             store, examples, vocabulary_photos, label, settings.words, settings.seed, told
         )
@@ -319,10 +319,6 @@ def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: st
 
 def _readable(photos: Sequence[BenchPhoto], unreadable: Mapping[str, str]) -> list[BenchPhoto]:
     return [photo for photo in photos if photo.name not in unreadable]
-
-
-def _within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
-    progress(f"{where}: {what}", done, total)
 
 
 DIGITS = 4

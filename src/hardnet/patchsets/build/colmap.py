@@ -21,13 +21,14 @@ from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
 from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
 from hardnet.patchsets.build.colmap_model import Ints, Model, Scene, Tracks, read_model, read_photo
-from hardnet.patchsets.build.detected_tracks import DetectedSettings, detect_tracks
-from hardnet.patchsets.build.detections import KINDS
+from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
+    DetectedSettings,
     by_value,
     carried_frames,
     choose_points,
     database_frames,
+    detect_tracks,
     drop_twins,
     long_enough,
     references,
@@ -44,21 +45,13 @@ Progress = Callable[[str, int, int], None]
 class ColmapSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    Attributes:
-        min_track: photos that must see a point.
-        max_track: most patches of one point; of more, those seen from the most different places.
-        max_error: pixels by which an observation may miss the projected point.
-        window: side of the measurement window in sigmas of the keypoint.
-        affine: without a database, cut by the affine map between the photos. By default only its
-            scale and rotation are used, as a detector without affine shape would: the change of
-            viewpoint that is left is what the descriptor must learn to bear.
-        noise: multiple of the easy noise of HPatches by which every frame is disturbed. Keypoints
-            of a database have noise of their own; frames carried by the cameras have none.
-        upright: cut with patch-up as image-up. Observations whose orientations say that the camera
-            was turned against that of the reference are left out.
-        points: most points of one model, those with the longest tracks; 0 for all.
-        pairs: rows of the test pair file.
-        seed: of the test pairs and the noise; nothing else is random.
+    A point is seen in ``min_track`` photos or more; of more than ``max_track`` patches those seen
+    from the most different places are taken. ``max_error`` are the pixels by which an observation
+    may miss the projected point. Without a database, ``affine`` cuts by the affine map between the
+    photos; by default only its scale and rotation are used: the change of viewpoint that is left is
+    what the descriptor must learn to bear. ``noise`` is a multiple of the easy noise of HPatches by
+    which every frame is disturbed: those carried by the cameras have none of their own. With
+    ``upright``, patch-up is image-up, and observations of cameras that were turned are left out.
     """
 
     min_track: int = 2
@@ -156,7 +149,7 @@ def choose_detections(
     used: set[Path],
     progress: Progress,
 ) -> ModelPatches:
-    """The same with frames detected in every photo; see :mod:`.detected_tracks`."""
+    """The same with frames detected in every photo; see :func:`.detect_tracks`."""
     name = model.scene.name
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     found = detect_tracks(
@@ -196,7 +189,6 @@ def choose_detections(
 
 
 def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
-    """Precise observations in photos that are not used yet, of points with enough of them."""
     tracks = model.tracks
     fresh = np.array([view.path.resolve() not in used for view in model.views])
     tracks = tracks[(tracks.error <= settings.max_error) & (tracks.depth > 0) & fresh[tracks.view]]
@@ -216,7 +208,6 @@ def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
 
 
 def _whole(model: Model, tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
-    """(M,) whether the window of the frame lies inside its photo."""
     size = np.array([view.size for view in model.views]).reshape(-1, 2)[tracks.view]
     return inside(frames, size[:, 0], size[:, 1])
 
@@ -253,17 +244,10 @@ def build_from_colmap(
 ) -> ColmapReport:
     """Build a patch set in the Brown format from COLMAP models.
 
-    Non-matching test pairs come from points with the same reference photo. The set does not depend
-    on the number of ``workers``, which are processes.
-
-    Args:
-        scenes: models, photos and databases; the larger ones should come first.
-        output: the set to write; must not exist.
-        settings: see :class:`ColmapSettings`.
-        workers: processes.
-        progress: called with (what is done, done, total).
-        origin: more to write into ``set.json``: where the models come from.
-        detected: detect frames in every photo, instead of those that COLMAP has matched.
+    The larger scenes should come first. Non-matching test pairs come from points with the same
+    reference photo. The set does not depend on the number of ``workers``, which are processes.
+    ``origin``: more to write into ``set.json``. ``detected``: detect frames in every photo, instead
+    of those that COLMAP has matched.
     """
     models: list[dict[str, int | str]] = []
     interest: list[str] = []
@@ -330,7 +314,6 @@ def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> NDArray[np.uint8]:
 
 
 def _worth_keeping(patches: NDArray[np.uint8], chosen: ModelPatches) -> Ints:
-    """Rows of patches with contrast, of points that have at least two of them."""
     point = chosen.tracks.point
     contrast = np.array([patches[i].std() for i in range(len(point))]).reshape(-1)
     rows = np.flatnonzero(contrast >= MIN_STD)

@@ -1,8 +1,11 @@
-"""A patch set from any folder of photographs.
+"""Patch sets from any folder of photographs, which nobody has reconstructed in 3D.
 
-Each photo is rendered under random homographies with changed light and sensor; a frame detected
-in the photo is carried into every rendering, and the patches cut by it show the same surface
-point. This is how a descriptor learns from pictures nobody has reconstructed in 3D.
+Each photo is rendered under random homographies with changed light and sensor. For
+:func:`build_from_photos` a frame detected in the photo is carried into every rendering, and the
+patches cut by it show the same surface point. For :func:`build_from_detections` keypoints are
+detected in every rendering as if nothing else were known, and those that lie where the homography
+puts a keypoint of the photograph show the same point: the errors of the frames are those of the
+detector, which no random jitter imitates well.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import dog
+from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, transform
-from hardnet.images import list_images, read_image, shrink, to_grey
+from hardnet.frames import Frames, centres, transform
+from hardnet.images import list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
 from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
@@ -29,7 +32,9 @@ from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
     random_homography,
+    random_light,
     random_light_and_sensor,
+    random_sensor,
     render,
 )
 from hardnet.threads import map_processes
@@ -42,20 +47,12 @@ PhotoProgress = Callable[[int, int, str | None], None]
 class PhotoSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    Attributes:
-        points: most points taken from one photo.
-        views: renderings of each photo; a point has up to ``views + 1`` patches.
-        max_size: photos are shrunk to this long side first, because stock photos are soft at
-            full size and a blurred patch teaches nothing.
-        min_std: grey levels of contrast (standard deviation) a patch must have.
-        min_detail: grey levels of fine contrast, see :func:`informative`.
-        affine_share: share of the views cut by the true affine frame; the others keep a
-            similarity frame, as DoG would give.
-        jitter: most that a frame is displaced, resized, turned and stretched, as a multiple of
-            HPatches' easy noise; above 1, each frame draws its own multiple from 0 to this.
-        wear: strength of the changes of light and sensor; 1 is gentle, 2 about twice as much.
-        pairs: rows of the test pair file.
-        seed: everything random follows from it and from the photo's name.
+    Photos are shrunk to ``max_size`` first, because stock photos are soft at full size and a
+    blurred patch teaches nothing. A patch has ``min_std`` grey levels of contrast and
+    ``min_detail`` of fine contrast, see :func:`informative`. ``affine_share`` of the views are cut
+    by the true affine frame; the others keep a similarity frame, as DoG would give. ``jitter`` is a
+    multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to this. ``wear`` is
+    the strength of the changes of light and sensor; 1 is gentle.
     """
 
     points: int = 500
@@ -82,13 +79,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class PhotoPatches(Rows):
-    """Patches of one photo.
-
-    Attributes:
-        patches: (n, 64, 64) uint8.
-        points: (n,) numbered from 0 in this photo and contiguous.
-        images: (n,) the view of the photo that each was cut from.
-    """
+    """(n, 64, 64) patches of one photo, their points from 0 on, and the view each was cut from."""
 
     patches: NDArray[np.uint8]
     points: NDArray[np.int64]
@@ -144,9 +135,13 @@ def cut_good(
 
 def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
     """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
-    height, width = image.shape
-    frames, _ = dog.detect(image, 8 * count)
-    frames = frames[inside(frames, width, height)][: 4 * count]
+    return _some(image, dog.detect(image, 8 * count)[0], 4 * count, count, rng)
+
+
+def _some(
+    image: NDArray[np.uint8], frames: Frames, strongest: int, count: int, rng: np.random.Generator
+) -> Frames:
+    frames = frames[inside(frames, image.shape[1], image.shape[0])][:strongest]
     frames = frames[apart(frames)]
     return frames[np.sort(rng.permutation(len(frames))[:count])]
 
@@ -185,16 +180,10 @@ def write_photos(
     workers: int,
     progress: PhotoProgress | None,
 ) -> BuildReport:
-    """Write a set of what ``cut`` makes of each photo (its path and name) below some folders.
+    """Write a set of what ``cut``, picklable, makes of the path and name of each photo.
 
-    Args:
-        folders: searched recursively.
-        output: the set to write; must not exist.
-        cut: gives the patches of a photo, or None if it cannot be read; must be picklable.
-        images: that each photo counts for, one for each of its views.
-        about: how the set was made, with the settings; stored in ``set.json``.
-        workers: processes.
-        progress: see :data:`PhotoProgress`.
+    ``images`` is the number of views of each photo; ``about`` says how the set was made, with the
+    settings, and is stored in ``set.json``.
     """
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
@@ -220,3 +209,163 @@ def _cut_job(
     cut: Callable[[Path, str], PhotoPatches | None], job: tuple[Path, str]
 ) -> PhotoPatches | None:
     return cut(*job)
+
+
+KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
+"""Detector, and whether patch-up is image-up; each kind gives points of its own."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """By how much a detection may differ from where and what it should be.
+
+    Its place, in half-sizes of the frame; its size, log2; its orientation; its shape, log2 of the
+    ratio of the axes.
+    """
+
+    shift: float = 0.25
+    octaves: float = 0.5
+    degrees: float = 25.0
+    stretch: float = 1.2
+
+
+@dataclass(frozen=True)
+class DetectionSettings(Tolerances):
+    """What the set is made of; stored beside it in ``set.json``.
+
+    At most ``points`` of each of the :data:`KINDS` are taken from a photo, and looked for in
+    ``views`` renderings of it. In a share of the views that are ``still`` only the light changes;
+    ``turned`` ones are turned by any angle, and upright frames are not used there; the others by up
+    to ``level`` degrees, as cameras held upright are. ``light`` is the strength of the changed
+    light in three quarters of the views. ``carried`` is the share of the keypoints not found again
+    in a view for which the photo's own frame is carried there, so that views in which detectors
+    fail are not left out.
+    """
+
+    points: int = 150
+    views: int = 4
+    max_size: int = 720
+    keypoints: int = 1000
+    still: float = 0.25
+    turned: float = 0.2
+    level: float = 15.0
+    light: float = 1.0
+    carried: float = 0.1
+    min_std: float = 8.0
+    min_detail: float = 3.0
+    pairs: int = 100_000
+    seed: int = 0
+
+
+def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
+    """Frames of each of the :data:`KINDS`, strongest first."""
+    turned, _ = dog.detect(image, keypoints)
+    _, first = np.unique(turned[:, :, 2], axis=0, return_index=True)
+    places = orientation.upright_form(forget_affine_shape(turned[np.sort(first)]))
+    shaped, _ = affine.detect(image, keypoints // 2, upright=True)
+    return [turned, places, orientation.orient(image, shaped), shaped]
+
+
+def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> NDArray[np.int64]:
+    """(N,) for each carried frame the detection that shows the same, or -1.
+
+    ``carried`` (N, 2, 3) are where the frames of one view should be in another, ``found`` (M, 2, 3)
+    what was detected there. A detection goes to the frame that it fits best.
+    """
+    chosen = np.full(len(carried), -1, np.int64)
+    if not len(carried) or not len(found):
+        return chosen
+    half = np.sqrt(np.abs(np.linalg.det(carried[:, :, :2].astype(np.float64))))
+    away = np.linalg.norm(centres(carried)[:, None] - centres(found)[None], axis=2) / half[:, None]
+    a, b = np.nonzero(away <= most.shift)
+    between = np.linalg.inv(carried[a, :, :2].astype(np.float64)) @ found[b, :, :2]
+    size = 0.5 * np.log2(np.maximum(np.linalg.det(between), 1e-9))
+    turn = np.arctan2(between[:, 1, 0] - between[:, 0, 1], between[:, 0, 0] + between[:, 1, 1])
+    axes = np.linalg.svd(between, compute_uv=False)
+    errors = np.stack(
+        [
+            away[a, b] / most.shift,
+            np.abs(size) / most.octaves,
+            np.abs(np.rad2deg(turn)) / most.degrees,
+            np.log2(axes[:, 0] / axes[:, 1]) / most.stretch,
+        ]
+    )
+    good = (errors <= 1).all(0)
+    a, b, cost = a[good], b[good], (errors[:, good] ** 2).sum(0)
+    taken = np.zeros(len(found), bool)
+    for k in np.argsort(cost, kind="stable"):
+        if chosen[a[k]] < 0 and not taken[b[k]]:
+            chosen[a[k]], taken[b[k]] = b[k], True
+    return chosen
+
+
+def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> PhotoPatches | None:
+    """Corresponding patches of one photo, of all kinds of keypoints; None if it cannot be read."""
+    try:
+        photo = to_colour(shrink(read_image(path), settings.max_size)[0])
+    except HardnetError:
+        return None
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    height, width = photo.shape[:2]
+    grey = to_grey(photo)
+    kinds, most = detect(grey, settings.keypoints), settings.points
+    seeds = [_some(grey, frames, 6 * most, most, rng) for frames in kinds]
+    first_point = np.cumsum([0, *map(len, seeds)])
+    stride, contrast = settings.views + 1, (settings.min_std, settings.min_detail)
+    rows = [
+        cut_good(grey, frames, np.arange(len(frames)) + first, kind * stride, *contrast)
+        for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False))
+    ]
+    for view in range(1, stride):
+        homography, turned = _random_move(width, height, settings, rng)
+        picture = _random_picture(render(photo, homography), settings, rng)
+        for kind, found in enumerate(detect(picture, settings.keypoints)):
+            if turned and KINDS[kind].endswith("upright"):
+                continue
+            true = transform(seeds[kind], homography)
+            if KINDS[kind].endswith("upright") and len(true):
+                true = orientation.upright_form(true)
+            match = pair_frames(true, found, settings)
+            carry = np.flatnonzero((match < 0) & (rng.random(len(match)) < settings.carried))
+            hit = np.flatnonzero(match >= 0)
+            shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
+            shape = jitter(shape, rng, amount=0.5)
+            for frames, point in ((found[match[hit]], hit), (shape, carry)):
+                number, image = point + first_point[kind], kind * stride + view
+                rows.append(cut_good(picture, frames, number, image, *contrast))
+    return keep_pairs(rows)
+
+
+def _random_move(
+    width: int, height: int, settings: DetectionSettings, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], bool]:
+    kind = rng.random()
+    if kind < settings.still:
+        return np.eye(3), False
+    turned = kind < settings.still + settings.turned
+    return random_homography(width, height, rng, 180.0 if turned else settings.level), turned
+
+
+def _random_picture(
+    photo: NDArray[np.uint8], settings: DetectionSettings, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    if settings.light and rng.random() < 0.75:
+        grey = random_light(photo, rng, settings.light * rng.uniform(0.3, 1.0))
+        return random_sensor(np.asarray(grey, np.float32) / np.float32(255), rng)
+    return random_light_and_sensor(to_grey(photo), rng)
+
+
+def build_from_detections(
+    folders: Sequence[Path],
+    output: Path,
+    settings: DetectionSettings,
+    workers: int,
+    progress: PhotoProgress | None = None,
+) -> BuildReport:
+    """Build a patch set in the Brown format from folders of photographs, searched recursively.
+
+    The set does not depend on the number of ``workers``, which are processes.
+    """
+    about = {"builder": "detections", "settings": asdict(settings)}
+    cut, images = partial(patches_of_views, settings=settings), len(KINDS) * (settings.views + 1)
+    return write_photos(folders, output, cut, images, about, workers, progress)

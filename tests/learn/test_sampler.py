@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.patchsets.sampler import PairSampler, split_batch
+from hardnet.learn.batches import PairSampler, split_batch
 
 
 def test_one_pair_per_point_two_distinct_patches() -> None:

@@ -1,0 +1,529 @@
+"""The stereo benchmark: every detector, pair and descriptor once, and when a pair is matched.
+
+Every measurement is kept in the cache, so that a run that was interrupted continues where it was.
+The paper follows the protocol of the WxBS paper, whose exact rule is not at hand. All readings of
+it that we know are here, and the measurements are kept, so that any of them can be applied later.
+
+The layouts of Oxford-Affine, EVD, HPatches and WxBS are those of their authors. EF, SymB, GDB and
+LTLL have been passed on in several forms, so they are read in ours: a folder with the images and
+``pairs.txt`` (:mod:`hardnet.patchsets.sequences`); any other layout of that module will do too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+import hardnet
+from hardnet import detectors
+from hardnet.bench.development import label_of
+from hardnet.bench.metrics import (
+    Interval,
+    auc_lines,
+    auc_steps,
+    corner_error,
+    eight_point,
+    mean_interval,
+    share_within,
+    symmetric_distance,
+)
+from hardnet.bench.pairs import MAX_GRID_ERROR, MIN_CORRECT_INLIERS, homography_error
+from hardnet.cache import Cache
+from hardnet.descriptors import Descriptor
+from hardnet.descriptors.digest import descriptor_digest
+from hardnet.errors import HardnetError
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
+from hardnet.matching.geometry import sampson_error, transfer_error
+from hardnet.matching.matches import MODS, Strategy
+from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
+from hardnet.provenance import PIPELINE, versions
+from hardnet.storage import as_path, file_digest, folder_name
+
+if TYPE_CHECKING:
+    from hardnet.detectors import Detector
+
+T = TypeVar("T")
+_IMAGES = 2  # image 1 of a sequence, and the one it is matched with
+PairModel = Literal["by-truth", "homography", "fundamental"]
+MODELS: tuple[PairModel, ...] = ("by-truth", "homography", "fundamental")
+STRATEGIES: Mapping[str, Strategy] = {
+    "default": Strategy(),
+    "mods": MODS,
+    "mods-degensac": replace(MODS, estimator="degensac"),
+}
+"""What ``--strategy`` takes; "mods-degensac" needs pydegensac."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What happens to every pair.
+
+    ``model`` is the geometry that is fitted; "by-truth": a homography where the ground truth is
+    one, a fundamental matrix where it is correspondences, either where there is none.
+    """
+
+    keypoints: int = KEYPOINTS
+    max_size: int | None = MAX_SIZE
+    upright: bool = False
+    model: PairModel = "by-truth"
+    strategy: Strategy = field(default_factory=Strategy)
+
+    def __post_init__(self) -> None:
+        _named("model", self.model, dict.fromkeys(MODELS))
+
+    def geometry_of(self, pair: ImagePair) -> Literal["auto", "homography", "fundamental"]:
+        """The ``model`` that ``hardnet.match`` is given for a pair."""
+        if self.model != "by-truth":
+            return self.model
+        if pair.truth == "none":
+            return "auto"
+        return "homography" if pair.truth == "homography" else "fundamental"
+
+
+def strategy_by_name(name: str, ratio: float | None = None) -> Strategy:
+    """A strategy of :data:`STRATEGIES`, with another ratio if one is given."""
+    chosen = _named("strategy", name, STRATEGIES)
+    return chosen if ratio is None else replace(chosen, ratio=ratio)
+
+
+def _named(what: str, name: str, known: Mapping[str, T]) -> T:
+    if name not in known:
+        raise HardnetError(f"no {what} '{name}': choose one of {', '.join(known)}")
+    return known[name]
+
+
+def compare(
+    sets: Iterable[OpenSet],
+    descriptors: Mapping[str, Descriptor],
+    detector_names: Sequence[str],
+    protocol: Protocol,
+    store: Path | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Measure every descriptor on every pair with every detector.
+
+    One row per set, pair, detector and descriptor, with these names, the kind of ground truth and
+    the fields of a Measurement. ``store``: folder of the cache; the user's by default.
+    """
+    opened = list(sets)
+    kept = Cache("stereo", store)
+    digests = {label: descriptor_digest(each) for label, each in descriptors.items()}
+    rows = []
+    for name in detector_names:
+        measured = _measurer(detectors.load(name), descriptors, protocol)
+        about = {
+            "detector": [name.partition(":")[0], *detectors.weights(name)],
+            "protocol": asdict(protocol),
+            "versions": versions(PIPELINE),
+        }
+        for each in opened:
+            for pair in each.pairs:
+                for label in descriptors:
+                    of_pair = {"pair": pair_digest(pair), "descriptor": digests[label]}
+                    make = partial(measured, pair, label)
+                    where = {"set": each.name, "pair": pair.name, "truth": pair.truth}
+                    who = {"detector": label_of(name), "descriptor": label}
+                    rows.append(where | who | kept.json(about | of_pair, make))
+                    advance()
+    return rows
+
+
+def _measurer(
+    detector: Detector, descriptors: Mapping[str, Descriptor], protocol: Protocol
+) -> Callable[[ImagePair, str], dict[str, Any]]:
+    """Match and judge a pair by one descriptor; the last images are detected and cut once."""
+
+    @lru_cache(_IMAGES)
+    def look(path: Path) -> Found:
+        return find(
+            prepare(path, protocol.max_size), detector, protocol.keypoints, protocol.upright
+        )
+
+    @lru_cache(_IMAGES * len(descriptors))
+    def described(path: Path, label: str) -> Features:
+        return describe(look(path), descriptors[label])
+
+    def measured(pair: ImagePair, label: str) -> dict[str, Any]:
+        a, b = (described(path, label) for path in (pair.first, pair.second))
+        model, strategy = protocol.geometry_of(pair), protocol.strategy
+        return asdict(measure(hardnet.match(a, b, model=model, strategy=strategy), pair))
+
+    return measured
+
+
+def pair_digest(pair: ImagePair) -> str:
+    """Which pair it is, by the content of its images and its ground truth."""
+    digest = hashlib.sha256()
+    for image in (pair.first, pair.second):
+        digest.update(_image_digest(image).encode())
+    for truth in (pair.homography, pair.correspondences):
+        digest.update(b"|" if truth is None else truth.tobytes() + b"|")
+    return digest.hexdigest()
+
+
+@cache
+def _image_digest(path: Path) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
+
+
+_SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
+_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6"
+_OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
+
+
+@dataclass(frozen=True)
+class StereoSet:
+    """What is known about a set: its name in the paper's Table 3, how many pairs it has.
+
+    ``folders``: names of folders that are taken for this set, in small letters.
+    """
+
+    name: str
+    pairs: int
+    layout: str
+    about: str
+    folders: tuple[str, ...]
+    note: str = ""
+
+
+SETS = (
+    StereoSet("EF", 33, _OWN, "Edge Foci", ("ef", "edge-foci", "edgefoci")),
+    StereoSet("EVD", 15, _SIDES, "Extreme View Dataset", ("evd", "extreme-view")),
+    StereoSet(
+        "OxAff",
+        40,
+        f"{_SEQUENCES}; 8 sequences",
+        "Oxford Affine",
+        ("oxaff", "oxford-affine", "oxford_affine", "oxfordaffine"),
+    ),
+    StereoSet(
+        "SymB",
+        46,
+        _OWN,
+        "symmetric architecture, photos and drawings",
+        ("symb", "symbench", "symbench_v1"),
+    ),
+    StereoSet("GDB", 22, _OWN, "GDB-ICP registration pairs", ("gdb", "gdb-icp", "gdbicp")),
+    StereoSet(
+        "WxBS",
+        34,
+        "KIND/SCENE/01.*, 02.*, corrs.txt",
+        "several changes at once",
+        ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
+        "version 1.1; the paper counts 37",
+    ),
+    StereoSet(
+        "LTLL",
+        172,
+        _OWN,
+        "Large Time Lags Locations: old and new photos",
+        ("ltll", "large-time-lags"),
+    ),
+    StereoSet(
+        "HPatches",
+        580,
+        f"{_SEQUENCES}; 116 sequences",
+        "HPatches full sequences",
+        ("hpatches", "hpatches-sequences", "hpatches-sequences-release"),
+        "not in Table 3",
+    ),
+)
+"""In the order of Table 3, then what it does not have."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSet:
+    """A folder that was read, and what is known about its set."""
+
+    name: str
+    folder: Path
+    known: StereoSet | None
+    pairs: tuple[ImagePair, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pairs are there; of a set that is not known, those found are all."""
+        return self.known is None or len(self.pairs) == self.known.pairs
+
+    def summary(self) -> str:
+        """One line: ``EVD: 8 of 15 pairs (homography)``."""
+        truths = sorted({pair.truth for pair in self.pairs})
+        shown = ", ".join("no ground truth" if truth == "none" else truth for truth in truths)
+        if self.known is None:
+            return f"{self.name}: {len(self.pairs)} pairs ({shown}); not a set of Table 3"
+        note = f"; {self.known.note}" if self.known.note else ""
+        return f"{self.name}: {len(self.pairs)} of {self.known.pairs} pairs ({shown}{note})"
+
+
+def open_set(spec: str) -> OpenSet:
+    """Read ``FOLDER``, whose name says which set it is, or ``SET=FOLDER``."""
+    label, separator, path = spec.partition("=")
+    if not separator or "/" in label:
+        folder, known = as_path(spec), by_folder(Path(spec))
+    else:
+        folder, known = Path(path), by_name(label)
+    _, pairs = find_pairs(folder)
+    return OpenSet(known.name if known else folder_name(folder), folder, known, tuple(pairs))
+
+
+def open_sets(specs: Sequence[str]) -> list[OpenSet]:
+    """Several; a set comes once, since rows are told apart by its name."""
+    sets = [open_set(spec) for spec in specs]
+    for number, opened in enumerate(sets):
+        if opened.name in {other.name for other in sets[:number]}:
+            raise HardnetError(f"{opened.folder}: the set {opened.name} is named twice")
+    return sets
+
+
+def by_name(name: str) -> StereoSet:
+    """The set called ``name``, in letters of any size."""
+    for known in SETS:
+        if name.lower() in (known.name.lower(), *known.folders):
+            return known
+    names = ", ".join(known.name for known in SETS)
+    raise HardnetError(f"no stereo set {name!r}: choose one of {names}")
+
+
+def by_folder(folder: Path) -> StereoSet | None:
+    """The set that a folder of this name holds; None if the name says nothing."""
+    name = folder_name(folder).lower()
+    return next((known for known in SETS if name in known.folders), None)
+
+
+def conventions() -> str:
+    """One line per set: what a complete folder of it holds."""
+    return "\n".join(f"{s.name} ({s.about}): {s.pairs} pairs; {s.layout}" for s in SETS)
+
+
+CORRECT_PIXELS = 4.0
+"""MODS's threshold: a match this near to where the truth puts it (its point, or its epipolar line
+by Sampson's distance) is correct.
+
+An epipolar line is a weak truth: some matches to a random place lie this near to it, and the lines
+of few correspondences are inexact, so that right matches are rejected."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One pair; a field is None where the ground truth does not say it.
+
+    ``correct`` and ``correct_inliers`` are the right ones of the matches before and after
+    verification. ``grid_error`` and ``corner_error`` are mean pixels between the estimated and the
+    true homography where both images show the scene, and over the corners of image a; None also
+    without an estimate (``has_corners``: whether one could have a corner error). ``accuracy``:
+    share of the tentative matches within 1, 2, ... 10 px of the true homography; ``agreement``:
+    share of the correspondences picked by hand as near to the estimated geometry (0 without one).
+    """
+
+    tentative: int
+    inliers: int
+    geometry: str | None
+    correct: int | None = None
+    correct_inliers: int | None = None
+    grid_error: float | None = None
+    corner_error: float | None = None
+    has_corners: bool = False
+    accuracy: list[float] | None = None
+    agreement: list[float] | None = None
+
+
+def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
+    """Judge the matches of a pair."""
+    a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
+    inliers = np.asarray(matches.inliers, bool)
+    kind, model = matches.geometry.kind, matches.geometry.model
+    found = Measurement(len(inliers), int(inliers.sum()), kind)
+    if (truth := pair.homography) is not None:
+        sizes = matches.a.image_size, matches.b.image_size
+        errors = transfer_error(truth, a, b)
+        has_corners = corner_error(truth, truth, sizes[0]) is not None
+        found = replace(
+            found, has_corners=has_corners, accuracy=share_within(errors, THRESHOLDS).tolist()
+        )
+        if kind == "homography" and model is not None:
+            corners = corner_error(model, truth, sizes[0])
+            found = replace(
+                found,
+                grid_error=homography_error(model, truth, *sizes),
+                corner_error=None if corners is None or np.isinf(corners) else corners,
+            )
+    elif pair.correspondences is not None:
+        x, y = pair.correspondences[:, :2], pair.correspondences[:, 2:]
+        errors = sampson_error(eight_point(x, y), a, b)
+        apart = np.full(len(x), np.inf)
+        if kind is not None and model is not None:
+            apart = (transfer_error if kind == "homography" else symmetric_distance)(model, x, y)
+        found = replace(found, agreement=share_within(apart, THRESHOLDS).tolist())
+    else:
+        return found
+    correct = errors <= CORRECT_PIXELS
+    right = int((correct & inliers).sum())
+    return replace(found, correct=int(correct.sum()), correct_inliers=right)
+
+
+THRESHOLDS = tuple(range(1, 11))
+"""Pixels at which matching accuracy and agreement are given."""
+AUC_PIXELS = (3, 5, 10)
+AGREEMENT_PIXELS = 5
+MIN_AGREEMENT = 0.5
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a pair is matched.
+
+    It has at least ``needed`` inliers, and with ``geometry`` the estimate must be right. Where
+    nothing is known about a pair, all verified inliers are counted.
+    """
+
+    name: str
+    needed: int
+    counts: Literal["correct_inliers", "inliers"]
+    geometry: bool
+    about: str
+
+    def counted(self, row: Mapping[str, Any]) -> int:
+        """The inliers of a row (a Measurement's fields) that this rule counts."""
+        correct = row["correct_inliers"]
+        return int(row["inliers"] if self.counts == "inliers" or correct is None else correct)
+
+    def matched(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row (a Measurement's fields) is of a matched pair."""
+        if self.counted(row) < self.needed or not self.geometry:
+            return self.counted(row) >= self.needed
+        if row["agreement"] is not None:
+            return bool(row["agreement"][THRESHOLDS.index(AGREEMENT_PIXELS)] >= MIN_AGREEMENT)
+        if row["correct_inliers"] is None:
+            return row["geometry"] is not None
+        return row["grid_error"] is not None and row["grid_error"] <= MAX_GRID_ERROR
+
+
+_CORRECT = f"inliers within {CORRECT_PIXELS:g} px of the ground truth"
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "gt-15",
+            MIN_CORRECT_INLIERS,
+            "correct_inliers",
+            False,
+            f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the exact rule of the "
+            "paper's protocol is not known",
+        ),
+        Rule(
+            "mods",
+            15,
+            "inliers",
+            False,
+            "at least 15 verified inliers, whether right or not: where MODS stops by default",
+        ),
+        Rule(
+            "mods-deep",
+            10,
+            "inliers",
+            False,
+            "at least 10 verified inliers, whether right or not: MODS's settings for learned "
+            "descriptors",
+        ),
+        Rule(
+            "geometry",
+            MIN_CORRECT_INLIERS,
+            "correct_inliers",
+            True,
+            f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and the geometry is right: a homography "
+            f"within {MAX_GRID_ERROR:g} px of the true one on average over the common part, a "
+            f"fundamental matrix within {AGREEMENT_PIXELS} px (symmetric) of at least "
+            f"{MIN_AGREEMENT:.0%} of the correspondences picked by hand",
+        ),
+    )
+}
+
+
+def rule_by_name(name: str) -> Rule:
+    """The rule called ``name``."""
+    return _named("rule", name, RULES)
+
+
+Row = Mapping[str, Any]
+
+
+def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
+    """One entry per set, detector and descriptor.
+
+    Means over the pairs that a descriptor matched are not comparable between descriptors: who
+    matches one hard pair more, with few inliers, lowers its mean. So the mean over the pairs that
+    all descriptors matched (with this detector) is given too. Intervals are of the bootstrap over
+    scenes: the pairs of one sequence are drawn together.
+    """
+    groups: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
+    for row in rows:
+        by_descriptor = groups.setdefault((row["set"], row["detector"]), {})
+        by_descriptor.setdefault(row["descriptor"], {})[row["pair"]] = row
+    entries = []
+    for (name, detector), by_descriptor in groups.items():
+        matched = {
+            label: {pair for pair, row in by_pair.items() if rule.matched(row)}
+            for label, by_pair in by_descriptor.items()
+        }
+        common = sorted(set.intersection(*matched.values()))
+        for label, by_pair in by_descriptor.items():
+            counted = {pair: rule.counted(row) for pair, row in by_pair.items()}
+            all_rows = list(by_pair.values())
+            correct = [row["correct"] for row in all_rows if row["correct"] is not None]
+            entry = {
+                "set": name,
+                "detector": detector,
+                "descriptor": label,
+                "pairs": len(by_pair),
+                "matched": len(matched[label]),
+                "mean_inliers": _mean([counted[pair] for pair in matched[label]]),
+                "common": len(common),
+                "mean_common": _mean([counted[pair] for pair in common]),
+                "common_interval": _interval({pair: counted[pair] for pair in common}),
+                "mean_tentative": _mean([row["tentative"] for row in all_rows]),
+                "mean_correct": _mean(correct),
+            }
+            entries.append(entry | _curves(all_rows))
+    return entries
+
+
+def _interval(values: Mapping[str, float]) -> Interval:
+    # ``graf`` of the pair ``graf-1-3``; a pair that is not of a sequence is a scene itself.
+    scenes = [pair.rpartition("-1-")[0] or pair for pair in values]
+    return mean_interval(list(values.values()), scenes)
+
+
+def _mean(values: list[int]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _curves(rows: list[Row]) -> dict[str, Any]:
+    """What the ground truth of the rows allows; None where it does not."""
+    by_pair = {
+        row["pair"]: np.inf if row["corner_error"] is None else row["corner_error"]
+        for row in rows
+        if row["has_corners"]
+    }
+    errors = list(by_pair.values())
+    found: dict[str, Any] = {
+        name: {str(limit): area(errors, limit) for limit in AUC_PIXELS} if errors else None
+        for name, area in (("auc", auc_steps), ("auc_lines", auc_lines))
+    }
+    found["auc_interval"] = {
+        str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})
+        for limit in AUC_PIXELS
+    }
+    for name in ("accuracy", "agreement"):
+        curves = [row[name] for row in rows if row[name] is not None]
+        means = np.mean(curves, axis=0).tolist() if curves else None
+        found[name] = means and [round(x, 6) for x in means]
+    return found
