@@ -28,7 +28,7 @@ from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
 from hardnet.patchsets.patchset import Patches, PatchSet, Progress
-from hardnet.patchsets.sets import open_sets
+from hardnet.patchsets.sets import folder_and_split, open_sets
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
 
@@ -177,8 +177,7 @@ class Experiment:
 
 
 def _folder(name: str) -> Path:
-    path = Path(name)
-    return path if path.exists() or ":" not in name else Path(name.rpartition(":")[0])
+    return Path(folder_and_split(name)[0])
 
 
 def _named(name: str) -> str:

@@ -247,21 +247,12 @@ def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progre
 
 def components(pairs: Iterable[Pair]) -> list[list[str]]:
     """What is connected by pairs."""
-    near: dict[str, set[str]] = {}
-    for a, b in pairs:
-        near.setdefault(a, set()).add(b)
-        near.setdefault(b, set()).add(a)
-    seen: set[str] = set()
-    out = []
-    for start in near:
-        group, waiting = set[str](), {start} - seen
-        while waiting:
-            group |= waiting
-            waiting = set[str]().union(*(near[photo] for photo in waiting)) - group
-        if group:
-            out.append(sorted(group))
-        seen |= group
-    return out
+    found: list[set[str]] = []
+    for pair in pairs:
+        joined = [group for group in found if not group.isdisjoint(pair)]
+        found = [group for group in found if group not in joined]
+        found.append(set(pair).union(*joined))
+    return [sorted(group) for group in found]
 
 
 def edit_row(edit: Edit, made: Sequence[Made], methods: Mapping[str, Method]) -> dict[str, Any]:

@@ -178,12 +178,15 @@ def repeatability(
     """
     forth = np.asarray(homography, np.float64)
     forth = forth * np.sign(np.linalg.det(forth))
-    carried = _visible(frames_a, forth, size_b)[1]
-    there = _visible(frames_b, np.linalg.inv(forth), size_a)[0]
+    in_b = inside(project(forth, centres(frames_a)), size_b[::-1])
+    in_a = inside(project(np.linalg.inv(forth), centres(frames_b)), size_a[::-1])
+    carried, there = transform(frames_a[in_b], forth), frames_b[in_a]
     a, b = _candidates(carried, there)
     distance = np.linalg.norm(centres(carried)[a] - centres(there)[b], axis=1).astype(np.float64)
     error = np.ones(len(a))
-    possible = np.flatnonzero(_similar_areas(carried[a], there[b]))
+    areas = [np.abs(np.linalg.det(f[:, :, :2].astype(np.float64))) for f in (carried[a], there[b])]
+    # Others could not overlap enough even if one lay within the other.
+    possible = np.flatnonzero(np.minimum(*areas) > (1 - MAX_OVERLAP_ERROR) * np.maximum(*areas))
     for start in range(0, len(possible), _CHUNK):
         part = possible[start : start + _CHUNK]
         error[part] = overlap_errors(carried[a[part]], there[b[part]])
@@ -211,12 +214,6 @@ def overlap_errors(first: Frames, second: Frames) -> NDArray[np.float64]:
     both = _circle_overlap(shape, centre)
     area = np.pi * np.abs(np.linalg.det(shape))
     return np.asarray(1 - both / (np.pi + area - both))
-
-
-def _similar_areas(first: Frames, second: Frames) -> NDArray[np.bool_]:
-    """Whether two ellipses could overlap enough, if one lay within the other."""
-    areas = [np.abs(np.linalg.det(f[:, :, :2].astype(np.float64))) for f in (first, second)]
-    return np.asarray(np.minimum(*areas) > (1 - MAX_OVERLAP_ERROR) * np.maximum(*areas))
 
 
 def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -258,29 +255,11 @@ def one_to_one(
     return table[:, 0], table[:, 1]
 
 
-def _visible(
-    frames: Frames, homography: NDArray[np.float64], size: tuple[int, int]
-) -> tuple[Frames, Frames]:
-    """The frames whose centre falls into an image of ``size``, and those frames carried there."""
-    seen = inside(project(homography, centres(frames)), (size[1], size[0]))
-    return frames[seen], transform(frames[seen], homography)
-
-
 def _candidates(first: Frames, second: Frames) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Index pairs of frames that may correspond, by overlap or by distance."""
-    if not len(first) or not len(second):
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
     axes = np.linalg.svd(first[:, :, :2].astype(np.float64), compute_uv=False)
     # If a centre lies outside the other ellipse, half of its own ellipse does too.
     reach = np.maximum(RADIUS * np.sqrt(axes[:, 0] / axes[:, 1]), MAX_DISTANCE)
     a, b = centres(first).astype(np.float64), centres(second).astype(np.float64)
-    by_x = np.argsort(b[:, 0], kind="stable")
-    column = b[by_x, 0]
-    low, high = (np.searchsorted(column, a[:, 0] + side * reach) for side in (-1, 1))
-    # Every frame of a with the run of b between its bounds.
-    count = high - low
-    i = np.repeat(np.arange(len(a)), count)
-    run = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
-    j = by_x[low[i] + run]
-    close = np.abs(a[i, 1] - b[j, 1]) <= reach[i]
-    return i[close], j[close]
+    i, j = np.nonzero(np.abs(a[:, None] - b[None]).max(2, initial=0) <= reach[:, None])
+    return i, j

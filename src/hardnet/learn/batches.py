@@ -8,9 +8,8 @@ other threads run; processes would have to send each batch through a pipe.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.patches import patch_ticks
 from hardnet.patchsets.patchset import PatchSet
+from hardnet.threads import in_order
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,8 @@ def prefetched(
     if workers <= 0:
         yield from map(make, range(first, last))
         return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
-    waiting: deque[Future[Batch]] = deque()
-    try:
-        for step in range(first, last):
-            waiting.append(pool.submit(make, step))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with ThreadPoolExecutor(workers, "batches") as pool:
+        yield from in_order(pool, make, range(first, last), workers + 1)
 
 
 SYMMETRIES = 4

@@ -55,6 +55,8 @@ chunk 0 draws its dropout in another order)."""
 class Recipe:
     """Every setting of a training run; the defaults are the paper's HardNet.
 
+    The keys of the objective (sampling to teacher_distances) are explained in docs/training.md.
+
     Attributes:
         data: patch sets to train on: folders in the Brown or HPatches layout; ``FOLDER:SPLIT``
             takes the training sequences of an HPatches split.
@@ -63,46 +65,23 @@ class Recipe:
         net: name of the network, or your own as ``module:Class``.
         init: weights file to start from; empty for random orthogonal weights.
         dropout: rate before the last layer.
-        sampling: where the negative of a pair comes from: "hardest" or "random" in the batch,
-            "classical" from the whole set, mined once per epoch; "all" goes with loss "l2net".
-        negatives: of sampling "hardest": "cross" for anchors against positives, "all" for anchors
-            against anchors and positives against positives too.
-        loss: "triplet", "softmin", "contrastive", "quadratic" (SOSNet), "hybrid" (HyNet), "l2net",
-            or your own as ``module:function``, see :func:`hardnet.learn.losses.pair_loss`.
-        margin: of the losses but softmin and l2net.
-        regularizer: "none"; "cpr", the correlation penalty; "sos", SOSNet's second-order
-            similarity; "lengths", HyNet's difference of lengths before normalisation.
-        regularizer_weight: of the regularizer; 1 for cpr and sos, 0.1 for lengths as published.
-        anchor_swap: negatives of the positive too (the column of D), not only of the anchor.
-        same_patch: a "negative" closer than this is the same patch under two names and is left
-            out; 0 takes every negative.
-        teacher: weights file (or shipped name) of a network to learn from; empty for none.
-        teacher_cosine: weight of the cosine between the descriptors and the teacher's.
-        teacher_distances: weight of the squared difference between the distances and the teacher's,
-            of the matching pairs and of the hardest negatives.
         batch: pairs per step over all devices, each of another 3D point.
         images: number of images that a batch is filled from, so that hard negatives are of the same
             image; 0 for pairs from anywhere.
         pairs: pairs seen in the whole run; the learning rate reaches zero there.
         epoch: pairs between two minings of sampling "classical".
-        lr: initial learning rate.
-        momentum: of SGD.
         dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
             lr 10 with it moves as far as lr 1 without.
-        weight_decay: of SGD.
         average: share of the run, at its end, whose weights are averaged; the mean is the result. 0
             for the weights of the last step.
         augment: flip / rotate both patches of a pair alike.
-        shade: share of the patches that an edge of light is thrown across, a new one each time.
         seed: everything random follows from it and from the step number.
         chunk: patches held by the network at a time; 0 for the whole batch at once.
         workers: background threads that prepare batches; any number gives the same batches.
-        validate_every: steps between two validations; 0 for only at the end.
+        validate_every, checkpoint_every: steps; 0 validates only at the end.
         validation_pairs: test pairs used, from the start of the list.
-        checkpoint_every: steps between two checkpoints.
         accelerator: "cpu", "cuda", "auto" ...; see Lightning Fabric.
         devices: processes per machine, each with its share of the batch.
-        nodes: machines.
     """
 
     data: list[str] = field(default_factory=list)

@@ -28,6 +28,7 @@ from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
+from hardnet.patchsets.sets import folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
@@ -288,9 +289,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
 
 def _data_facts(name: str) -> dict[str, Any]:
     """The digest of one training set; a set that is no folder, made by a program, has none."""
-    folder = Path(name)
-    if not folder.exists():
-        folder = Path(name.rpartition(":")[0] or name)  # FOLDER:SPLIT
+    folder = Path(folder_and_split(name)[0])
     facts = {"name": provenance.without_folders(name), "sha256": None, "files": 0}
     if folder.exists():
         found = provenance.data_digest(folder)

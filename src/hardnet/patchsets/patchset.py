@@ -119,23 +119,19 @@ class JoinedRows:
     def __init__(self, parts: Sequence[Patches]) -> None:
         self._parts = tuple(parts)
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self._numbers = np.arange(self._starts[-1])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, S, S)."""
+        """(N, ...)."""
         return (len(self), *self._parts[0].shape[1:])
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self._numbers)
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         """(...) for a number; (n, ...) for a slice, an index array (n,) or a mask (N,)."""
-        rows = np.asarray(np.arange(len(self))[index] if isinstance(index, slice) else index)
-        if rows.dtype == bool:
-            if rows.shape != (len(self),):
-                raise IndexError(f"a mask of shape {rows.shape} for {len(self)} patches")
-            rows = np.flatnonzero(rows)
-        rows = self._checked(rows)
+        rows = self._numbers[index]
         part = np.searchsorted(self._starts, rows, side="right") - 1
         if rows.ndim == 0:
             return self._parts[int(part)][int(rows - self._starts[part])]
@@ -144,14 +140,6 @@ class JoinedRows:
             here = part == k
             out[here] = self._parts[k][rows[here] - self._starts[k]]
         return out
-
-    def _checked(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        if rows.size and not np.issubdtype(rows.dtype, np.integer):
-            raise IndexError(f"patches are indexed by whole numbers, not by {rows.dtype}")
-        wrong = rows[(rows < -len(self)) | (rows >= len(self))]
-        if wrong.size:
-            raise IndexError(f"no patch {wrong.flat[0]}: there are {len(self)}")
-        return np.where(rows < 0, rows + len(self), rows).astype(np.int64)
 
 
 def set_cache(folder: Path) -> Cache:

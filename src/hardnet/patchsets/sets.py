@@ -69,7 +69,7 @@ def open_sets(names: Sequence[str], size: int, progress: Progress | None = None)
     """
     seen: set[Path] = set()
     for name in names:
-        folder = Path(_parse(name)[0]).resolve()
+        folder = Path(folder_and_split(name)[0]).resolve()
         if folder in seen:
             raise HardnetError(f"{name} is named twice: name it once and give it a larger weight")
         seen.add(folder)
@@ -82,7 +82,7 @@ def open_training_set(name: str, size: int, progress: Progress | None = None) ->
     ``name`` is a folder in the Brown or HPatches format; ``FOLDER:SPLIT`` means the training
     sequences of that split of an HPatches folder, a folder alone all its sequences.
     """
-    folder, split = _parse(name)
+    folder, split = folder_and_split(name)
     kind = identify(folder)
     if kind == "w1bs":
         raise HardnetError(f"{folder} is a W1BS set, which is for testing only")
@@ -108,8 +108,8 @@ def _kind(folder: Path, folders: Sequence[Path]) -> Kind | None:
     return None
 
 
-def _parse(name: str) -> tuple[str, str]:
-    """Folder and split ("" for none); a folder that has a colon in its name is a folder."""
+def folder_and_split(name: str) -> tuple[str, str]:
+    """What ``FOLDER:SPLIT`` names, "" for no split; a folder may have a colon in its name."""
     if Path(name).exists() or ":" not in name:
         return name, ""
     folder, _, split = name.rpartition(":")

@@ -9,7 +9,6 @@ from hardnet.bench.retrieval.run import (
     judge,
     mean_ap,
     ns_score,
-    trapezoid_ap,
 )
 
 
@@ -105,7 +104,6 @@ def test_it_is_not_the_average_precision_of_scikit_learn():
 
 def test_a_query_without_positives_has_no_precision_and_is_left_out_of_the_mean():
     assert math.isnan(average_precision("abc", "", "a"))
-    assert math.isnan(trapezoid_ap([], 0))
     assert mean_ap([0.5, float("nan"), 1.0]) == pytest.approx(0.75)
     assert mean_ap([float("nan")]) is None
     assert mean_ap([]) is None

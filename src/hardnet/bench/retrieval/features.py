@@ -33,7 +33,7 @@ from hardnet.interop import feature_files
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.threads import usable_cores
+from hardnet.threads import in_order, usable_cores
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,15 @@ class FeatureStore:
             return find(grey, detect, self._extraction.keypoints, self._extraction.upright)
 
         with ThreadPoolExecutor(usable_cores()) as pool:
-            for start in range(0, len(todo), 64):  # so that memory stays small
-                part = todo[start : start + 64]
-                all_found = pool.map(found, [photo for photo, _ in part])
-                for (photo, labels), each in zip(part, all_found, strict=True):
-                    if isinstance(each, HardnetError):
-                        unreadable[photo.name] = str(each)
-                    else:
-                        for label in labels:
-                            self._get(photo, label, each)
-                    done += 1
-                    progress("describing", done, len(photos))
+            every = in_order(pool, found, [photo for photo, _ in todo], 64)
+            for (photo, labels), each in zip(todo, every, strict=True):
+                if isinstance(each, HardnetError):
+                    unreadable[photo.name] = str(each)
+                else:
+                    for label in labels:
+                        self._get(photo, label, each)
+                done += 1
+                progress("describing", done, len(photos))
         return unreadable
 
     def read(self, photo: BenchPhoto, label: str) -> Features:

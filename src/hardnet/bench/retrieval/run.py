@@ -354,29 +354,23 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
     }
 
 
-def trapezoid_ap(positions: ArrayLike, positives: int) -> float:
-    """Area under the precision-recall curve, by trapezoids; NaN if there is nothing to be found.
+def average_precision(
+    ranking: Iterable[Hashable], positives: Collection[Hashable], junk: Collection[Hashable] = ()
+) -> float:
+    """The average precision of one query, without junk in its ranking; NaN without positives.
 
-    ``positions``: (F,) places of the positives that were found, from 0, in a ranking without junk.
+    The area under the precision-recall curve, by trapezoids.
     """
-    if positives < 1:
+    wanted, ignored = set(positives), set(junk)
+    if not wanted:
         return float("nan")
-    rank = np.asarray(positions, np.float64)
+    counted = (image for image in ranking if image not in ignored)
+    rank = np.array([place for place, image in enumerate(counted) if image in wanted], np.float64)
     found = np.arange(len(rank))
     # Before the first place of all, precision is 1.
     before = np.where(rank == 0, 1.0, found / np.maximum(rank, 1))
     after = (found + 1) / (rank + 1)
-    return float(((before + after) / 2).sum() / positives)
-
-
-def average_precision(
-    ranking: Iterable[Hashable], positives: Collection[Hashable], junk: Collection[Hashable] = ()
-) -> float:
-    """The average precision of one query, without junk in its ranking; NaN without positives."""
-    wanted, ignored = set(positives), set(junk)
-    counted = (image for image in ranking if image not in ignored)
-    positions = [place for place, image in enumerate(counted) if image in wanted]
-    return trapezoid_ap(positions, len(wanted))
+    return float(((before + after) / 2).sum() / len(wanted))
 
 
 def mean_ap(values: ArrayLike) -> float | None:
