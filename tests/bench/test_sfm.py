@@ -132,7 +132,7 @@ def test_cameras_on_one_line_have_no_errors() -> None:
     bent = line | {"3": Pose(np.eye(3), np.array([3.0, 6.0, 1.0]), 1.0)}
     found = pose_errors(bent, bent)
     assert found is not None
-    assert found.centre_max < 1e-9
+    assert found["centre_max"] < 1e-9
 
 
 def test_poses_of_a_model(data: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -51,65 +51,54 @@ _NEGATIVES = {"inter": "different sequence", "intra": "same sequence"}
 def tables(results: Results) -> list[Table]:
     """The summary, then each task in detail."""
     found, names = [_summary(results)], Column("descriptor", _descriptors(results))
-    column = partial(_column, results)
+
+    def add(title: str, columns: Iterable[Column], note: str) -> None:
+        found.append(Table(f"HPatches {title}", [names, *columns], note))
+
     if results.get("verification"):
-        task = "verification"
-        kinds = [k for k in _NEGATIVES if any(row["negatives"] == k for row in results[task])]
+        column = partial(_column, results, "verification")
+        kinds = [k for k in _NEGATIVES if any(r["negatives"] == k for r in results["verification"])]
         for field in ("ap_hits", "ap_trapezoid", "auc"):
             what = "ROC AUC, balanced"
             if field != "auc":
-                what = f"AP, imbalanced ({_named(task, field.removeprefix('ap_'))})"
+                what = f"AP, imbalanced ({_named('verification', field.removeprefix('ap_'))})"
             columns = [
-                column(noise, task, field, _NEGATIVES[kind], negatives=kind, noise=noise)
+                column(noise, field, _NEGATIVES[kind], negatives=kind, noise=noise)
                 for kind, noise in product(kinds, NOISE)
             ]
             note = "Negative pairs are of a different or of the same sequence."
-            columns = [names, *columns, column("mean", task, field)]
-            found.append(Table(f"HPatches verification: {what}", columns, note))
+            add(f"verification: {what}", [*columns, column("mean", field)], note)
     if results.get("matching"):
-        task = "matching"
+        column = partial(_column, results, "matching")
         for convention in CONVENTIONS:
             field = f"ap_{convention}"
             columns = [
-                column(noise, task, field, kind, group=kind, noise=noise)
+                column(noise, field, kind, group=kind, noise=noise)
                 for kind, noise in product(_groups(results), NOISE)
             ]
-            means = column("mean", task, field), column("right", task, "success")
-            found.append(
-                Table(
-                    f"HPatches matching: mAP ({_named(task, convention)})",
-                    [names, *columns, *means],
-                    "The mean is over sequences, not over kinds. Right: share of the patches whose "
-                    "nearest is the right one.",
-                )
+            add(
+                f"matching: mAP ({_named('matching', convention)})",
+                [*columns, column("mean", field), column("right", "success")],
+                "The mean is over sequences, not over kinds. Right: share of the patches whose "
+                "nearest is the right one.",
             )
         found.append(_per_sequence(results))
     if results.get("retrieval"):
-        task, counts = "retrieval", _distractors(results)
+        column, counts = partial(_column, results, "retrieval"), _distractors(results)
+        most, named = counts[-1], {c: _named("retrieval", c) for c in CONVENTIONS}
         columns = [
-            column(
-                noise,
-                task,
-                f"ap_{convention}",
-                convention,
-                distractors=counts[-1],
-                **({} if noise == "mean" else {"noise": noise}),
-            )
-            for convention, noise in product(CONVENTIONS, (*NOISE, "mean"))
+            column(noise, f"ap_{c}", c, distractors=most, **where)
+            for c in CONVENTIONS
+            for noise, where in [*((n, {"noise": n}) for n in NOISE), ("mean", {})]
         ]
-        title = f"HPatches retrieval: mAP among {counts[-1]} distractors"
-        note = "; ".join(f"{c}: {_named(task, c)}" for c in CONVENTIONS) + "."
-        found.append(Table(title, [names, *columns], note))
-        for convention in CONVENTIONS if len(counts) > 1 else ():
-            field = f"ap_{convention}"
-            found.append(
-                Table(
-                    "HPatches retrieval: mAP against the number of distractors "
-                    f"({_named(task, convention)})",
-                    [names, *(column(str(k), task, field, distractors=k) for k in counts)],
-                    "As published, a number is the size of the pool, with the 5 right answers in "
-                    "it; the last is the whole list of distractors.",
-                )
+        note = "; ".join(f"{c}: {text}" for c, text in named.items()) + "."
+        add(f"retrieval: mAP among {most} distractors", columns, note)
+        for c in CONVENTIONS if len(counts) > 1 else ():
+            add(
+                f"retrieval: mAP against the number of distractors ({named[c]})",
+                [column(str(k), f"ap_{c}", distractors=k) for k in counts],
+                "As published, a number is the size of the pool, with the 5 right answers in it; "
+                "the last is the whole list of distractors.",
             )
     return found
 
@@ -170,7 +159,7 @@ def _named(task: str, convention: str) -> str:
 
 
 def _column(
-    results: Results, heading: str, task: str, field: str, over: str = "", **where: str | int
+    results: Results, task: str, heading: str, field: str, over: str = "", **where: str | int
 ) -> Column:
     found = mean(results, task, field, **where)
     values = [found.get(name) for name in _descriptors(results)]
