@@ -133,14 +133,12 @@ def prepare(
 
     def make_pairs() -> PairLists:
         if pair_paths:
-            read = (_read(path, PAIR_COLUMNS, names, sizes, pairs) for path in pair_paths)
-            return PairLists(*read)
+            return read_pairs(pair_paths, names, sizes, pairs)
         return draw_pairs(sizes, pairs, SEED, progress)
 
     def make_retrieval() -> RetrievalLists:
         if retrieval_paths:
-            read = (_read(path, PATCH_COLUMNS, names, sizes, None) for path in retrieval_paths)
-            return RetrievalLists(*read)
+            return read_retrieval(retrieval_paths, names, sizes)
         return draw_retrieval(sizes, patches and (lambda k: contrasts(patches(names[k]))))
 
     pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
@@ -286,6 +284,20 @@ def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Pa
         there = next(path for path in paths if path not in missing)
         raise HardnetError(f"{missing[0]} is missing, {there.name} is there: add it or remove both")
     return [] if missing else paths
+
+
+def read_pairs(
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
+) -> PairLists:
+    """The three lists of a split, their first ``pairs`` rows."""
+    return PairLists(*(_read(path, PAIR_COLUMNS, names, counts, pairs) for path in paths))
+
+
+def read_retrieval(
+    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
+) -> RetrievalLists:
+    """The queries and distractors of a split; arguments as for :func:`read_pairs`."""
+    return RetrievalLists(*(_read(path, PATCH_COLUMNS, names, counts, None) for path in paths))
 
 
 def _read(
