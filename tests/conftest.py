@@ -15,6 +15,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -78,6 +79,23 @@ def fork() -> Callable[[Callable[[], object]], int]:
             os._exit(1)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def small_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """No file of this process may become larger than that many bytes: writing fails half-way."""
+    resource = pytest.importorskip("resource", reason="limits files as POSIX does")
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,8 +15,9 @@ import pytest
 
 import hardnet
 from hardnet import detectors, pipeline
+from hardnet.detectors import dog
 from hardnet.errors import HardnetError
-from hardnet.features import Features, Prepared
+from hardnet.features import Features
 from hardnet.pipeline import extract_many
 
 PHOTOS = ("chelsea.png", "camera.png", "brick.png", "coffee.png", "astronaut.png")
@@ -104,31 +107,30 @@ def test_a_bad_image_is_an_error_in_its_place(images: list[Path], tmp_path: Path
         (cv2.error("Insufficient memory"), "OpenCV"),
     ],
 )
-@pytest.mark.parametrize("stage", ["prepare", "find", "describe"])
+@pytest.mark.parametrize("stage", ["detector", "descriptor"])
 def test_failures_of_one_image_name_it_and_the_others_continue(
-    images: list[Path], monkeypatch: pytest.MonkeyPatch, stage: str, raised: Exception, words: str
+    images: list[Path], stage: str, raised: Exception, words: str
 ) -> None:
-    real, calls = getattr(pipeline.features, stage), []
+    class Broken(Slow):
+        """A detector or a descriptor that fails at the second image."""
 
-    def broken(*arguments: object) -> object:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise raised
-        return real(*arguments)
+        calls = 0
 
-    monkeypatch.setattr(pipeline.features, stage, broken)
-    found = list(extract_many(images[:3], workers=1, **SETTINGS))
+        def __call__(self, pixels: np.ndarray, *budget: int) -> Any:
+            self.calls += 1
+            if self.calls == 2:
+                raise raised
+            return dog.detect(pixels, *budget) if budget else super().__call__(pixels)
+
+    found = list(extract_many(images[:3], workers=1, **SETTINGS | {stage: Broken(0)}))
     assert [type(result) for _, result in found] == [Features, HardnetError, Features]
     assert images[1].name in str(found[1][1])
     assert words in str(found[1][1])
 
 
-def test_an_error_of_ours_is_not_hidden(
-    images: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline.features, "find", lambda *_: 1 / 0)
+def test_other_errors_are_not_hidden(images: list[Path]) -> None:
     with pytest.raises(ZeroDivisionError):
-        list(extract_many(images, **SETTINGS))
+        list(extract_many(images, **SETTINGS | {"detector": lambda *_: 1 / 0}))
 
 
 @pytest.mark.parametrize(
@@ -153,13 +155,15 @@ def test_closing_ends_the_threads(images: list[Path]) -> None:
     assert time.perf_counter() - start < 2
 
 
-def test_a_slow_caller_bounds_what_is_kept(
-    images: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_caller_bounds_what_is_kept(images: list[Path]) -> None:
     started = []
-    real = pipeline.features.prepare
-    monkeypatch.setattr(pipeline.features, "prepare", lambda *a: started.append(a) or real(*a))
-    many = extract_many(images * 20, descriptor=Slow(0), keypoints=5, max_size=100, workers=2)
+
+    def detect(image: np.ndarray, keypoints: int) -> Any:
+        started.append(image)
+        return dog.detect(image, keypoints)
+
+    settings = {"detector": detect, "descriptor": Slow(0), "keypoints": 5, "max_size": 100}
+    many = extract_many(images * 20, workers=2, **settings)
     for taken in range(1, 4):
         next(many)
         time.sleep(0.3)
@@ -169,18 +173,18 @@ def test_a_slow_caller_bounds_what_is_kept(
 
 
 def test_stages_overlap_and_a_descriptor_is_never_called_twice_at_once(
-    images: list[Path], monkeypatch: pytest.MonkeyPatch
+    images: list[Path],
 ) -> None:
-    # No clock, which a busy machine spoils: the second image is read only once the first is being
-    # described, and that ends only once the second has been read.
-    describing, read, real = threading.Event(), threading.Event(), pipeline.features.prepare
+    # No clock, which a busy machine spoils: the second image is searched only once the first is
+    # being described, and that ends only once the second has been searched.
+    describing, read, calls = threading.Event(), threading.Event(), count(1)
     met: list[bool] = []
 
-    def prepare(path: Path, max_size: int | None) -> Prepared:
-        if path == images[1]:
+    def detect(image: np.ndarray, keypoints: int) -> Any:
+        if next(calls) == 2:
             met.append(describing.wait(30))
             read.set()
-        return real(path, max_size)
+        return dog.detect(image, keypoints)
 
     class Waiting(Slow):
         def __call__(self, patches: np.ndarray) -> np.ndarray:
@@ -188,9 +192,9 @@ def test_stages_overlap_and_a_descriptor_is_never_called_twice_at_once(
             met.append(read.wait(30))
             return super().__call__(patches)
 
-    monkeypatch.setattr(pipeline.features, "prepare", prepare)
     describe = Waiting()
-    list(extract_many(images[:3], descriptor=describe, keypoints=5, max_size=60, workers=1))
+    settings = {"detector": detect, "descriptor": describe, "keypoints": 5, "max_size": 60}
+    list(extract_many(images[:3], workers=1, **settings))
     assert met == [True] * 4
     assert describe.most == 1
 

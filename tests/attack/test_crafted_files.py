@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -143,15 +142,10 @@ except Exception as error:
     assert "was cut short while it was open" in done.stdout
 
 
-def test_a_full_disk_says_what_is_committed(place: Path) -> None:
+def test_a_full_disk_says_what_is_committed(place: Path, small_disk: Callable) -> None:
     (place / "photos" / "9.png").write_bytes((place / "photos" / "1.png").read_bytes())
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
-    try:
-        with pytest.raises(HardnetError, match=r"photos are committed") as caught:
-            Index(place / "index").add(place / "photos")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with small_disk(3000), pytest.raises(HardnetError, match="photos are committed") as caught:
+        Index(place / "index").add(place / "photos")
     assert store.verify(place / "index").ok
     kept = store.open_snapshot(place / "index")
     words = f"{kept.images} photos are committed (generation {kept.generation}) and unharmed"

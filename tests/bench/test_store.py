@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -164,17 +164,12 @@ def test_more_files_can_be_kept_than_the_system_allows_by_default(tmp_path: Path
     assert run.returncode == 0, run.stderr
 
 
-def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
+def test_a_disk_that_really_refuses(tmp_path: Path, small_disk: Callable) -> None:
     """A limit on the size of files: writing fails in the middle."""
     patches = np.random.default_rng(0).integers(0, 256, (200, 20, 20)).astype(np.uint8)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
-    try:
-        refused = r"^the cache .*cannot be written \(File too large\): choose another with --store"
-        with pytest.raises(HardnetError, match=refused):
-            opened(tmp_path, Row()).get("x", lambda: patches)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused = r"^the cache .*cannot be written \(File too large\): choose another with --store"
+    with small_disk(4000), pytest.raises(HardnetError, match=refused):
+        opened(tmp_path, Row()).get("x", lambda: patches)
     found = opened(tmp_path, Row()).get("x", lambda: patches)
     np.testing.assert_array_equal(found, patches[:, 0, :16])
 

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hardnet.cli.options import (
-    AsJson,
-    DescriptorName,
-    DetectorName,
-    Keypoints,
-    MaxSize,
-    Spread,
-    Upright,
-    argument,
-    given,
-    option,
-    reads_images,
-)
+from hardnet.cli.options import AsJson, Describing, Photos, Workers, grouped, option, reads_images
 from hardnet.cli.output import Stage, answer, say
 from hardnet.errors import counted
 
@@ -29,19 +17,13 @@ if TYPE_CHECKING:
 
 
 @reads_images
+@grouped
 def extract(
-    images: list[Path] = argument(
-        "Photos, and folders; searched recursively.", metavar="IMAGES..."
-    ),
+    how: Describing,
+    images: Photos,
     output: Path = option(..., "A .h5 file, or a folder for one .npz per photo.", "--output", "-o"),
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet",
-    keypoints: Keypoints = 2048,
-    max_size: MaxSize = 1600,
-    upright: Upright = False,
-    spread: Spread = False,
     half: bool = option(False, "Descriptors as float16: half the size, three digits.", "--half"),
-    workers: int | None = option(None, "Threads that read and detect; one per core.", min=1),
+    workers: Workers = None,
     overwrite: bool = option(False, "Begin again, whatever the output holds.", "--overwrite"),
     as_json: AsJson = False,
 ) -> None:
@@ -60,9 +42,8 @@ def extract(
     from hardnet.interop.extraction import ExtractionSettings, extract_to
 
     start = time.perf_counter()
-    asked = given(ExtractionSettings, locals())
-    asked |= {"descriptor": for_photos(descriptor), "max_size": max_size or None}
-    settings, photos = ExtractionSettings(**asked), named_images(images)
+    form, photos = for_photos(how.descriptor), named_images(images)
+    settings = ExtractionSettings(**how.asked(descriptor=form, half=half))
     with Stage(resumes=True) as stage:
         report = extract_to(
             output, photos, settings, workers=workers, overwrite=overwrite, progress=stage

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +18,16 @@ from rich.table import Table
 from hardnet.cli.options import (
     AsJson,
     Cluster,
+    Describing,
     DescriptorName,
-    DetectorName,
     Keypoints,
     KnownDescriptor,
     MaxSize,
     Photos,
     Spread,
-    Upright,
     Workers,
     argument,
-    given,
+    grouped,
     option,
     reads_images,
 )
@@ -36,7 +36,8 @@ from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     from hardnet.retrieval.build import BuildReport
-    from hardnet.retrieval.photos import Describing, IndexSettings
+    from hardnet.retrieval.photos import Describing as Describers
+    from hardnet.retrieval.photos import IndexSettings
 
 Folder = Annotated[Path, argument("Folder of the index.", metavar="INDEX")]
 Hidden = Annotated[bool, option(..., "Also hidden folders and files, and thumbnails.", "--hidden")]
@@ -46,19 +47,25 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True)
+class IndexDescribing(Describing):
+    """With what is best for an index by default."""
+
+    descriptor: DescriptorName = "hardnet-small@12+24"
+    keypoints: Keypoints = 1024
+    max_size: MaxSize = 1024
+    spread: Spread = True
+
+
 @app.command("build")
 @reads_images
+@grouped
 def _build(
+    how: IndexDescribing,
     folder: Folder,
     images: Photos,
     vocabulary: Path | None = option(None, "Visual words of `hardnet index vocabulary`."),
     words: int | None = option(None, "How many to train; chosen by the number of features.", min=1),
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet-small@12+24",
-    keypoints: Keypoints = 1024,
-    max_size: MaxSize = 1024,
-    upright: Upright = False,
-    spread: Spread = True,
     hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
@@ -88,9 +95,8 @@ def _build(
 
     start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
-    asked = given(IndexSettings, locals())
-    asked |= {"descriptor": form_for(folder, descriptor, known), "max_size": max_size or None}
-    settings = IndexSettings(**asked)
+    form = form_for(folder, how.descriptor, known)
+    settings = IndexSettings(**how.asked(descriptor=form))
     precompile.start()
     what = {"vocabulary": known, "words": words}
     _index(start, folder, images, settings, hidden, workers, cluster, as_json, **what)
@@ -123,16 +129,12 @@ def _add(
 
 @app.command("vocabulary")
 @reads_images
+@grouped
 def _vocabulary(
+    how: IndexDescribing,
     images: Photos,
     output: Path = option(..., "A .safetensors file.", "--output", "-o"),
     words: int = option(..., "How many.", min=1),
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet-small@12+24",
-    keypoints: Keypoints = 1024,
-    max_size: MaxSize = 1024,
-    upright: Upright = False,
-    spread: Spread = True,
     seed: int = option(0, "Of the sample and the training.", min=0),
     workers: Workers = None,
     as_json: AsJson = False,
@@ -148,9 +150,7 @@ def _vocabulary(
     from hardnet.retrieval.photos import IndexSettings
 
     start = time.perf_counter()
-    asked = given(IndexSettings, locals())
-    asked |= {"descriptor": for_photos(descriptor), "max_size": max_size or None}
-    settings = IndexSettings(**asked)
+    settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
@@ -208,7 +208,7 @@ def _index(
 @contextmanager
 def describing_on(
     address: str | None, settings: IndexSettings, workers: int | None
-) -> Iterator[Describing | None]:
+) -> Iterator[Describers | None]:
     """Who describes photos: the workers of a cluster, or None without an address."""
     if address is None:
         yield None

@@ -14,14 +14,10 @@ from rich.table import Table
 
 from hardnet.cli.options import (
     AsJson,
-    DescriptorName,
-    DetectorName,
-    Keypoints,
-    MaxSize,
-    Spread,
-    Upright,
+    Describing,
     argument,
     given,
+    grouped,
     option,
     reads_images,
 )
@@ -43,22 +39,18 @@ PIXELS = "PIXELS"
 
 
 @reads_images
+@grouped
 def match(
+    how: Describing,
     image_a: Path = argument("First photo.", metavar="A"),
     image_b: Path = argument("Second photo.", metavar="B"),
     output: Path | None = option(None, "Write a picture of the matches here.", "--output", "-o"),
     as_json: AsJson = False,
-    descriptor: DescriptorName = "hardnet",
-    detector: DetectorName = "dog",
-    keypoints: Keypoints = 2048,
-    max_size: MaxSize = 1600,
     orientation: Literal["auto", "upright", "dominant"] = option(
         "auto",
         "Turn no frame, or each by what it sees; auto: upright first, and turned frames where "
         "these verify more.",
     ),
-    upright: Upright = False,
-    spread: Spread = False,
     strategy: Literal["default", "mods"] = option(
         "default",
         "What is not given below: our default, or the matcher of MODS.",
@@ -113,17 +105,7 @@ def match(
     chosen = replace(matches.MODS if strategy == "mods" else matches.Strategy(), **asked)
     intrinsics = _given_cameras(model == "essential", camera or [], focal)
     with console(stderr=True).status("Matching..."):
-        a, b = extract_pair(
-            image_a,
-            image_b,
-            detector,
-            descriptor,
-            keypoints,
-            max_size or None,
-            orientation=orientation,
-            upright=upright,
-            spread=spread,
-        )
+        a, b = extract_pair(image_a, image_b, **how.asked(orientation=orientation))
         cameras = None
         if focal is not None:
             cameras = _middle(a, focal), _middle(b, focal)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -73,6 +73,22 @@ Cluster = Annotated[
     ),
 ]
 AsJson = Annotated[bool, option(..., "Print one JSON object.", "--json")]
+
+
+@dataclass(frozen=True)
+class Describing:
+    """The options of commands that describe photos."""
+
+    detector: DetectorName = "dog"
+    descriptor: DescriptorName = "hardnet"
+    keypoints: Keypoints = 2048
+    max_size: MaxSize = 1600
+    upright: Upright = False
+    spread: Spread = False
+
+    def asked(self, **others: Any) -> dict[str, Any]:
+        """As the functions that describe photos take them, with ``others``."""
+        return vars(self) | {"max_size": self.max_size or None} | others
 
 
 def _set_limit(size: str | None) -> str | None:

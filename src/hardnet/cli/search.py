@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hardnet.cli.options import Cluster, KnownDescriptor, argument, option, reads_images
+from hardnet.cli.options import AsJson, Cluster, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import say
 from hardnet.errors import HardnetError
 
@@ -46,7 +46,7 @@ def search(
     descriptor: KnownDescriptor = None,
     cluster: Cluster = None,
     shards: int | None = option(None, "With --cluster: how many; one for each node.", min=1),
-    as_json: bool = option(False, "Print one JSON object.", "--json"),
+    as_json: AsJson = False,
 ) -> None:
     """Find the photos of an index that show the same object or place as the query.
 
