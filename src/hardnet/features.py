@@ -35,7 +35,7 @@ from hardnet.frames import (
     rescale,
 )
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
-from hardnet.patches import cut_for, window_of
+from hardnet.patches import cut_for, windows_of
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:
@@ -214,11 +214,11 @@ class Found:
     seconds: dict[str, float]
     upright: bool = False
     turned: tuple[Frames, NDArray[np.float32]] | None = None
-    cut: dict[tuple[float, int], NDArray[np.uint8]] = field(default_factory=dict)
+    cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
 
     def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
-        """(N, S, S), one per frame, as the descriptor reads them; kept for others like it."""
-        start, wanted = perf_counter(), window_of(descriptor)
+        """(N, S, S) or (N, K, S, S), as the descriptor reads them; kept for others like it."""
+        start, wanted = perf_counter(), windows_of(descriptor)
         if wanted not in self.cut:
             self.cut[wanted] = cut_for(descriptor, self.prepared.grey, self.shrunk)
             self.seconds["cut"] = perf_counter() - start

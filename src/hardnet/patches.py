@@ -7,6 +7,8 @@ level and chunk, so that ten thousand frames cost a fraction of what describing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +41,21 @@ def pyramid(image: NDArray[np.uint8], levels: int) -> list[NDArray[np.uint8]]:
     return out
 
 
-def window_of(descriptor: object) -> tuple[float, int]:
-    """The window in sigmas, and the side of its patch in pixels, that a descriptor reads."""
-    window = getattr(descriptor, "window", WINDOW_SIGMAS)
-    return window, getattr(descriptor, "window_pixels", PATCH_SIZE)
+def windows_of(descriptor: object) -> tuple[float, ...]:
+    """The windows, in sigmas of a keypoint, that a descriptor reads."""
+    windows: tuple[float, ...] = getattr(descriptor, "windows", (WINDOW_SIGMAS,))
+    return windows
 
 
 def cut_for(descriptor: object, image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8]:
-    """:func:`cut_patches` of frames in the default window, but in the window of a descriptor."""
-    window, size = window_of(descriptor)
-    if window != WINDOW_SIGMAS:
-        frames = frames.copy()
-        frames[:, :, :2] *= np.float32(window / WINDOW_SIGMAS)
-    return cut_patches(image, frames, size)
+    """:func:`cut_patches` of frames in the default window, but in those of a descriptor.
+
+    Returns:
+        (N, S, S), or (N, K, S, S) for a descriptor of K windows.
+    """
+    scales = [np.float32(window / WINDOW_SIGMAS) for window in windows_of(descriptor)]
+    cut = _cut(image, frames, scales, PATCH_SIZE)
+    return cut[:, 0] if len(scales) == 1 else cut
 
 
 def cut_patches(
@@ -61,14 +65,26 @@ def cut_patches(
 
     What lies outside the image repeats the border pixel.
     """
+    return _cut(image, frames, [np.float32(1)], size)[:, 0]
+
+
+def _cut(
+    image: NDArray[np.uint8], frames: Frames, scales: Sequence[np.float32], size: int
+) -> NDArray[np.uint8]:
+    """(N, K, S, S) patches of frames that are scaled about their middles."""
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     frames = check_frames(frames)
+    patches = np.empty((len(frames), len(scales), size, size), np.uint8)
     if not len(frames):
-        return np.empty((0, size, size), np.uint8)
+        return patches
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
-    levels = int(_levels(half, size).max()) + 1
-    return cut_from_pyramid(pyramid(image, levels), frames, half, size)
+    images = pyramid(image, int(_levels(half * max(scales), size).max()) + 1)
+    for k, scale in enumerate(scales):
+        scaled = frames.copy()
+        scaled[:, :, :2] *= scale
+        patches[:, k] = cut_from_pyramid(images, scaled, half * scale, size)
+    return patches
 
 
 def cut_from_pyramid(

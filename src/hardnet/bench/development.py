@@ -21,7 +21,7 @@ from hardnet.bench.metrics import MEAN_RESAMPLES, Interval, interval, multiplici
 from hardnet.bench.store import Store
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
-from hardnet.patches import window_of
+from hardnet.patches import windows_of
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -128,11 +128,11 @@ class Remembered:
 
     def __init__(self, descriptor: Descriptor, store: Store) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
-        self.window, self.window_pixels = window_of(descriptor)
+        self.windows = windows_of(descriptor)
         self._predictions = store.open(descriptor, "photos")
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) patches -> (N, D)."""
+        """(N, S, S) patches, or (N, K, S, S) of K windows -> (N, D)."""
         pixels = np.ascontiguousarray(patches, np.uint8)
         key = hashlib.sha256(pixels.tobytes()).hexdigest()[:24]
         return self._predictions.get(key, lambda: pixels)

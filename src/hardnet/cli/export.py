@@ -11,6 +11,7 @@ import typer
 
 from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import say
+from hardnet.descriptors import split_windows
 from hardnet.errors import HardnetError, MissingExtraError, counted
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def export(
     average: list[Path] = option(
         [], "Export the mean of these weights and CHECKPOINT; needs --calibration.", "--average"
     ),
+    windows: str = option(
+        "",
+        "Also how these windows are joined, e.g. 12+24; needs --calibration PHOTOS.",
+        "--windows",
+    ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,
 ) -> None:
@@ -46,9 +52,16 @@ def export(
 
     Example: hardnet export runs/mine/hardnet.safetensors -o out --int8 --calibration photos
     """
-    for asked, name in ((int8, "--int8"), (bool(average), "--average")):
+    needs = ((int8, "--int8"), (bool(average), "--average"), (bool(windows), "--windows"))
+    for asked, name in needs:
         if asked and calibration is None:
             raise HardnetError(f"{name} needs --calibration FOLDER: a patch set or photographs")
+    sigmas = split_windows(f"net@{windows}")[1] if windows else ()
+    if windows and (len(sigmas) < 2 or (calibration and (calibration / "info.txt").is_file())):
+        raise HardnetError(
+            f"--windows {windows}: give two windows or more, in sigmas (12+24), and photographs to "
+            "--calibration"
+        )
     if average and net_ is not None:
         raise HardnetError("--average is for registered networks: leave out --net")
     try:
@@ -98,11 +111,29 @@ def export(
         cosine = (_described(files[-1], checked) * expected).sum(1)
         facts["int8_mean_cosine"] = float(cosine.mean())
         facts["int8_min_cosine"] = float(cosine.min())
+    if sigmas and calibration is not None:
+        files.append(_learn_windows(files, sigmas, calibration))
     facts["bytes"] = {path.name: path.stat().st_size for path in files}
     if as_json:
         typer.echo(json.dumps(facts))
     else:
         _print(facts, output, len(checked))
+
+
+def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
+    """Write the projection that joins windows, beside the weights files it is for."""
+    from hardnet.descriptors import load
+    from hardnet.descriptors import windows as joining
+    from hardnet.interop.quantise import photo_patches
+    from hardnet.storage import OwnedFolder, file_digest
+
+    descriptor = joining.WindowsDescriptor(load(files[0]), sigmas)
+    vectors = descriptor.side_by_side(photo_patches(photos, _STATISTICS, descriptor=descriptor))
+    output = joining.windows_file(files[0])
+    OwnedFolder.mark(output.parent).claim(output.name)
+    projection = joining.learn_projection(vectors, descriptor.dim)
+    joining.save_projection(output, sigmas, projection, [file_digest(file) for file in files])
+    return output
 
 
 def _described(path: Path, patches: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -84,7 +84,7 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
             onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
             ``module:function``, your own (:mod:`hardnet.descriptors.functions`). Any of them may
-            end in the windows it describes, ``hardnet@12+24`` (``base.PooledDescriptor``).
+            end in the windows it describes, ``hardnet@12+24`` (:mod:`hardnet.descriptors.windows`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
     """
@@ -92,10 +92,11 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
 
     text, windows = split_windows(str(name_or_path))
     if windows:
+        from hardnet.descriptors.windows import join_windows
         from hardnet.frames import WINDOW_SIGMAS
 
         one = load(text, threads)
-        return one if windows == (WINDOW_SIGMAS,) else base.PooledDescriptor(one, windows)
+        return one if windows == (WINDOW_SIGMAS,) else join_windows(one, windows)
     suffix = Path(text).suffix.lower()
     if text == "pixels":
         return base.PixelsDescriptor()

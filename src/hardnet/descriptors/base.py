@@ -9,7 +9,6 @@ that nothing downstream meets a NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -31,9 +30,6 @@ Descriptors = NDArray[np.float32]
 """(N, D) float32, one unit vector per patch."""
 
 Patches = NDArray[np.uint8] | NDArray[np.float32]
-
-LARGEST_WINDOW = 4.0
-"""How many times as wide as the narrowest window of a descriptor the widest may be."""
 
 _ONNX_BATCH = 16
 _TORCH_BATCH = 128
@@ -205,7 +201,7 @@ class OnnxDescriptor:
         path = Path(path)
         if not path.is_file():
             raise HardnetError(f"no weights file {path}")
-        self.name = name or path.stem
+        self.path, self.name = path, name or path.stem
         self.threads = threads or usable_cores()
         self._session, digest = _open_onnx(path.resolve(), file_state(path))
         self._input = self._session.get_inputs()[0].name
@@ -284,7 +280,7 @@ class TorchDescriptor:
             raise MissingExtraError("torch", "train") from error
         self._torch = torch
         self._net, digest = _open_torch(Path(path).resolve(), file_state(Path(path)))
-        self.name = name or Path(path).stem
+        self.path, self.name = Path(path), name or Path(path).stem
         self.dim = self._net.dim
         self.digest, self.weights = digest, f"torch {digest}"
 
@@ -305,49 +301,3 @@ def _open_torch(path: Path, _state: tuple[int, ...]) -> tuple[Net, str]:
     from hardnet.nets import load_net
 
     return load_net(path), file_digest(path)
-
-
-class PooledDescriptor:
-    """The mean of what one descriptor says about several windows of a keypoint, at unit length.
-
-    A narrow window tells keypoints apart where the scene has depth, a wide one where light has
-    changed what is near. ``hardnet@12+24`` is the mean of both; ``rootsift@16`` is one window that
-    is not the default. It reads patches of the widest window and describes the middle of each.
-
-    Attributes:
-        window: the widest, in sigmas: how large a patch is cut.
-        window_pixels: side of that patch, so that the narrowest window has as many as ever.
-    """
-
-    def __init__(self, inner: Descriptor, windows: Sequence[float]) -> None:
-        from hardnet.patches import PATCH_SIZE  # here, as OpenCV
-
-        widest, narrowest = max(windows), min(windows)
-        text = "+".join(f"{window:g}" for window in windows)
-        if not 0 < narrowest <= widest <= LARGEST_WINDOW * narrowest:
-            raise InputError(
-                f"{inner.name}@{text}: give windows in sigmas of a keypoint, the widest at most "
-                f"{LARGEST_WINDOW:g} times the narrowest"
-            )
-        self.name, self.dim = f"{inner.name}@{text}", inner.dim
-        self.window = widest
-        self.window_pixels = 2 * round(PATCH_SIZE / 2 * widest / narrowest)
-        self._inner, self._windows = inner, tuple(windows)
-        digest = getattr(inner, "digest", "")
-        self.digest = f"{digest}@{text}" if digest else ""
-        self.weights = f"{getattr(inner, 'weights', '')}@{text}"
-
-    def __call__(self, patches: ArrayLike) -> NDArray[Any]:
-        """(N, S, S) or (N, 1, S, S) grey patches of the widest window -> (N, D) unit vectors."""
-        wide = check_patches(patches)
-        if len(self._windows) == 1:
-            return self._inner(wide)
-        side = wide.shape[1]
-        total = np.zeros((len(wide), self.dim), np.float32)
-        for window in self._windows:
-            inset = round(side * (1 - window / self.window) / 2)
-            vectors = self._inner(wide[:, inset : side - inset, inset : side - inset])
-            if vectors.dtype != np.float32:
-                raise InputError(f"{self.name}: bits have no mean; give one window alone")
-            total += vectors
-        return unit_rows(total)

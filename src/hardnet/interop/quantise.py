@@ -30,7 +30,7 @@ from hardnet.interop.onnx import (
     normalise_nodes,
     unit_length_nodes,
 )
-from hardnet.patches import PATCH_SIZE, cut_patches
+from hardnet.patches import cut_for
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:
@@ -161,9 +161,12 @@ def best_scale(activations: Tensor, levels: int = ACTIVATION_LEVELS) -> float:
     return float(min((largest * clip / levels for clip in _CLIP_SEARCH), key=error))
 
 
-def photo_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.uint8]:
+def photo_patches(
+    folder: Path | str, count: int, seed: int = 0, descriptor: object = None
+) -> NDArray[np.uint8]:
     """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
 
+    For a ``descriptor`` of K windows they are (N, K, 32, 32).
     Fewer than ``count`` are returned if there are no more. Images that cannot be read are passed
     over.
     """
@@ -175,17 +178,19 @@ def photo_patches(folder: Path | str, count: int, seed: int = 0) -> NDArray[np.u
     # A few patches of many photographs say more than many patches of a few.
     files = [files[i] for i in random.permutation(len(files))[: max(16, count // 50)]]
     each = -(-count // len(files))
-    cut = np.concatenate([_patches_of(path, each, random) for path in files])
+    cut = np.concatenate([_patches_of(path, each, random, descriptor) for path in files])
     if not len(cut):
         raise HardnetError(f"no patches in the photographs of {folder}")
     return cut[random.permutation(len(cut))[:count]]
 
 
-def _patches_of(path: Path, count: int, random: np.random.Generator) -> NDArray[np.uint8]:
+def _patches_of(
+    path: Path, count: int, random: np.random.Generator, descriptor: object
+) -> NDArray[np.uint8]:
     try:
         grey = to_grey(read_image(path))
     except HardnetError:  # a damaged or tiny image among many is no reason to stop
-        return np.zeros((0, PATCH_SIZE, PATCH_SIZE), np.uint8)
+        return cut_for(descriptor, np.zeros((1, 1), np.uint8), np.zeros((0, 2, 3), np.float32))
     # More than wanted: the strongest alone would all be corners of high contrast.
     frames = from_opencv(cv2.SIFT.create(4 * count).detect(grey, None))
-    return cut_patches(grey, frames[random.permutation(len(frames))[:count]])
+    return cut_for(descriptor, grey, frames[random.permutation(len(frames))[:count]])
