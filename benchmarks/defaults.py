@@ -2,7 +2,7 @@
 
 Only scenes that choose are looked at, never those that report (`hardnet.bench.development`). Each
 detector, orientation and window is tried with several ratios; the best of all once more with
-matches that are not mutual. `12+24` is the mean of the descriptors of two windows.
+matches that are not mutual. `12+24` is one descriptor of two windows.
 They are judged by the pose of photo pairs, and by the homography between frames of a fixed camera
 and images of a planar scene: by what matches are for, not by their number.
 
@@ -44,7 +44,7 @@ def main(
     scenes: Annotated[list[Path], typer.Argument(help="Of pose, of a fixed camera, sequences.")],
     descriptor: Annotated[str, typer.Option(help="Name or weights file.")] = "hardnet",
     found_by: Annotated[str, typer.Option("--detectors")] = "dog,hessian-affine",
-    windows: Annotated[str, typer.Option(help="In sigmas.")] = "12,16,12+24,12+18+24",
+    windows: Annotated[str, typer.Option(help="In sigmas.")] = "12,12+24,12+24+48",
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/defaults.json"),
 ) -> None:

@@ -228,7 +228,7 @@ class Found:
 def extract(
     image: Source,
     detector: str | Detector = "dog",
-    descriptor: str | Descriptor = "hardnet",
+    descriptor: str | Descriptor = descriptors.DEFAULT,
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     *,
@@ -266,7 +266,7 @@ def extract_pair(
     a: Source,
     b: Source,
     detector: str | Detector = "dog",
-    descriptor: str | Descriptor = "hardnet",
+    descriptor: str | Descriptor = descriptors.DEFAULT,
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     *,

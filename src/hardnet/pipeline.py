@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import cv2
 
-from hardnet import detectors, features
+from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
@@ -51,7 +51,7 @@ def extract_many(
     images: Sequence[str | os.PathLike[str]],
     *,
     detector: str | Detector = "dog",
-    descriptor: str | Descriptor = "hardnet",
+    descriptor: str | Descriptor = descriptors.DEFAULT,
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     upright: bool = False,

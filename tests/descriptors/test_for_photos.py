@@ -17,11 +17,11 @@ QUICK = {"keypoints": 60, "max_size": 200}
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "int8")
-    assert for_photos("hardnet") == "hardnet-int8@12+24"
-    assert for_photos("hardnet-small") == "hardnet-small-int8"
+    assert for_photos("hardnet") == "hardnet-int8@12+24+48"
+    assert for_photos("hardnet-small") == "hardnet-small-int8@12+24+48"
     monkeypatch.setenv(PRECISION, "float32")
-    assert for_photos("hardnet") == "hardnet@12+24"
-    assert for_photos("hardnet-int8") == "hardnet-int8@12+24"  # named so by a person
+    assert for_photos("hardnet") == "hardnet@12+24+48"
+    assert for_photos("hardnet-int8") == "hardnet-int8@12+24+48"  # named so by a person
     monkeypatch.setenv(PRECISION, "int4")
     with pytest.raises(HardnetError, match=r"int4.*choose auto, float32 or int8"):
         for_photos("hardnet")
@@ -31,7 +31,7 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_otherwise_the_cpu_decides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(PRECISION, text)
     network = "hardnet-int8" if multiplies_int8() else "hardnet"
-    assert for_photos("hardnet") == f"{network}@12+24"
+    assert for_photos("hardnet") == f"{network}@12+24+48"
 
 
 def test_a_person_chooses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_a_person_chooses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert for_photos("hardnet-small@12+24") == "hardnet-small@12+24"
 
 
-@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8", "hardnet-int8@12+24"])
+@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8@12+24", "hardnet-int8@12+24+48"])
 def test_what_was_made_keeps_its_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv(PRECISION, "float32")
     assert for_photos("hardnet", form) == form
@@ -65,16 +65,18 @@ def test_photos_are_described_in_the_chosen_form(
     monkeypatch.setenv(PRECISION, "int8")
     integers = hardnet.extract(camera, **QUICK)
     assert [floats.descriptor, integers.descriptor] == [
-        "hardnet@12+24",
-        "hardnet-int8@12+24",
+        "hardnet-small@12+24+48",
+        "hardnet-small-int8@12+24+48",
     ]
     assert (floats.descriptors * integers.descriptors).sum(1).min() > 0.9
     cv2.imwrite(str(tmp_path / "a.png"), camera)
     [(_, many)] = hardnet.extract_many([tmp_path / "a.png"], **QUICK)
     assert isinstance(many, hardnet.Features)
-    assert many.descriptor == "hardnet-int8@12+24"
+    assert many.descriptor == "hardnet-small-int8@12+24+48"
     # An image beside features is described as these were.
-    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet@12+24"
+    assert hardnet.match(floats, camera, **QUICK).b.descriptor == "hardnet-small@12+24+48"
+    large = hardnet.extract(camera, descriptor="hardnet@12+24", **QUICK)
+    assert hardnet.match(large, camera, **QUICK).b.descriptor == "hardnet-int8@12+24"
 
 
 def test_an_index_keeps_its_form(
@@ -85,5 +87,5 @@ def test_an_index_keeps_its_form(
     hardnet.Index.build(folder, few[:1], words=20, **QUICK)
     monkeypatch.setenv(PRECISION, "float32")
     index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
-    assert index.settings.descriptor == "hardnet-small-int8@12+24"
+    assert index.settings.descriptor == "hardnet-small-int8@12+24+48"
     assert Path(index.search(few[1]).hits[0].path) == few[1]

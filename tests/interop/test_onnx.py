@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.descriptors import OnnxDescriptor
+from hardnet.descriptors import OnnxDescriptor, load
 from hardnet.errors import HardnetError
 from hardnet.interop.onnx import Convolution, fold, to_onnx
 from hardnet.interop.quantise import (
@@ -120,11 +120,34 @@ def test_export_says_before_writing_that_there_is_no_8_bit_form(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", [["--int8"], ["--average", "y.pth"]])
+@pytest.mark.parametrize("option", [["--int8"], ["--average", "y.pth"], ["--windows", "12+24"]])
 def test_export_without_calibration_says_what_is_missing(tmp_path: Path, option: list[str]) -> None:
     done = CliRunner().invoke(app, ["export", "x.pth", "-o", str(tmp_path), *option])
     assert isinstance(done.exception, HardnetError)
     assert f"{option[0]} needs --calibration" in str(done.exception)
+
+
+def test_export_learns_how_windows_are_joined(photos: Path, tmp_path: Path) -> None:
+    few = tmp_path / "photos"
+    few.mkdir()
+    for name in ("brick.png", "camera.png"):
+        (few / name).write_bytes((photos / name).read_bytes())
+    torch.manual_seed(1)
+    save_checkpoint(tmp_path / "in.safetensors", build_net("hardnet-tiny"), "hardnet-tiny")
+    arguments = ["export", str(tmp_path / "in.safetensors"), "-o", str(tmp_path / "out"), "--json"]
+    done = CliRunner().invoke(app, [*arguments, "--windows", "12+24", "--calibration", str(few)])
+    assert done.exit_code == 0, done.output
+    assert "hardnet-tiny.windows.npz" in json.loads(done.stdout)["bytes"]
+    for file in ("hardnet-tiny.onnx", "hardnet-tiny.safetensors"):
+        joined = load(f"{tmp_path / 'out' / file}@12+24")
+        patches = photo_patches(few, 400, descriptor=joined)
+        assert patches.shape[1:] == (2, 32, 32)
+        # Principal components: over photographs, no two of the numbers go together.
+        vectors = joined.projection(joined.side_by_side(patches))
+        together = np.corrcoef(vectors.T[:10])
+        assert np.abs(together - np.eye(10)).max() < 0.3
+    wrong = CliRunner().invoke(app, [*arguments, "--windows", "12", "--calibration", str(few)])
+    assert "two windows or more" in str(wrong.exception)
 
 
 def test_export_of_a_mean_names_its_parts(photos: Path, tmp_path: Path) -> None:

@@ -375,6 +375,6 @@ def test_results_of_other_processes(grey: np.ndarray) -> None:
 def test_the_default_is_shipped(ours: HardNet, grey: np.ndarray) -> None:
     with pytest.raises(HardnetError, match="hardnet-int8"):
         HardNet(descriptor="hardnet-int9")
-    made = HardNet(5, descriptor=descriptors.load(descriptors.for_photos("hardnet")))
+    made = HardNet(5, descriptor=descriptors.load(descriptors.for_photos(descriptors.DEFAULT)))
     points = made.detect(grey)
     np.testing.assert_array_equal(made.compute(grey, points)[1], ours.compute(grey, points)[1])

@@ -23,6 +23,7 @@ from hardnet.cli.options import (
     reads_images,
 )
 from hardnet.cli.output import Stage, console, say
+from hardnet.descriptors import DEFAULT, for_photos
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def colmap(
     images: Path = argument("Folder of the photos.", metavar="IMAGES"),
     output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
     detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet-small",
+    descriptor: DescriptorName = DEFAULT,
     keypoints: Keypoints = 8192,
     max_size: MaxSize = 1600,
     upright: Upright = False,
@@ -100,6 +101,7 @@ def colmap(
         chosen = PairSettings(pairs, overlap, quadratic, loop)
     asked = given(ReconstructionSettings, locals())
     asked |= {"max_size": max_size or None, "pairs": chosen, "strategy": strategy}
+    asked["descriptor"] = for_photos(descriptor)
     settings = ReconstructionSettings(
         **asked,
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),

@@ -40,7 +40,7 @@ def export(
     ),
     windows: str = option(
         "",
-        "Also how these windows are joined, e.g. 12+24; needs --calibration PHOTOS.",
+        "Also how these windows are joined, e.g. 12+24+48; needs --calibration PHOTOS.",
         "--windows",
     ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
@@ -59,8 +59,8 @@ def export(
     sigmas = split_windows(f"net@{windows}")[1] if windows else ()
     if windows and (len(sigmas) < 2 or (calibration and (calibration / "info.txt").is_file())):
         raise HardnetError(
-            f"--windows {windows}: give two windows or more, in sigmas (12+24), and photographs to "
-            "--calibration"
+            f"--windows {windows}: give two windows or more, in sigmas (12+24+48), and "
+            "photographs to --calibration"
         )
     if average and net_ is not None:
         raise HardnetError("--average is for registered networks: leave out --net")

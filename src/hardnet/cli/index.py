@@ -19,7 +19,6 @@ from hardnet.cli.options import (
     AsJson,
     Cluster,
     Describing,
-    DescriptorName,
     Keypoints,
     KnownDescriptor,
     MaxSize,
@@ -51,7 +50,6 @@ app = typer.Typer(
 class IndexDescribing(Describing):
     """With what is best for an index by default."""
 
-    descriptor: DescriptorName = "hardnet-small@12+24"
     keypoints: Keypoints = 1024
     max_size: MaxSize = 1024
     spread: Spread = True
@@ -76,7 +74,7 @@ def _build(
     It can be stopped at any moment; the same command continues. Photos that are in the index and
     have not changed are not done again, photos that changed are replaced; photos that cannot be
     read are skipped and listed. Visual words are trained on the photos themselves unless
-    --vocabulary has some. The descriptor hardnet-small is quicker.
+    --vocabulary has some.
 
     With --cluster, worker processes of Ray describe the photos, which must be under the same path
     on all nodes; --workers is then their number. The index is the same.

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.markup import escape
 
-from hardnet.descriptors import names
+from hardnet.descriptors import DEFAULT, names
 from hardnet.image_files import ENVIRONMENT, parse_size
 
 
@@ -40,8 +40,8 @@ DescriptorName = Annotated[
     str,
     option(
         ...,
-        f"{', '.join(names())}, a weights file, or MODULE:FUNCTION; with @12+24 at its end, the "
-        "mean of windows of 12 and 24 sigma.",
+        f"{', '.join(names())}, a weights file, or MODULE:FUNCTION; with @12+24 at its end, in "
+        "windows of 12 and 24 sigma.",
     ),
 ]
 KnownDescriptor = Annotated[
@@ -80,7 +80,7 @@ class Describing:
     """The options of commands that describe photos."""
 
     detector: DetectorName = "dog"
-    descriptor: DescriptorName = "hardnet"
+    descriptor: DescriptorName = DEFAULT
     keypoints: Keypoints = 2048
     max_size: MaxSize = 1600
     upright: Upright = False

@@ -49,16 +49,17 @@ class Projection:
 
     def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """(N, K D) vectors side by side -> (N, D)."""
-        return (vectors - self.mean) @ self.matrix
+        return np.asarray((vectors - self.mean) @ self.matrix, np.float32)
 
 
 class WindowsDescriptor:
     """What one descriptor says about several windows of a keypoint, in one unit vector.
 
-    ``hardnet@12+24`` joins two windows; ``rootsift@16`` is one that is not the default.
+    ``hardnet@12+24+48`` joins three windows; ``rootsift@16`` is one that is not the default.
 
     Attributes:
         windows: in sigmas: which patches are cut.
+        projection: how their vectors are joined; None: averaged.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class WindowsDescriptor:
             )
         self.name, self.dim = f"{inner.name}@{text}", inner.dim
         self.windows = tuple(windows)
-        self._inner, self._projection = inner, projection
+        self.projection, self._inner = projection, inner
         if projection is not None:
             text += f"/{projection.digest}"
         digest = getattr(inner, "digest", "")
@@ -88,8 +89,8 @@ class WindowsDescriptor:
         if len(self.windows) == 1:
             return self._inner(patches)
         each = self.side_by_side(patches)
-        if self._projection is not None:
-            return unit_rows(self._projection(each))
+        if self.projection is not None:
+            return unit_rows(self.projection(each))
         return unit_rows(each.reshape(len(each), len(self.windows), self.dim).sum(axis=1))
 
     def side_by_side(self, patches: ArrayLike) -> NDArray[np.float32]:

@@ -62,7 +62,7 @@ class ExtractionSettings:
     """
 
     detector: str = "dog"
-    descriptor: str = "hardnet"
+    descriptor: str = field(default_factory=lambda: descriptors.for_photos(descriptors.DEFAULT))
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False

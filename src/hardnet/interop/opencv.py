@@ -69,7 +69,7 @@ class HardNet:
         sigma: float = 1.6,
         enable_precise_upscale: bool = True,
         *,
-        descriptor: str | Descriptor = "hardnet",
+        descriptor: str | Descriptor = registry.DEFAULT,
         window: float = WINDOW_SIGMAS,
     ) -> None:
         self._sift = cv2.SIFT.create(

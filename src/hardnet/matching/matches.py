@@ -220,7 +220,7 @@ def match(
     cameras: Cameras | None = None,
     *,
     detector: str | Detector = "dog",
-    descriptor: str | Descriptor = "hardnet",
+    descriptor: str | Descriptor = descriptors.DEFAULT,
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     orientation: Orientation | None = None,
@@ -261,7 +261,8 @@ def match(
     more: dict[str, Any] = {"orientation": orientation or "auto", "upright": upright}
     more["spread"] = spread
     if isinstance(a, Features) and isinstance(b, Features):
-        if upright or spread or orientation or how != ("dog", "hardnet", KEYPOINTS, MAX_SIZE):
+        usual = ("dog", descriptors.DEFAULT, KEYPOINTS, MAX_SIZE)
+        if upright or spread or orientation or how != usual:
             raise InputError(
                 "detector, descriptor, keypoints, max_size, orientation, upright and spread are "
                 "for images: features are described already"
@@ -271,7 +272,10 @@ def match(
     elif isinstance(descriptor, str):
         known = a if isinstance(a, Features) else b
         assert isinstance(known, Features)
-        form = descriptors.load(descriptors.for_photos(descriptor, known.descriptor))
+        if descriptor == descriptors.DEFAULT and descriptors.is_registered(known.descriptor):
+            form = descriptors.load(known.descriptor)  # nothing was named: as the other image
+        else:
+            form = descriptors.load(descriptors.for_photos(descriptor, known.descriptor))
         how = (detector, form, keypoints, max_size)
     a = a if isinstance(a, Features) else extract(a, *how, **more)
     b = b if isinstance(b, Features) else extract(b, *how, **more)

@@ -49,7 +49,7 @@ class Describing:
     def __init__(
         self,
         detector: Annotated[DetectorName, Form()] = "dog",
-        descriptor: Annotated[DescriptorName, Form()] = "hardnet",
+        descriptor: Annotated[DescriptorName, Form()] = descriptors.DEFAULT,
         keypoints: Annotated[int, Form(ge=1, le=MOST_KEYPOINTS)] = 2048,
         max_size: Annotated[int, Form(ge=64, le=MOST_PIXELS_SIDE)] = 1600,
         orientation: Annotated[Orientation, Form()] = "auto",

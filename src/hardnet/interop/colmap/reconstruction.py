@@ -68,7 +68,7 @@ class ReconstructionSettings:
     """
 
     detector: str = "dog"
-    descriptor: str = "hardnet-small"
+    descriptor: str = field(default_factory=lambda: descriptors.for_photos(descriptors.DEFAULT))
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False

@@ -3,7 +3,7 @@
 import { Latest, Photo, counted, dropZone, form, h, milliseconds, save, say } from "/static/api.js";
 import { PairView } from "/static/pair.js";
 
-const DEFAULTS = { detector: "dog", descriptor: "hardnet", keypoints: 2048, orientation: "auto" };
+const DEFAULTS = { detector: "dog", descriptor: "hardnet-small", keypoints: 2048, orientation: "auto" };
 
 const KINDS = { fundamental: "fundamental matrix" };
 
