@@ -35,17 +35,31 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
+TRAINING = (
+    *(
+        "tests/bench/experiments/",
+        "tests/cli/test_experiment.py",
+        "tests/cli/test_foreign_files.py",
+    ),
+    *("tests/cli/test_train.py", "tests/learn/"),
+)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker per file, but one for all tests of the cluster: starting Ray takes long."""
+    """One worker per file, but one for all that start Ray, and one for all that train.
+
+    Ray takes long to start, and Fabric, which trains, to be imported.
+    """
     if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.rpartition("/")[0]
-            return folder if folder.endswith("/cluster") else super()._split_scope(nodeid)
+            if nodeid.startswith("tests/retrieval/cluster/"):
+                return "cluster"
+            return "training" if nodeid.startswith(TRAINING) else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # else files of few long tests come last
     return Scheduling(config, log)

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning_fabric")
 
 from rich.console import Console
 from safetensors.torch import load_file
@@ -218,7 +217,6 @@ def _is_match(line: str) -> bool:
 def test_a_missing_extra_is_named(
     place: Path, train: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "hardnet.learn.distributed", raising=False)
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     done = train()
     assert done.returncode == 1

@@ -67,6 +67,7 @@ def train(
     from hardnet.learn.recipe import read_recipe
 
     try:
+        import lightning_fabric  # noqa: F401 - needed below, and not there without the extra
         import torch
 
         from hardnet.learn.distributed import (

@@ -18,11 +18,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -32,6 +31,9 @@ from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import Net
 from hardnet.nets.hardnet import apply, unit_length
 from hardnet.patchsets.patchset import Patches
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 T = TypeVar("T")
 
@@ -45,6 +47,8 @@ def open_fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
 
     Under torchrun the numbers of devices and nodes are those of its environment.
     """
+    from lightning_fabric import Fabric  # here: it takes as long as all of PyTorch
+
     if dist.is_torchelastic_launched():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError, MissingExtraError
@@ -22,6 +21,9 @@ from hardnet.learn.run import write_whole
 from hardnet.nets import Net
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.storage import OwnedFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
 QUERIES = 16_384  # at a time, so that ctrl-C is answered
