@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import signal
 import traceback
 
 # Two workers that each start a thread per core wait for each other; before numpy and torch load.
@@ -15,7 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -36,12 +37,11 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 TRAINING = (
-    *(
-        "tests/bench/experiments/",
-        "tests/cli/test_experiment.py",
-        "tests/cli/test_foreign_files.py",
-    ),
-    *("tests/cli/test_train.py", "tests/learn/"),
+    "tests/bench/experiments/",
+    "tests/cli/test_experiment.py",
+    "tests/cli/test_foreign_files.py",
+    "tests/cli/test_train.py",
+    "tests/learn/",
 )
 
 
@@ -75,13 +75,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def fork() -> Callable[[Callable[[], object]], int]:
+@pytest.fixture
+def fork() -> Iterator[Callable[[Callable[[], object]], int]]:
     """Do some work in another process, which has imported already what this one has; its id."""
+    started = []
 
     def start(work: Callable[[], object]) -> int:
         pid = os.fork()
         if pid:
+            started.append(pid)
             return pid
         try:
             work()
@@ -92,7 +94,12 @@ def fork() -> Callable[[Callable[[], object]], int]:
             traceback.print_exc()
             os._exit(1)
 
-    return start
+    yield start
+    for pid in started:
+        with suppress(ChildProcessError):  # it has ended, and somebody has waited for it
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 @pytest.fixture(scope="session")

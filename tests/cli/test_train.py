@@ -92,7 +92,9 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
 
 
 def kill_at(place: Path, step: int, pid: int) -> None:
+    deadline = time.monotonic() + 300
     while logged(place / "killed") < step:
+        assert time.monotonic() < deadline
         assert os.waitpid(pid, os.WNOHANG) == (0, 0), "training did not come that far"
         time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
