@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from hardnet.bench.store import Describe
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
-from hardnet.patchsets.patchset import JoinedRows, PatchSet
+from hardnet.patchsets.patchset import JoinedRows, PatchSet, Progress, silent
 
 BLOCK = 8192
 """Patches described at once, and stored under one key."""
@@ -32,7 +31,7 @@ def evaluate(
     patchset: PatchSet,
     label: str,
     trained: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Run the benchmark for one descriptor on one set.
@@ -62,7 +61,7 @@ def evaluate(
 
 
 def distances_of_pairs(
-    describe: Describe, patchset: PatchSet, progress: Callable[[int, int], None] | None = None
+    describe: Describe, patchset: PatchSet, progress: Progress = silent
 ) -> NDArray[np.float32]:
     """(M,) distance of each test pair."""
     if not len(patchset.pairs):
@@ -105,10 +104,7 @@ def fpr95_interval(
 
 
 def _blocks(
-    describe: Describe,
-    patchset: PatchSet,
-    named: NDArray[np.int64],
-    progress: Callable[[int, int], None] | None,
+    describe: Describe, patchset: PatchSet, named: NDArray[np.int64], progress: Progress
 ) -> list[NDArray[Any]]:
     # Other pairs or another patch size must not find these blocks.
     digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
@@ -128,6 +124,5 @@ def _blocks(
                 f"{patchset.name}: {len(found)} descriptors for {len(rows)} patches of a block"
             )
         blocks.append(found)
-        if progress:
-            progress(len(blocks), len(starts))
+        progress(len(blocks), len(starts))
     return blocks

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
+from hardnet.bench.metrics import Floats
 from hardnet.images import Pixels, to_colour
 from hardnet.retrieval.kinds import Kind
 
-Map = NDArray[np.float64]
-Edited = tuple[Pixels, Map]
+Edited = tuple[Pixels, Floats]
 """Pixels, and the (2, 3) map from pixels of the photograph to pixels of these."""
 
 QUALITY = 92

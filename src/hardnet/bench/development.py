@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hardnet import detectors
-from hardnet.bench.metrics import MEAN_RESAMPLES, Interval, interval, multiplicities
+from hardnet.bench.metrics import MEAN_RESAMPLES, Floats, Interval, interval, multiplicities
 from hardnet.bench.store import Store
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
@@ -26,7 +26,6 @@ from hardnet.patches import windows_of
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
 
-Floats = NDArray[np.float64]
 
 CHOOSING = frozenset(
     {"fountain-P11", "lund-door", "mexico", "panorama", "graf", "wall", "bikes", "trees", "ubc"}

@@ -27,7 +27,7 @@ from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
-from hardnet.patchsets.patchset import Patches, PatchSet, Progress
+from hardnet.patchsets.patchset import Patches, PatchSet, Progress, silent
 from hardnet.patchsets.sets import folder_and_split, open_sets
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
@@ -134,7 +134,7 @@ class Experiment:
         """How many of the chosen runs are done, by whichever process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
-    def run(self, report: Listener | None = None, opening: Progress | None = None) -> list[Run]:
+    def run(self, report: Listener | None = None, opening: Progress = silent) -> list[Run]:
         """Do all chosen runs that are free; return those that another process is doing."""
         from hardnet.nets import find_net
 
@@ -339,7 +339,7 @@ def open_held_out(
     size: int,
     pairs: int = 0,
     limit: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> HeldOut:
     """Open the test sets, for patches of side ``size``.
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
+from hardnet.bench.metrics import Floats
 from hardnet.bench.store import Progress
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
@@ -73,7 +73,7 @@ class Made:
     scene: str
     size: tuple[int, int] = (0, 0)
     edit: Edit | None = None
-    transform: NDArray[np.float64] | None = None
+    transform: Floats | None = None
     object_of: str | None = None
     shared: int | None = None  # of a sweep: what neighbours have in common, in %
 
@@ -89,7 +89,7 @@ class Method:
     ``kinds`` are those of the groups.
     """
 
-    pairs: Mapping[Pair, tuple[str, NDArray[np.float64] | None]]
+    pairs: Mapping[Pair, tuple[str, Floats | None]]
     copies: Sequence[Sequence[str]]
     groups: Sequence[Sequence[str]]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progre
         with Image.open(one.path) as image:
             bits.append(getattr(imagehash, name)(image).hash.ravel())
     hashes = np.array(bits).astype(np.int64)
-    pairs: dict[Pair, tuple[str, NDArray[np.float64] | None]] = {}
+    pairs: dict[Pair, tuple[str, Floats | None]] = {}
     for first, row in enumerate(hashes):
         close = np.flatnonzero((hashes[first + 1 :] != row).sum(1) <= distance) + first + 1
         for second in close.tolist():
@@ -278,7 +278,7 @@ def edit_row(edit: Edit, made: Sequence[Made], methods: Mapping[str, Method]) ->
     return row
 
 
-def corner_error(transform: NDArray[np.float64], copy: Made, size: tuple[int, int]) -> float:
+def corner_error(transform: Floats, copy: Made, size: tuple[int, int]) -> float:
     """How far a map puts a corner of the part that both photos show, over the longer side."""
     assert copy.transform is not None
     back = moved(corners(copy.size), inverse(copy.transform))

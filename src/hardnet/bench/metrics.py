@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardnet.patchsets.sequences import project
 
 Ties = Literal["within", "before"]
+Floats = NDArray[np.float64]
 
 
 def fpr_at_recall(
@@ -65,7 +66,7 @@ def roc_auc(distances: ArrayLike, is_match: ArrayLike) -> float:
 
 def precision_recall(
     distances: ArrayLike, correct: ArrayLike, positives: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Precision (K,) and recall (K,), one point per distinct distance, nearest first.
 
     ``positives``: how many right answers exist, by default those in ``correct``. Matching uses the
@@ -194,9 +195,6 @@ def mean_interval(
     return interval((drawn @ sums) / (drawn @ counts))
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True, eq=False)
 class Similarity:
     """x -> scale * rotation @ x + translation."""
@@ -240,7 +238,7 @@ def rotation_angle(a: ArrayLike, b: ArrayLike) -> Floats:
     return angle
 
 
-def share_within(errors: ArrayLike, thresholds: ArrayLike) -> NDArray[np.float64]:
+def share_within(errors: ArrayLike, thresholds: ArrayLike) -> Floats:
     """(T,) share of (N,) errors of at most each threshold; 0 if there are none."""
     values = np.asarray(errors, np.float64)
     if not len(values):
@@ -248,9 +246,7 @@ def share_within(errors: ArrayLike, thresholds: ArrayLike) -> NDArray[np.float64
     return np.asarray((values[:, None] <= np.asarray(thresholds, np.float64)).mean(0))
 
 
-def corner_error(
-    estimate: NDArray[np.float64], truth: NDArray[np.float64], size_a: tuple[int, int]
-) -> float | None:
+def corner_error(estimate: Floats, truth: Floats, size_a: tuple[int, int]) -> float | None:
     """Mean distance of the four corners of image a under two homographies, in pixels of image b.
 
     Infinite if the estimate puts a corner behind the camera; None if the truth does, since then no
@@ -290,7 +286,7 @@ def auc_lines(errors: ArrayLike, limit: float) -> float:
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / limit)
 
 
-def eight_point(a: Floats, b: Floats) -> NDArray[np.float64]:
+def eight_point(a: Floats, b: Floats) -> Floats:
     """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for (K, 2) points, K at least 8.
 
     Hartley's normalised algorithm: both point sets are moved to their centre and scaled to a mean
@@ -305,7 +301,7 @@ def eight_point(a: Floats, b: Floats) -> NDArray[np.float64]:
     return np.asarray(matrix / np.linalg.norm(matrix))
 
 
-def symmetric_distance(fundamental: NDArray[np.float64], a: Floats, b: Floats) -> Floats:
+def symmetric_distance(fundamental: Floats, a: Floats, b: Floats) -> Floats:
     """(K,) pixels: root of the sum of the squared distances to the epipolar lines in a and in b.
 
     The measure of the WxBS set (Hartley and Zisserman, 11.10), as its published errors have it:
@@ -319,7 +315,7 @@ def symmetric_distance(fundamental: NDArray[np.float64], a: Floats, b: Floats) -
     return distance
 
 
-def _normaliser(points: Floats) -> NDArray[np.float64]:
+def _normaliser(points: Floats) -> Floats:
     centre = points.mean(0)
     scale = np.sqrt(2) / max(float(np.linalg.norm(points - centre, axis=1).mean()), 1e-12)
     return np.array([[scale, 0, -scale * centre[0]], [0, scale, -scale * centre[1]], [0, 0, 1]])
@@ -329,21 +325,18 @@ def _homogeneous(points: Floats) -> Floats:
     return np.hstack([points, np.ones((len(points), 1))])
 
 
-Weights = NDArray[np.float64]
-
-
 def precisions(
     right_before: NDArray[Any],
     right_within: NDArray[Any],
     wrong_before: NDArray[Any],
     wrong_within: NDArray[Any],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Contribution of each right answer to the average precision, trapezoid and at hits.
 
     From how many right (itself included) and wrong answers are strictly nearer ("before") and at
     most as far ("within"): in this form many resamples need only one sort, and a retrieval none.
     """
-    after: NDArray[np.float64] = right_within / np.maximum(right_within + wrong_within, 1)
+    after: Floats = right_within / np.maximum(right_within + wrong_within, 1)
     accepted = right_before + wrong_before
     before = right_before / np.maximum(accepted, 1)
     before[accepted == 0] = 1  # the curve starts at precision 1
@@ -353,7 +346,7 @@ def precisions(
 class PooledRanking:
     """True and false pairs in one ranking, sorted once, scored under any whole weights.
 
-    Weights are given in the order of the sort, those of the false pairs as their sums:
+    Floats are given in the order of the sort, those of the false pairs as their sums:
     ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
     """
 
@@ -366,7 +359,7 @@ class PooledRanking:
         self._ends = np.flatnonzero(np.append(true[1:] != true[:-1], True))
         self._tie_sizes = np.diff(self._ends, prepend=-1)
 
-    def auc(self, true_weights: Weights, false_sums: Weights) -> float:
+    def auc(self, true_weights: Floats, false_sums: Floats) -> float:
         """ROC AUC; NaN if the pairs of a kind weigh nothing."""
         total = 2 * true_weights.sum() * false_sums[-1]
         if not total:
@@ -375,7 +368,7 @@ class PooledRanking:
         lost += _dot(true_weights, np.take(false_sums, self._within))
         return 1 - lost / float(total)
 
-    def average_precision(self, true_weights: Weights, false_sums: Weights) -> tuple[float, float]:
+    def average_precision(self, true_weights: Floats, false_sums: Floats) -> tuple[float, float]:
         """Average precision by trapezoids and at hits; NaN if the true pairs weigh nothing."""
         right = cumulated(true_weights)
         if not right[-1]:
@@ -391,13 +384,13 @@ class PooledRanking:
         return _dot(true_weights, trapezoid) / total, _dot(true_weights, hits) / total
 
 
-def cumulated(weights: Weights) -> Weights:
+def cumulated(weights: Floats) -> Floats:
     """(N,) -> (N + 1,): the sum of the first k."""
     out = np.zeros(len(weights) + 1)
     np.cumsum(weights, out=out[1:])
     return out
 
 
-def _dot(a: Weights, b: Weights) -> float:
+def _dot(a: Floats, b: Floats) -> float:
     # Not a @ b: the threads of BLAS would fight with those that score resamples side by side.
     return float(np.einsum("i,i", a, b))

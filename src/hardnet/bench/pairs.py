@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import hardnet
 from hardnet import detectors
+from hardnet.bench.metrics import Floats
 from hardnet.features import describe, find, prepare
 from hardnet.frames import Frames, centres, transform
 from hardnet.patchsets.sequences import Sequence, inside, project
@@ -65,10 +66,7 @@ def compare(
 
 
 def score_pair(
-    matches: hardnet.Matches,
-    homography: NDArray[np.float64],
-    size_a: tuple[int, int],
-    size_b: tuple[int, int],
+    matches: hardnet.Matches, homography: Floats, size_a: tuple[int, int], size_b: tuple[int, int]
 ) -> dict[str, Any]:
     """Judge the matches of one pair by the true homography; sizes are (width, height).
 
@@ -93,10 +91,7 @@ def score_pair(
 
 
 def homography_error(
-    estimate: NDArray[np.float64],
-    truth: NDArray[np.float64],
-    size_a: tuple[int, int],
-    size_b: tuple[int, int],
+    estimate: Floats, truth: Floats, size_a: tuple[int, int], size_b: tuple[int, int]
 ) -> float | None:
     """Mean distance, in pixels of image b, between two homographies on the part both images show.
 
@@ -198,7 +193,7 @@ def repeatability(
     )
 
 
-def overlap_errors(first: Frames, second: Frames) -> NDArray[np.float64]:
+def overlap_errors(first: Frames, second: Frames) -> Floats:
     """(N,) one minus intersection over union of pairs of ellipses, (N, 2, 3) each.
 
     The first is scaled about its centre to the area of a circle of ``RADIUS`` pixels, the second
@@ -216,7 +211,7 @@ def overlap_errors(first: Frames, second: Frames) -> NDArray[np.float64]:
     return np.asarray(1 - both / (np.pi + area - both))
 
 
-def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.float64]:
+def _circle_overlap(shape: Floats, centre: Floats) -> Floats:
     """Area common to the unit circle and ellipses (N, 2, 2) at (N, 2), summed over chords."""
     t = (np.arange(_CHORDS) + 0.5) * (np.pi / _CHORDS)
     spread = shape @ shape.swapaxes(1, 2)
@@ -239,7 +234,7 @@ def _circle_overlap(shape: NDArray[np.float64], centre: NDArray[np.float64]) -> 
 
 
 def one_to_one(
-    a: NDArray[np.intp], b: NDArray[np.intp], cost: NDArray[np.float64]
+    a: NDArray[np.intp], b: NDArray[np.intp], cost: Floats
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The pairs that remain if each index is used once, cheapest first, sorted by the first."""
     used_a: set[int] = set()

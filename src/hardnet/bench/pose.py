@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.bench.development import Contestant, Floats, Scores, role, totals
-from hardnet.bench.metrics import rotation_angle
+from hardnet.bench.development import Contestant, Scores, role, totals
+from hardnet.bench.metrics import Floats, rotation_angle
 from hardnet.bench.sfm import CAMERAS, read_scene
 from hardnet.bench.sfm import MODEL as GROUND_TRUTH
 from hardnet.errors import HardnetError

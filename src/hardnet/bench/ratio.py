@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.development import SAME_PLACE, Floats, Photos, Scores, Setup, role, totals
-from hardnet.bench.metrics import average_precision_at_hits
+from hardnet.bench.development import SAME_PLACE, Photos, Scores, Setup, role, totals
+from hardnet.bench.metrics import Floats, average_precision_at_hits
 from hardnet.bench.pairs import MAX_OVERLAP_ERROR, one_to_one, overlap_errors
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images

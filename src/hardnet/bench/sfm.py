@@ -16,9 +16,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardnet.bench.metrics import align, rotation_angle
+from hardnet.bench.metrics import Floats, align, rotation_angle
 from hardnet.bench.store import Progress, within
 from hardnet.errors import HardnetError
 from hardnet.images import list_images, read_image
@@ -39,6 +38,7 @@ from hardnet.interop.colmap.reconstruction import (
     model_numbers,
     reconstruct,
 )
+from hardnet.patchsets.patchset import silent
 from hardnet.stored_names import check_inside
 
 COLMAP = "colmap-sift"
@@ -71,7 +71,7 @@ def compare(
     work: Path,
     max_size: int,
     seed: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> list[dict[str, Any]]:
     """Reconstruct every scene with COLMAP's SIFT and with every detector and descriptor.
 
@@ -177,7 +177,6 @@ def _row(
     return row | asdict(numbers) | {"errors": errors}
 
 
-Floats = NDArray[np.float64]
 MODEL = "colmap_ground_truth"
 CAMERAS = "gt_dense_cameras"
 CAMERA_SUFFIX = ".camera"

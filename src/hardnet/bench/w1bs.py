@@ -15,7 +15,7 @@ its W1BS protocol is that of the HPatches task).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.bench.metrics import (
     MEAN_RESAMPLES,
+    Floats,
     Interval,
     average_precision_at_hits,
     average_precision_trapezoid,
@@ -32,6 +33,7 @@ from hardnet.bench.metrics import (
 from hardnet.bench.store import Describe
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import two_nearest
+from hardnet.patchsets.patchset import Progress, silent
 
 if TYPE_CHECKING:
     from hardnet.patchsets.w1bs import W1BS, W1BSPair
@@ -45,13 +47,13 @@ MEASURES = (*SCORES, "ap_trapezoid", "ap_hits")
 THRESHOLDS = 100
 TOTAL = "Total"
 
-Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+Curve = tuple[Floats, Floats]
 """recall (100,), precision (100,)."""
 
 
 def match_scores(
     first: NDArray[Any], second: NDArray[Any]
-) -> tuple[dict[Score, NDArray[np.float64]], NDArray[np.bool_]]:
+) -> tuple[dict[Score, Floats], NDArray[np.bool_]]:
     """Match every row of (N, D) to its nearest row of (M, D).
 
     Bits are compared by Hamming distance, NaN counts as 0. Returns the scores, (N,) each (ratio and
@@ -60,7 +62,7 @@ def match_scores(
     """
     index, distance = two_nearest(_finite(first), _finite(second))
     nearest, next_nearest = distance.astype(np.float64).T
-    scores: dict[Score, NDArray[np.float64]] = {
+    scores: dict[Score, Floats] = {
         "ratio": nearest / (next_nearest + 1e-12),
         "distance": nearest,
         "difference": next_nearest - nearest,
@@ -102,11 +104,7 @@ def score_pair(first: NDArray[Any], second: NDArray[Any]) -> tuple[dict[str, flo
 
 
 def evaluate(
-    describe: Describe,
-    w1bs: W1BS,
-    label: str,
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
+    describe: Describe, w1bs: W1BS, label: str, progress: Progress = silent, seed: int = 0
 ) -> dict[str, list[dict[str, Any]]]:
     """Run the benchmark for one descriptor; ``describe`` is asked for ``SUBSET/1/NAME``.
 
@@ -120,16 +118,12 @@ def evaluate(
         where = {"descriptor": label, "subset": pair.subset, "pair": pair.name}
         rows.append(where | {"patches": pair.count} | measures)
         curves.setdefault(pair.subset, []).append(plotted)
-        if progress:
-            progress(done, len(w1bs.pairs))
+        progress(done, len(w1bs.pairs))
     return {"rows": rows, "means": _means(rows, label, seed), "curves": _curves(curves, label)}
 
 
 def compare(
-    contestants: Mapping[str, Describe],
-    w1bs: W1BS,
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
+    contestants: Mapping[str, Describe], w1bs: W1BS, progress: Progress = silent, seed: int = 0
 ) -> dict[str, Any]:
     """The body of a results file for several descriptors."""
     body: dict[str, Any] = {"rows": [], "means": [], "curves": []}
@@ -138,8 +132,7 @@ def compare(
         start = i * len(w1bs.pairs)
 
         def count(done: int, _: int, start: int = start) -> None:
-            if progress:
-                progress(start + done, total)
+            progress(start + done, total)
 
         for part, found in evaluate(describe, w1bs, label, count, seed).items():
             body[part] += found

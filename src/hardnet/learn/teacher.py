@@ -24,7 +24,7 @@ from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
 from hardnet.errors import HardnetError
 from hardnet.learn.batches import SYMMETRIES, Flips
-from hardnet.patchsets.patchset import Patches, PatchSet
+from hardnet.patchsets.patchset import Patches, PatchSet, silent
 from hardnet.storage import FolderLock
 
 BLOCK = 2048
@@ -88,7 +88,7 @@ def load_teacher(teacher: str) -> Descriptor:
 
 
 def teacher_outputs(
-    teacher: str, train_set: PatchSet, augment: bool, progress: Progress | None = None
+    teacher: str, train_set: PatchSet, augment: bool, progress: Progress = silent
 ) -> TeacherOutputs:
     """The teacher's descriptors of a training set: read, or computed and kept.
 
@@ -107,8 +107,7 @@ def teacher_outputs(
     for end in ends:
 
         def show(done: int, first: int = first) -> None:
-            if progress is not None:
-                progress(first + done, total)
+            progress(first + done, total)
 
         parts.append(_outputs(describe, train_set.patches, range(first, end), symmetries, show))
         first = end

@@ -1,26 +1,19 @@
 """The networks, by name, and their weights files.
 
-To add one, write one file and one line. The file has a subclass of :class:`Net`:
-
-- its constructor takes the dropout rate, with a default, and makes the modules;
-- ``layers()`` gives them in the order in which they are applied. A layer is a module or a function
-  that treats every patch alone (batch normalisation excepted): normally ``normalise_patches``
-  first, ``unit_length`` last, convolutions in between;
-- ``dim`` and ``patch_size`` if they are not 128 and 32.
-
-The line is its entry in ``NETS``. Then recipes (``net: name``), weights files, chunked and
-distributed training, ``hardnet export`` and the tests of all networks (``tests/nets``) take it by
-that name. Weights files are recognised by names and shapes of their parameters, so two networks
-must not have all of these in common. If it has a layer that ONNX export does not know, export says
-so: that is one function in ``hardnet.interop.onnx``.
-
-To try one out, write no file here: recipes take ``net: module:Class``, and so does
-``hardnet export --net``. The weights then remember the name, but no file is trusted to name code.
+To add one, write a subclass of :class:`Net` in a file here and its entry in ``NETS``. Constructors
+take the dropout rate, with a default; ``layers()`` gives modules, or functions that treat every
+patch alone, in the order in which they are applied: normally ``normalise_patches`` first and
+``unit_length`` last. Then recipes, weights files, chunked and distributed training, ``hardnet
+export`` and the tests of all networks (``tests/nets``) take it by that name. If it has a layer that
+ONNX export does not know, export says so: that is one function in ``hardnet.interop.onnx``. To try
+one out, write no file here: recipes and ``hardnet export --net`` take ``module:Class``. The weights
+then remember the name, but no file is trusted to name code.
 
 Weights of ours are safetensors files whose metadata names the network. The files others published
-are PyTorch state dicts (``features.N.*``, with or without a ``{"state_dict": ...}`` around them and
-a ``module.`` in front of the names); they are read with ``weights_only=True``, so that a file can
-never run code. Which network a state dict belongs to is read from its names and shapes.
+are PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` in
+front of the names; they are read with ``weights_only=True``, so that a file can never run code.
+Which network one belongs to is read from the names and shapes of its parameters, so two networks
+must not have all of these in common.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from hardnet.patchsets.patchset import (
     picture_size,
     read_picture,
     refuse_stand_in,
+    silent,
 )
 from hardnet.storage import NewFolder, as_path, folder_name
 
@@ -86,7 +87,7 @@ class Brown:
                 )
 
 
-def read_brown(folder: str | Path, size: int = PATCH, progress: Progress | None = None) -> PatchSet:
+def read_brown(folder: str | Path, size: int = PATCH, progress: Progress = silent) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
     The sheets are decoded once, one by one, into the user's cache: a set larger than memory

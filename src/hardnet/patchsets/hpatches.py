@@ -26,6 +26,7 @@ from hardnet.patchsets.patchset import (
     picture_size,
     read_picture,
     refuse_stand_in,
+    silent,
     write_strip,
 )
 from hardnet.provenance import CACHE
@@ -200,7 +201,7 @@ def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None =
 
 
 def as_patchset(
-    hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Progress | None = None
+    hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Progress = silent
 ) -> PatchSet:
     """The sequences ``names`` for training: 16 patches of each 3D point, ``size`` pixels wide.
 
@@ -258,9 +259,7 @@ def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:
 
 
 def write_sequence(
-    folder: Path,
-    reference: NDArray[np.uint8],
-    targets: Mapping[str, Iterable[NDArray[np.uint8]]],
+    folder: Path, reference: NDArray[np.uint8], targets: Mapping[str, Iterable[NDArray[np.uint8]]]
 ) -> None:
     """Write one sequence: ``ref.png``, and ``e1.png`` ... ``t5.png`` for the targets.
 

@@ -27,6 +27,11 @@ from hardnet.storage import claim
 Progress = Callable[[int, int], None]
 """Called with (parts done, parts in all) while a set is decoded or built."""
 
+
+def silent(*_: object) -> None:
+    """The progress of what nobody watches."""
+
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
 _BMP = b"BM"
@@ -166,7 +171,7 @@ def decoded_patches(
     files: Sequence[Path],
     shape: tuple[int, int, int],
     pictures: Callable[[], Iterable[NDArray[np.uint8]]],
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> NDArray[np.uint8]:
     """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
 
@@ -187,8 +192,7 @@ def decoded_patches(
                     patches = np.stack([cv2.resize(patch, (size, size)) for patch in patches])
                 stream.write(np.ascontiguousarray(patches, np.uint8).data)
                 done += len(patches)
-                if progress:
-                    progress(done, count)
+                progress(done, count)
 
     about = {"files": files_state(files)}
     return set_cache(folder).get(about, pictures, save, load_array, ".npy", label, alone=True)

@@ -16,7 +16,7 @@ from hardnet.patchsets.hpatches import (
     has_strips,
     read_hpatches,
 )
-from hardnet.patchsets.patchset import PatchSet, Progress, join
+from hardnet.patchsets.patchset import PatchSet, Progress, join, silent
 from hardnet.patchsets.w1bs import W1BS, has_sides, read_w1bs
 from hardnet.storage import as_path
 
@@ -62,7 +62,7 @@ def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
     return read_hpatches(folder) if kind == "hpatches" else read_w1bs(folder)
 
 
-def open_sets(names: Sequence[str], size: int, progress: Progress | None = None) -> PatchSet:
+def open_sets(names: Sequence[str], size: int, progress: Progress = silent) -> PatchSet:
     """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
 
     A folder may be named once: its points would get two ids, and then count as non-matching.
@@ -76,7 +76,7 @@ def open_sets(names: Sequence[str], size: int, progress: Progress | None = None)
     return join([open_training_set(name, size, progress) for name in names])
 
 
-def open_training_set(name: str, size: int, progress: Progress | None = None) -> PatchSet:
+def open_training_set(name: str, size: int, progress: Progress = silent) -> PatchSet:
     """Open one set to train on, with patches of ``size`` pixels.
 
     ``name`` is a folder in the Brown or HPatches format; ``FOLDER:SPLIT`` means the training

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hardnet.cache import Cache, files_state
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
-from hardnet.patchsets.patchset import refuse_stand_in
+from hardnet.patchsets.patchset import Progress, refuse_stand_in, silent
 from hardnet.storage import replacing
 
 SEED = 42
@@ -110,7 +110,7 @@ def prepare(
     folder: Path | None = None,
     patches: Callable[[str], NDArray[np.uint8]] | None = None,
     pairs: int = PAIRS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
     data: str | None = None,
     chosen: Collection[str] = ("verification", "retrieval"),
 ) -> Tasks:
@@ -170,10 +170,7 @@ def _kept(kind: type[Lists], about: dict[str, Any], make: Callable[[], Lists]) -
 
 
 def draw_pairs(
-    counts: Sequence[int],
-    pairs: int = PAIRS,
-    seed: int = SEED,
-    progress: Callable[[int, int], None] | None = None,
+    counts: Sequence[int], pairs: int = PAIRS, seed: int = SEED, progress: Progress = silent
 ) -> PairLists:
     """The three lists of pairs; seed 42 gives the official ones."""
     if not counts or min(counts) < 2:
@@ -185,14 +182,13 @@ def draw_pairs(
     # Two different numbers below n are the head of a whole permutation of n in this generator.
     for row, n in enumerate(size[sequence].tolist()):
         patch[row] = rng.permutation(n)[:2]
-        if progress and row % 10_000 == 0:
+        if row % 10_000 == 0:
             progress(row, pairs)
     for row in range(pairs):
         image[row] = rng.permutation(IMAGES)[:2]
     other = rng.randint(0, len(counts), pairs)
     other_patch = rng.randint(0, size[other])
-    if progress:
-        progress(pairs, pairs)
+    progress(pairs, pairs)
 
     def rows(second: NDArray[np.int64], second_patch: NDArray[np.signedinteger]) -> Rows:
         columns = (sequence, image[:, 0], patch[:, 0], second, image[:, 1], second_patch)

@@ -30,6 +30,7 @@ from hardnet.bench.hpatches.lists import KEPT, Lookup, Rows, Strips, Tasks, each
 from hardnet.bench.metrics import (
     MEAN_RESAMPLES,
     POOLED_RESAMPLES,
+    Floats,
     Interval,
     PooledRanking,
     average_precision_at_hits,
@@ -44,6 +45,7 @@ from hardnet.bench.store import Progress
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import distance_matrix, pair_distances, two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
+from hardnet.patchsets.patchset import silent
 
 TRUE_SHARE = 0.2
 """Part of the true pairs, from the front of their list, in the imbalanced task."""
@@ -65,7 +67,7 @@ def verification(
     tasks: Tasks,
     resamples: int = POOLED_RESAMPLES,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows per noise level and negatives, with the interval of ``ap_hits``; and their means."""
     groups = len(tasks.names)
@@ -77,8 +79,7 @@ def verification(
     steps = count(1)
 
     def advance() -> None:
-        if progress:
-            progress("verification", next(steps), len(LEVELS) * (len(lists) + len(NEGATIVES)))
+        progress("verification", next(steps), len(LEVELS) * (len(lists) + len(NEGATIVES)))
 
     for k, noise in enumerate(LEVELS):
         strips = Strips(lookup, tasks, noise)
@@ -99,8 +100,8 @@ def verification(
     return rows_out, list(_verification_means(scores))
 
 
-def distances(strips: Strips, rows: Rows) -> NDArray[np.float64]:
-    """Distances of pairs, (P, 6) -> (P,), a portion of descriptors at a time.
+def distances(strips: Strips, rows: Rows) -> Floats:
+    """Floats of pairs, (P, 6) -> (P,), a portion of descriptors at a time.
 
     In double precision: among millions of pairs many are closer than single precision can tell.
     """
@@ -122,12 +123,8 @@ def distances(strips: Strips, rows: Rows) -> NDArray[np.float64]:
 
 
 def pooled_scores(
-    true: NDArray[np.float64],
-    true_rows: Rows,
-    false: NDArray[np.float64],
-    false_rows: Rows,
-    weights: NDArray[np.floating],
-) -> NDArray[np.float64]:
+    true: Floats, true_rows: Rows, false: Floats, false_rows: Rows, weights: NDArray[np.floating]
+) -> Floats:
     """(R, 3) scores as ``VERIFICATION_SCORES`` names them, under (R, sequences) weightings.
 
     A pair counts as often as it would be drawn if the protocol drew from the weighted list of
@@ -142,7 +139,7 @@ def pooled_scores(
     all_true, few_true = sequence[balanced.true_order], sequence[imbalanced.true_order]
     some_false, other_false = (false_rows[order, column].astype(np.intp) for column in (0, 3))
 
-    def score(weight: NDArray[np.float64]) -> tuple[float, float, float]:
+    def score(weight: Floats) -> tuple[float, float, float]:
         false_weights = np.take(weight, some_false)
         if inter:
             false_weights *= np.take(weight, other_false)
@@ -156,7 +153,7 @@ def pooled_scores(
         return np.array(list(pool.map(score, np.asarray(weights, np.float64))))
 
 
-def _verification_means(scores: NDArray[np.float64]) -> Iterable[dict[str, Any]]:
+def _verification_means(scores: Floats) -> Iterable[dict[str, Any]]:
     for k, noise in each_and_all(LEVELS):
         for n, group in each_and_all(NEGATIVES):
             mean = scores[k, n].reshape(-1, *scores.shape[2:]).mean(0)
@@ -185,7 +182,7 @@ def matching(
     tasks: Tasks,
     resamples: int = MEAN_RESAMPLES,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows per sequence and noise level (means of the 5 targets), and means over groups and all."""
     rows = []
@@ -198,8 +195,7 @@ def matching(
                 {"sequence": name, "group": group_of(name), "noise": noise}
                 | dict(zip(MATCHING_SCORES, np.mean(each, 0).tolist(), strict=True))
             )
-        if progress:
-            progress("matching", number + 1, len(tasks.names))
+        progress("matching", number + 1, len(tasks.names))
     return rows, list(_matching_means(rows, resamples, seed))
 
 
@@ -226,7 +222,7 @@ def match_scores(
 
 def two_nearest_exactly(
     reference: NDArray[Any], target: NDArray[Any]
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+) -> tuple[NDArray[np.intp], Floats]:
     """:func:`~hardnet.matching.neighbours.two_nearest` in double precision.
 
     Single precision finds the candidates; where it cannot tell which of them is nearer, all
@@ -270,15 +266,13 @@ POOLS = (100, 500, 1_000, 5_000, 10_000, 15_000, 20_000)
 _BLOCK = 2_000_000  # distances held at once
 _STEP = 1e-10  # of |a|^2 + |b|^2: far above the noise of double precision, far below any meaning
 
-Distances = NDArray[np.float64]
-
 
 def retrieval(
     lookup: Lookup,
     tasks: Tasks,
     resamples: int = MEAN_RESAMPLES,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows per noise level and pool, the last with all distractors; and the means of the last."""
     if len(tasks.names) < 2:
@@ -287,7 +281,7 @@ def retrieval(
     trapezoid, hits = average_precisions(lookup, tasks, pools, progress)
     sequence = tasks.retrieval.queries[:, 0]
 
-    def ends(values: NDArray[np.float64]) -> Interval:
+    def ends(values: Floats) -> Interval:
         return mean_interval(values, sequence, resamples, seed)
 
     rows = [
@@ -326,8 +320,8 @@ def pool_sizes(distractors: int) -> tuple[int, ...]:
 
 
 def average_precisions(
-    lookup: Lookup, tasks: Tasks, pools: Sequence[int], progress: Progress | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lookup: Lookup, tasks: Tasks, pools: Sequence[int], progress: Progress = silent
+) -> tuple[Floats, Floats]:
     """Average precision of every query, (Q, noise levels, pools): by trapezoids, at hits.
 
     The last of ``pools`` is not cut.
@@ -361,14 +355,13 @@ def average_precisions(
             before, within = _count_nearer(right, wrong, cuts)
             trapezoid[part], hits[part] = _average(right, before, within)
             done += len(part)
-            if progress:
-                progress("retrieval", done, len(queries))
+            progress("retrieval", done, len(queries))
     return trapezoid, hits
 
 
 def comparable_distances(
     queries: NDArray[Any], answers: NDArray[Any], others: NDArray[Any]
-) -> tuple[Distances, Distances]:
+) -> tuple[Floats, Floats]:
     """(Q, A) and (Q, M) numbers in the order of the distances; equal distances are equal numbers.
 
     A matrix product gives two equal descriptors two distances, by where they stand in the matrix,
@@ -395,7 +388,7 @@ def comparable_distances(
     return _rounded(right, lengths + c_squares), _rounded(wrong, lengths + b_squares)
 
 
-def _rounded(squared: NDArray[np.float64], lengths: NDArray[np.float64]) -> Distances:
+def _rounded(squared: Floats, lengths: Floats) -> Floats:
     # Powers of two: whole numbers stay whole, so equal distances of different lengths stay equal.
     step = np.exp2(np.floor(np.log2(np.maximum(lengths * _STEP, np.finfo(float).tiny))))
     squared /= step
@@ -405,7 +398,7 @@ def _rounded(squared: NDArray[np.float64], lengths: NDArray[np.float64]) -> Dist
 
 
 def _count_nearer(
-    right: Distances, wrong: Distances, cuts: Sequence[int]
+    right: Floats, wrong: Floats, cuts: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many of the first distractors are nearer than each right answer, and at most as far.
 
@@ -422,8 +415,8 @@ def _count_nearer(
 
 
 def _average(
-    right: Distances, before: NDArray[np.int64], within: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    right: Floats, before: NDArray[np.int64], within: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
     shape = (len(right), len(LEVELS), TARGETS)
     each = right.reshape(shape)
     right_before = (each[..., None, :] < each[..., :, None]).sum(-1)

@@ -18,6 +18,7 @@ from hardnet.bench.store import CsvFolder, Progress, Store, write_csv
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import TAGS, HPatches
+from hardnet.patchsets.patchset import silent
 from hardnet.provenance import data_digest
 from hardnet.storage import as_path
 
@@ -46,7 +47,7 @@ def evaluate(
     lookup: Lookup,
     tasks: Tasks,
     settings: TaskSettings | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Score one descriptor on the tasks that were chosen.
 

@@ -30,6 +30,7 @@ from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
+from hardnet.patchsets.patchset import silent
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
@@ -64,9 +65,7 @@ class FeatureStore:
             for label, descriptor in descriptors.items()
         }
 
-    def fill(
-        self, photos: Sequence[BenchPhoto], progress: Progress = lambda what, done, total: None
-    ) -> dict[str, str]:
+    def fill(self, photos: Sequence[BenchPhoto], progress: Progress = silent) -> dict[str, str]:
         """Describe what is missing; returns name -> why, of photos that cannot be read."""
         unreadable: dict[str, str] = {}
         todo = [(photo, labels) for photo in photos if (labels := self._missing(photo))]
@@ -144,7 +143,7 @@ def trained_words(
     label: str,
     words: int,
     seed: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> Vocabulary:
     """The vocabulary of one descriptor, read if it was trained before."""
 

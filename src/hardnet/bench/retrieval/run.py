@@ -35,6 +35,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
 from hardnet.images import read_image
+from hardnet.patchsets.patchset import silent
 from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.query import MA, inside, make_query
 from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
@@ -231,7 +232,7 @@ def compare(
     distractors: Sequence[BenchPhoto],
     store: Path | None,
     work: Path,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Rank a collection by every descriptor and mode, with words trained on other photographs.
 

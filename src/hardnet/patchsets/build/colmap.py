@@ -35,6 +35,7 @@ from hardnet.patchsets.build.tracks import (
     spread_out,
 )
 from hardnet.patchsets.build.views import add_noise
+from hardnet.patchsets.patchset import silent
 from hardnet.threads import map_processes
 
 Progress = Callable[[str, int, int], None]
@@ -238,7 +239,7 @@ def build_from_colmap(
     output: Path,
     settings: ColmapSettings,
     workers: int,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
     origin: Mapping[str, Any] | None = None,
     detected: DetectedSettings | None = None,
 ) -> ColmapReport:

@@ -37,6 +37,7 @@ from hardnet.interop.colmap.mapping import (
     usable_models,
 )
 from hardnet.patchsets.build.choice import Rows
+from hardnet.patchsets.patchset import silent
 from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def reconstruct(
     folder: Path,
     work: Path,
     settings: SfmSettings,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Callable[[str, int, int], None] = silent,
 ) -> SfmReport:
     """Reconstruct every folder of photos below ``folder``.
 

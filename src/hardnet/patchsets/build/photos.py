@@ -37,6 +37,7 @@ from hardnet.patchsets.build.views import (
     random_sensor,
     render,
 )
+from hardnet.patchsets.patchset import silent
 from hardnet.threads import map_processes
 
 PhotoProgress = Callable[[int, int, str | None], None]
@@ -160,7 +161,7 @@ def build_from_photos(
     output: Path,
     settings: PhotoSettings,
     workers: int,
-    progress: PhotoProgress | None = None,
+    progress: PhotoProgress = silent,
 ) -> BuildReport:
     """Build a patch set in the Brown format from the photos below ``folder``.
 
@@ -178,7 +179,7 @@ def write_photos(
     images: int,
     about: Mapping[str, Any],
     workers: int,
-    progress: PhotoProgress | None,
+    progress: PhotoProgress,
 ) -> BuildReport:
     """Write a set of what ``cut``, picklable, makes of the path and name of each photo.
 
@@ -197,8 +198,7 @@ def write_photos(
                 points = result.points + next_point
                 writer.add(result.patches, points, k, result.images + k * images)
                 next_point = int(points[-1]) + 1
-            if progress:
-                progress(k + 1, len(jobs), name if result is None else None)
+            progress(k + 1, len(jobs), name if result is None else None)
         text = json.dumps({**about, "photos": [n for _, n in jobs], "skipped": skipped}, indent=1)
         settings = about["settings"]
         size = writer.finish(settings["pairs"], settings["seed"], {"set.json": text + "\n"})
@@ -360,7 +360,7 @@ def build_from_detections(
     output: Path,
     settings: DetectionSettings,
     workers: int,
-    progress: PhotoProgress | None = None,
+    progress: PhotoProgress = silent,
 ) -> BuildReport:
     """Build a patch set in the Brown format from folders of photographs, searched recursively.
 

@@ -32,7 +32,7 @@ from hardnet.patches import cut_patches
 from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
 from hardnet.patchsets.hpatches import SIDE, TARGETS, write_sequence
-from hardnet.patchsets.patchset import Progress
+from hardnet.patchsets.patchset import Progress, silent
 from hardnet.patchsets.sequences import Sequence, Target, inside, project
 from hardnet.patchsets.w1bs import write_pair
 from hardnet.storage import NewFolder
@@ -168,7 +168,7 @@ def build_from_sequences(
     output: Path,
     settings: SequenceSettings,
     workers: int,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> SequenceReport:
     """Build a patch set in the HPatches layout; sequences of fewer than 5 targets are skipped.
 
@@ -207,7 +207,7 @@ def build_photo_pairs(
     settings: SequenceSettings,
     workers: int,
     subsets: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> SequenceReport:
     """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
 
@@ -239,7 +239,7 @@ def _write_set(
     workers: int,
     about: dict[str, Any],
     skipped: dict[str, str],
-    progress: Progress | None,
+    progress: Progress,
 ) -> SequenceReport:
     """Write what ``write`` makes of each job: name -> patches, or why there are none."""
     counts: dict[str, int] = {}
@@ -251,8 +251,7 @@ def _write_set(
                     skipped[name] = count
                 else:
                     counts[name] = count
-            if progress:
-                progress(done, len(jobs))
+            progress(done, len(jobs))
         if not counts:
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
             raise HardnetError(f"no sequence gave patches: {reasons}")

@@ -43,6 +43,7 @@ from hardnet.patchsets.build.colmap_model import (
 )
 from hardnet.patchsets.build.photos import KINDS, Tolerances, detect, pair_frames
 from hardnet.patchsets.build.views import forget_affine_shape, jitter
+from hardnet.patchsets.patchset import silent
 from hardnet.threads import map_processes
 
 SAME_KEYPOINT = 1.5
@@ -100,7 +101,7 @@ def carried_frames(
     window: float,
     affine: bool,
     workers: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = silent,
 ) -> Frames:
     """(M, 2, 3) frames by geometry; NaN where the reference finds no keypoint in its place.
 
@@ -295,7 +296,7 @@ def detect_tracks(
     max_error: float,
     rng: np.random.Generator,
     workers: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = silent,
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 
