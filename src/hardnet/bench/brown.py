@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from hardnet.bench.metrics import fdr_at_recall, fpr_at_recall, roc_auc
 from hardnet.bench.store import Describe
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
-from hardnet.patchsets.patchset import JoinedRows, PatchSet, Progress, silent
+from hardnet.patchsets.patchset import Ints, JoinedRows, PatchSet, Progress, silent
 
 BLOCK = 8192
 """Patches described at once, and stored under one key."""
@@ -104,7 +105,7 @@ def fpr95_interval(
 
 
 def _blocks(
-    describe: Describe, patchset: PatchSet, named: NDArray[np.int64], progress: Progress
+    describe: Describe, patchset: PatchSet, named: Ints, progress: Progress
 ) -> list[NDArray[Any]]:
     # Other pairs or another patch size must not find these blocks.
     digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
@@ -115,7 +116,7 @@ def _blocks(
         rows = named[start : start + BLOCK]
         key = f"{folder}/{start:08d}-{start + len(rows):08d}"
 
-        def take(rows: NDArray[np.int64] = rows) -> NDArray[np.uint8]:
+        def take(rows: Ints = rows) -> Pixels:
             return np.array(patchset.patches[rows])
 
         found = describe(key, take)

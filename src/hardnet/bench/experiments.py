@@ -27,7 +27,7 @@ from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
-from hardnet.patchsets.patchset import Patches, PatchSet, Progress, silent
+from hardnet.patchsets.patchset import Ints, Patches, PatchSet, Progress, silent
 from hardnet.patchsets.sets import folder_and_split, open_sets
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
@@ -304,7 +304,7 @@ class HeldOut:
 
     brown: tuple[PatchSet, ...]
     hpatches: PatchSet | None
-    strips: Mapping[tuple[str, str], NDArray[np.int64]]
+    strips: Mapping[tuple[str, str], Ints]
 
     def score(self, describe: Describe) -> dict[str, Any]:
         """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
@@ -354,7 +354,7 @@ def open_held_out(
         if not len(labels) or labels.all() or not labels.any():
             raise HardnetError(f"{folder}: FPR95 needs test pairs of both kinds, same and other")
         opened.append(found)
-    strips: dict[tuple[str, str], NDArray[np.int64]] = {}
+    strips: dict[tuple[str, str], Ints] = {}
     if hpatches is None:
         return HeldOut(tuple(opened), None, strips)
     source, first = read_hpatches(hpatches), 0

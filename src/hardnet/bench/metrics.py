@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardnet.patchsets.patchset import Ints
 from hardnet.patchsets.sequences import project
 
 Ties = Literal["within", "before"]
@@ -156,7 +157,7 @@ Interval = tuple[float | None, float | None]
 """(low, high); (None, None) where fewer than two groups leave nothing to draw."""
 
 
-def multiplicities(groups: int, resamples: int, seed: int = 0) -> NDArray[np.int64]:
+def multiplicities(groups: int, resamples: int, seed: int = 0) -> Ints:
     """How often each group is in each resample: (resamples, groups), every row sums to groups.
 
     Patches of one sequence resemble each other, so the sequence is what is drawn again, with

@@ -20,6 +20,7 @@ from hardnet.cache import Cache, load_array, save_array
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patchsets.patchset import decoded
 from hardnet.storage import as_path, folder_name, replacing
 
@@ -28,7 +29,7 @@ PORTION = 4096
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""
-Describe = Callable[[str, Callable[[], NDArray[np.uint8]]], NDArray[Any]]
+Describe = Callable[[str, Callable[[], Pixels]], NDArray[Any]]
 """(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
 
 
@@ -59,7 +60,7 @@ class Predictions:
         self.folder = folder
         self._cache, self._descriptor = cache, descriptor
 
-    def get(self, key: str, patches: Callable[[], NDArray[np.uint8]]) -> NDArray[Any]:
+    def get(self, key: str, patches: Callable[[], Pixels]) -> NDArray[Any]:
         """(N, D) float32 or (N, B) uint8, mapped; computed if they are not stored yet.
 
         ``key`` names them within the set and may contain "/". ``patches`` is called only if needed
@@ -80,7 +81,7 @@ class Predictions:
             raise self._cache.unwritable(error) from error
         return load_array(path)
 
-    def _describe(self, patches: NDArray[np.uint8]) -> NDArray[Any]:
+    def _describe(self, patches: Pixels) -> NDArray[Any]:
         name, found = self._descriptor.name, []
         for start in range(0, max(len(patches), 1), PORTION):
             batch = patches[start : start + PORTION]

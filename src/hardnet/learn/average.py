@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.nets import Net, load_net, read_checkpoint
 
 _BATCH = 1024
 """Patches at a time for the statistics, as many as a batch of training has."""
 
 
-def average_files(paths: Sequence[Path], patches: NDArray[np.uint8]) -> Net:
+def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
     """The network with the mean weights of several files, ready to describe.
 
     Args:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patches import patch_ticks
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import Ints, PatchSet
 from hardnet.threads import in_order
 
 
@@ -31,13 +32,13 @@ class Batch:
     """
 
     step: int
-    anchors: NDArray[np.uint8]
-    positives: NDArray[np.uint8]
-    negatives: NDArray[np.uint8] | None = None
+    anchors: Pixels
+    positives: Pixels
+    negatives: Pixels | None = None
     teacher: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
 
-Teacher = Callable[[NDArray[np.int64], "Flips | None"], NDArray[np.float32]]
+Teacher = Callable[[Ints, "Flips | None"], NDArray[np.float32]]
 """(n,) numbers of patches and how they are flipped -> (n, D) the teacher's unit vectors."""
 
 
@@ -63,7 +64,7 @@ class Batches:
         self._augment, self._seed, self._rows = augment, seed, rows
         self._teacher, self._shade = teacher, shade
 
-    def __call__(self, step: int, mined: NDArray[np.int64] | None = None) -> Batch:
+    def __call__(self, step: int, mined: Ints | None = None) -> Batch:
         """The patches of a step; ``mined`` (N,) has the hard negative of each patch of the set."""
         everyone = self._sampler(step)
         anchors, positives = (index[self._rows] for index in everyone)
@@ -76,7 +77,7 @@ class Batches:
         if self._teacher is not None:  # the loss is computed from the whole batch everywhere
             teacher = self._teacher(everyone[0], all_flips), self._teacher(everyone[1], all_flips)
 
-        def take(index: NDArray[np.int64]) -> NDArray[np.uint8]:
+        def take(index: Ints) -> Pixels:
             patches = self._patches[index]
             if flips is not None:
                 patches = flips(patches)
@@ -129,7 +130,7 @@ class Flips:
         return cls(np.full(pairs, number % 2 == 1), np.full(pairs, number >= 2))
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> Ints:
         """(n,) the symmetry of each pair as a number, 0 ... SYMMETRIES - 1."""
         return self.transpose + 2 * self.mirror.astype(np.int64)
 
@@ -137,7 +138,7 @@ class Flips:
         """Those of some of the pairs."""
         return Flips(self.transpose[rows], self.mirror[rows])
 
-    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def __call__(self, patches: Pixels) -> Pixels:
         """Flip patch i of (n, S, S) as pair i is flipped; the anchors and positives alike."""
         out = np.array(patches)
         out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
@@ -190,7 +191,7 @@ class Shade:
         """That of some of the patches."""
         return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def __call__(self, patches: Pixels) -> Pixels:
         """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright."""
         lit = np.flatnonzero(self.gain)
         out, chosen = np.array(patches), patches[lit].astype(np.float32)
@@ -222,12 +223,12 @@ class PairSampler:
 
     def __init__(
         self,
-        points: NDArray[np.int64],
+        points: Ints,
         batch: int,
         seed: int,
-        sets: NDArray[np.int64] | None = None,
+        sets: Ints | None = None,
         weights: Sequence[float] = (),
-        images: NDArray[np.int64] | None = None,
+        images: Ints | None = None,
         few: int = 0,
     ) -> None:
         if few and images is None:
@@ -254,7 +255,7 @@ class PairSampler:
             )
         count = 1 if sets is None else int(sets.max()) + 1
         self._shares = _checked_shares(weights, count)
-        self._members: list[NDArray[np.int64]] = []
+        self._members: list[Ints] = []
         if count > 1 and len(weights) and sets is not None:
             set_of_point = sets[self._order[self._first]]
             self._members = [np.flatnonzero(set_of_point == k) for k in range(count)]
@@ -267,7 +268,7 @@ class PairSampler:
                 Sightings(seen, self._first[own], self._counts[own], share) for own in rows
             ]
 
-    def __call__(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def __call__(self, step: int) -> tuple[Ints, Ints]:
         """Patch indices of batch ``step``: (batch,) anchors and (batch,) positives."""
         rng = np.random.default_rng([self.seed, step])
         if self._sightings:
@@ -279,7 +280,7 @@ class PairSampler:
         b = (a + rng.integers(1, counts)) % counts
         return self._order[first + a], self._order[first + b]
 
-    def _choose(self, step: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _choose(self, step: int, rng: np.random.Generator) -> Ints:
         if not self._members:
             return rng.choice(len(self._first), self.batch, replace=False)
         counts = split_batch(self.batch, self._shares, step)
@@ -290,7 +291,7 @@ class PairSampler:
         # Mixed, so that any part of a batch (the rows of one process) has all sets in it.
         return rng.permutation(np.concatenate(drawn))
 
-    def _draw_from_images(self, step: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _draw_from_images(self, step: int, rng: np.random.Generator) -> Ints:
         counts = split_batch(self.batch, self._shares, step) if self._members else [self.batch]
         drawn = [s.draw(count, rng) for s, count in zip(self._sightings, counts, strict=True)]
         return np.concatenate(drawn, axis=1)[:, rng.permutation(self.batch)]
@@ -315,13 +316,7 @@ class Sightings:
     ``share`` is how many points an image gives, or all it has.
     """
 
-    def __init__(
-        self,
-        images: NDArray[np.int64],
-        first: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        share: int,
-    ) -> None:
+    def __init__(self, images: Ints, first: Ints, counts: Ints, share: int) -> None:
         point = np.repeat(np.arange(len(first)), counts)
         place = np.arange(len(point)) + np.repeat(first - np.cumsum(counts) + counts, counts)
         changes = (np.diff(point) != 0) | (np.diff(images[place]) != 0)
@@ -340,7 +335,7 @@ class Sightings:
         mass = np.add.reduceat(1 / self._times, self._begins)
         self._weight = mass * np.maximum(1, share / (self._ends - self._begins))
 
-    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """(2, count) places of anchors and positives, each pair of another point."""
         chosen = self._choose(count, rng)
         point, start, size = self._point[chosen], self._start[chosen], self._size[chosen]
@@ -350,10 +345,10 @@ class Sightings:
         after = start - first + size + rng.integers(0, counts - size)
         return np.stack([anchors, first + after % counts])
 
-    def _choose(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _choose(self, count: int, rng: np.random.Generator) -> Ints:
         order = np.argsort(rng.exponential(size=len(self._weight)) / self._weight)
         taken = np.zeros(len(self._first), bool)
-        drawn: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        drawn: list[Ints] = [np.zeros(0, np.int64)]
         while count:  # a second time round if there are few images
             for image in order:
                 free = np.arange(self._begins[image], self._ends[image])

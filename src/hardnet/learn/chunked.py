@@ -31,6 +31,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.nets import Net
 from hardnet.nets.hardnet import Layer
+from hardnet.patchsets.patchset import Ints
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -131,7 +132,7 @@ _LEVELS = 2**16  # a mask entry is decided by 16 random bits
 _PER_BLOCK = 16  # 16-bit numbers in one block of Philox, which counts in blocks of 256 bits
 
 
-def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: NDArray[np.int64]) -> Tensor:
+def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: Ints) -> Tensor:
     """Zero a share ``rate`` of the entries of (n, ...), and scale the others to keep the mean.
 
     Philox is a function of a key and a counter. The key is (seed, layer) and the counter follows
@@ -147,7 +148,7 @@ def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: NDArray[np.int6
     return x * (mask.to(x.dtype) / (1 - rate))
 
 
-def _random_bits(seed: int, layer: int, rows: NDArray[np.int64], size: int) -> NDArray[np.uint16]:
+def _random_bits(seed: int, layer: int, rows: Ints, size: int) -> NDArray[np.uint16]:
     blocks = -(-size // _PER_BLOCK)
     ends = np.flatnonzero(np.diff(rows) != 1) + 1
     key = (seed % 2**64) + (layer << 64)
@@ -295,7 +296,7 @@ class _Step:
         net: ChunkedNet,
         norms: list[Norm | None],
         seed: int,
-        rows: NDArray[np.int64],
+        rows: Ints,
         chunk: int,
         threads: Threads,
     ) -> None:
@@ -384,13 +385,13 @@ class Segment:
     layers: tuple[Layer, ...]
     dropouts: int = 0
 
-    def forward(self, x: Tensor, seed: int, rows: NDArray[np.int64]) -> Tensor:
+    def forward(self, x: Tensor, seed: int, rows: Ints) -> Tensor:
         """Output of a chunk (n, ...), normalised but not scaled, which may be overwritten."""
         with torch.no_grad():
             return self._run(self.layers, x, seed, rows)
 
     def backward(
-        self, x: Tensor, gradient: Tensor, seed: int, rows: NDArray[np.int64]
+        self, x: Tensor, gradient: Tensor, seed: int, rows: Ints
     ) -> tuple[Tensor | None, Totals]:
         """Run a chunk again: gradients by ``x`` (None in the first segment) and by parameters."""
         totals: Totals = {}
@@ -422,9 +423,7 @@ class Segment:
                 add_to(totals, {parameter: value})
         return found[0] if self.norm is not None else None, totals
 
-    def _run(
-        self, layers: Iterable[Layer], x: Tensor, seed: int, rows: NDArray[np.int64]
-    ) -> Tensor:
+    def _run(self, layers: Iterable[Layer], x: Tensor, seed: int, rows: Ints) -> Tensor:
         if self.norm is not None and self.norm.affine:
             weight, bias = (_along_channels(p, x) for p in (self.norm.weight, self.norm.bias))
             x = x * weight + bias

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import Net
 from hardnet.nets.hardnet import apply, unit_length
@@ -193,7 +194,7 @@ class Embedding:
             self._layers = self._layers[:-1]
         self._chunked = ChunkedNet(net, chunk or 3 * batch, group, self._layers)
 
-    def __call__(self, streams: Sequence[NDArray[np.uint8]], seed: int) -> list[Tensor]:
+    def __call__(self, streams: Sequence[Pixels], seed: int) -> list[Tensor]:
         """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
 
         Streams are anchors, positives, and mined negatives if there are any. Batch normalisation
@@ -212,7 +213,7 @@ class Embedding:
         return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
 
 
-def to_input(patches: NDArray[np.uint8], device: torch.device) -> Tensor:
+def to_input(patches: Pixels, device: torch.device) -> Tensor:
     """(n, S, S) uint8 -> (n, 1, S, S) float32 in 0..1 on the device."""
     # A copy: patches of a set are a read-only memory map, of which PyTorch would warn.
     tensor = torch.from_numpy(np.array(patches)).to(device)

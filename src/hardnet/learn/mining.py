@@ -19,7 +19,7 @@ from hardnet.learn.batches import MINING, seed_of
 from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
 from hardnet.learn.run import write_whole
 from hardnet.nets import Net
-from hardnet.patchsets.patchset import PatchSet
+from hardnet.patchsets.patchset import Ints, PatchSet
 from hardnet.storage import OwnedFolder
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ QUERIES = 16_384  # at a time, so that ctrl-C is answered
 
 
 def mine(
-    descriptors: NDArray[np.float32],
-    points: NDArray[np.int64],
-    seed: int,
-    neighbours: int = NEIGHBOURS,
-) -> NDArray[np.int64]:
+    descriptors: NDArray[np.float32], points: Ints, seed: int, neighbours: int = NEIGHBOURS
+) -> Ints:
     """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
 
     Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
@@ -56,7 +53,7 @@ def mine(
     return negative
 
 
-def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> NDArray[np.int64]:
+def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> Ints:
     try:
         import faiss
     except ImportError:
@@ -71,9 +68,7 @@ def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> NDArray[np.in
     return found
 
 
-def _of_another_point(
-    points: NDArray[np.int64], patches: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
     """For each of ``patches`` any patch that does not show its point, all equally likely."""
     order = np.argsort(points, kind="stable")
     ordered = points[order]
@@ -100,7 +95,7 @@ class MinedEpochs:
         """One after the last step of the epoch that ``step`` is in."""
         return step - step % self._steps + self._steps
 
-    def __call__(self, step: int) -> NDArray[np.int64]:
+    def __call__(self, step: int) -> Ints:
         """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
 
         At the first step of an epoch they are mined with the network as it is now; in its middle,
@@ -112,7 +107,7 @@ class MinedEpochs:
             return from_rank_zero(self._fabric, partial(_read, path))
         descriptors = self._describe_all()
 
-        def mine_and_keep() -> NDArray[np.int64]:
+        def mine_and_keep() -> Ints:
             mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
             OwnedFolder.mark(self._folder)  # so that it can be dropped
             write_whole(path, lambda file: np.save(file, mined))
@@ -139,9 +134,9 @@ class MinedEpochs:
         return np.asarray(joined.cpu().numpy())
 
 
-def _read(path: Path) -> NDArray[np.int64]:
+def _read(path: Path) -> Ints:
     try:
-        mined: NDArray[np.int64] = np.load(path)
+        mined: Ints = np.load(path)
     except (OSError, ValueError) as error:
         raise HardnetError(
             f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "

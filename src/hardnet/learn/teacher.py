@@ -24,7 +24,7 @@ from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
 from hardnet.errors import HardnetError
 from hardnet.learn.batches import SYMMETRIES, Flips
-from hardnet.patchsets.patchset import Patches, PatchSet, silent
+from hardnet.patchsets.patchset import Ints, Patches, PatchSet, silent
 from hardnet.storage import FolderLock
 
 BLOCK = 2048
@@ -49,9 +49,7 @@ class TeacherOutputs:
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
         self.dim = int(parts[0].shape[2])
 
-    def __call__(
-        self, patches: NDArray[np.int64], flips: Flips | None = None
-    ) -> NDArray[np.float32]:
+    def __call__(self, patches: Ints, flips: Flips | None = None) -> NDArray[np.float32]:
         """(n,) numbers of patches, flipped or not -> (n, D) unit vectors."""
         symmetry = np.zeros(len(patches), np.int64) if flips is None else flips.numbers
         rows = np.empty((len(patches), self.dim), np.int8)

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
+    Ints,
     PatchSet,
     Progress,
     decoded,
@@ -60,15 +62,15 @@ class Brown:
     name: str
     folder: Path
     sheets: tuple[Path, ...]
-    points: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    images: NDArray[np.int64] | None = None
+    points: Ints
+    pairs: Ints
+    images: Ints | None = None
 
     def __len__(self) -> int:
         """The number of patches."""
         return len(self.points)
 
-    def patches(self, indices: ArrayLike) -> NDArray[np.uint8]:
+    def patches(self, indices: ArrayLike) -> Pixels:
         """(n, 64, 64) patches; only the sheets that hold them are decoded."""
         indices = np.asarray(indices, np.int64)
         out = np.zeros((len(indices), PATCH, PATCH), np.uint8)
@@ -96,7 +98,7 @@ def read_brown(folder: str | Path, size: int = PATCH, progress: Progress = silen
     """
     brown = open_brown(folder)
 
-    def pictures() -> Iterator[NDArray[np.uint8]]:
+    def pictures() -> Iterator[Pixels]:
         brown.check_sheets()  # all of them, before minutes of decoding
         for k, sheet in enumerate(brown.sheets):
             yield read_sheet(sheet)[: len(brown) - k * PER_SHEET]
@@ -121,7 +123,7 @@ def open_brown(folder: str | Path) -> Brown:
             "copy the set again, or rename the folder if it is another set"
         )
     sheets = _find_sheets(folder, len(points), exact=not known)
-    pairs: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+    pairs: Ints = np.zeros((0, 2), np.int64)
     if file := _find_pairs(folder):
         pairs = decoded(
             folder, f"pairs-{file.stem}", [info, file], lambda: _read_pairs(file, info, points)
@@ -131,7 +133,7 @@ def open_brown(folder: str | Path) -> Brown:
     return Brown(folder_name(folder), folder, sheets, points, pairs, images if said else None)
 
 
-def read_sheet(path: Path) -> NDArray[np.uint8]:
+def read_sheet(path: Path) -> Pixels:
     """(256, 64, 64) patches of one sheet."""
     sheet = read_picture(path)
     if sheet.shape != (SHEET, SHEET):
@@ -141,7 +143,7 @@ def read_sheet(path: Path) -> NDArray[np.uint8]:
     return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
 
 
-def _read_info(info: Path) -> NDArray[np.int64]:
+def _read_info(info: Path) -> Ints:
     """(2, N) the point and the image of each patch; image 0 where a row has one column."""
     refuse_stand_in(info, info.read_bytes())
     rows = [row.split() for row in info.read_text().splitlines()]
@@ -176,7 +178,7 @@ def _find_pairs(folder: Path) -> Path | None:
     return max(numbers, key=lambda p: (numbers[p], p.name), default=None)
 
 
-def _read_pairs(file: Path, info: Path, points: NDArray[np.int64]) -> NDArray[np.int64]:
+def _read_pairs(file: Path, info: Path, points: Ints) -> Ints:
     refuse_stand_in(file, file.read_bytes())
     try:
         table = np.loadtxt(file, np.int64, usecols=(0, 1, 3, 4), ndmin=2)
@@ -217,13 +219,7 @@ class BrownWriter:
     def __exit__(self, *_: object) -> None:
         self._new.discard()
 
-    def add(
-        self,
-        patches: NDArray[np.uint8],
-        points: NDArray[np.int64],
-        group: int | NDArray[np.int64],
-        image: int | NDArray[np.int64] = 0,
-    ) -> None:
+    def add(self, patches: Pixels, points: Ints, group: int | Ints, image: int | Ints = 0) -> None:
         """Append (n, 64, 64) patches of (n,) 3D points.
 
         ``group`` is their scene, for all or (n,) for each: non-matching test pairs are of one. And
@@ -267,9 +263,7 @@ class BrownWriter:
             raise HardnetError(f"{path}: could not be written; is the disk full?")
 
 
-def draw_pairs(
-    points: NDArray[np.int64], groups: NDArray[np.int64], count: int, seed: int
-) -> NDArray[np.int64]:
+def draw_pairs(points: Ints, groups: Ints, count: int, seed: int) -> Ints:
     """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
 
     No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
@@ -285,7 +279,7 @@ def draw_pairs(
     return pairs[rng.permutation(len(pairs))].astype(np.int64)
 
 
-def _matching(points: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _matching(points: Ints, count: int, rng: np.random.Generator) -> Ints:
     """(count, 2) different pairs of patches of one point, or all there are; points uniform."""
     order = np.argsort(points, kind="stable")
     _, first, sizes = np.unique(points[order], return_index=True, return_counts=True)
@@ -309,9 +303,7 @@ def _matching(points: NDArray[np.int64], count: int, rng: np.random.Generator) -
     return found[:count]
 
 
-def _different(
-    points: NDArray[np.int64], groups: NDArray[np.int64], count: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _different(points: Ints, groups: Ints, count: int, rng: np.random.Generator) -> Ints:
     """(count, 2) patches of two points, of one group where it has two."""
     members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
     several = {g: len(np.unique(points[m])) > 1 for g, m in members.items()}

@@ -29,11 +29,10 @@ from typing import Any, Literal, get_args
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.image_files import check_size, max_image_bytes
-from hardnet.images import read_image, shrink, to_colour
+from hardnet.images import Pixels, read_image, shrink, to_colour
 from hardnet.storage import OwnedFolder, publish
 
 Kind = Literal["npm", "debian", "pypi", "folder", "git"]
@@ -211,8 +210,6 @@ def select(source: Source, root: Path) -> list[str]:
     return sorted(taken)
 
 
-Image = NDArray[np.uint8]
-
 MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
 LONG_SIDE = 960  # stock photos are soft at full size: shrunk to this their pixels are sharp
 SCENE_SIDE = 1200  # photos of one scene from many sides, which come from cameras directly
@@ -225,7 +222,7 @@ SIDES = ("train", "val", "scenes")
 _PARTIAL = ".partial"
 
 
-def perceptual_hash(image: Image) -> int:
+def perceptual_hash(image: Pixels) -> int:
     """Return 63 bits: the lowest DCT frequencies against their median (mean grey left out)."""
     grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
     small = cv2.resize(grey, (32, 32), interpolation=cv2.INTER_AREA).astype(np.float32)
@@ -239,7 +236,7 @@ def is_validation(scene: str) -> bool:
     return int(digest, 16) % 1000 < VAL_PER_MILLE
 
 
-def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Image | None]]:
+def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Pixels | None]]:
     """Yield (name, shrunken picture) in sorted order; None where a file cannot be decoded."""
     names = select(source, root)
     side = SCENE_SIDE if source.kind == "git" else LONG_SIDE
@@ -256,7 +253,7 @@ def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Image | Non
         yield from zip(names, pool.map(lambda name: _read(root / name, side), names), strict=True)
 
 
-def _read(path: Path, long_side: int) -> Image | None:
+def _read(path: Path, long_side: int) -> Pixels | None:
     try:
         image = to_colour(read_image(path))
     except HardnetError:
@@ -295,7 +292,7 @@ class PhotoFolder:
         """Delete what is not in its place yet."""
         self._owned.remove(*(n for n in self._owned.names() if n.startswith(f"{_PARTIAL}/")))
 
-    def add(self, source: Source, name: str, image: Image) -> str | None:
+    def add(self, source: Source, name: str, image: Pixels) -> str | None:
         """Write the picture; return None, or why it was left out."""
         if max(image.shape[:2]) < MIN_SIDE:
             return "too small"
@@ -425,7 +422,7 @@ def _add_source(
 
 def read_frames(
     path: Path, first: int = 0, last: int | None = None, step: int = 1
-) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+) -> Iterator[tuple[int, Pixels]]:
     """Every ``step``-th frame from number ``first`` (from 0) up to and with ``last``, or the end.
 
     Yields (number, (H, W, 3) picture in OpenCV's order of colours).

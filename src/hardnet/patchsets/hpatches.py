@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     PatchSet,
     Progress,
@@ -50,7 +50,7 @@ class HPatchesSequence:
     folder: Path
     count: int
 
-    def patches(self, tag: str) -> NDArray[np.uint8]:
+    def patches(self, tag: str) -> Pixels:
         """(N, 65, 65) patches of the strip ``tag``, decoded at each call."""
         path = self.folder / f"{tag}.png"
         patches = read_strip(path)
@@ -99,7 +99,7 @@ def strip_count(path: str | Path) -> int:
     return height // SIDE
 
 
-def read_strip(path: str | Path) -> NDArray[np.uint8]:
+def read_strip(path: str | Path) -> Pixels:
     """(N, 65, 65) grey patches of a png of width 65 and height 65 N."""
     count = strip_count(path)
     return read_picture(Path(path)).reshape(count, SIDE, SIDE)
@@ -215,7 +215,7 @@ def as_patchset(
     files = [sequence.folder / f"{tag}.png" for sequence, tag in strips]
     total = len(TAGS) * sum(sequence.count for sequence in chosen)
 
-    def pictures() -> Iterator[NDArray[np.uint8]]:
+    def pictures() -> Iterator[Pixels]:
         return (sequence.patches(tag) for sequence, tag in strips)
 
     key = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
@@ -259,7 +259,7 @@ def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:
 
 
 def write_sequence(
-    folder: Path, reference: NDArray[np.uint8], targets: Mapping[str, Iterable[NDArray[np.uint8]]]
+    folder: Path, reference: Pixels, targets: Mapping[str, Iterable[Pixels]]
 ) -> None:
     """Write one sequence: ``ref.png``, and ``e1.png`` ... ``t5.png`` for the targets.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
+from hardnet.images import Pixels
 from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
 from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of, read_strip
 from hardnet.patchsets.patchset import picture_size, set_cache
@@ -158,7 +158,7 @@ def contents_of(patch_set: Brown | HPatches | W1BS) -> Contents:
     )
 
 
-def grey_values(samples: Iterable[NDArray[np.uint8]]) -> Grey:
+def grey_values(samples: Iterable[Pixels]) -> Grey:
     """Statistics over arrays (n, S, S) of patches, which may differ in S."""
     patches = pixels = low = 0
     total = squares = 0.0
@@ -173,15 +173,13 @@ def grey_values(samples: Iterable[NDArray[np.uint8]]) -> Grey:
     return Grey(patches, mean, float(np.sqrt(squares / pixels - mean**2)), low / patches)
 
 
-def _sample(
-    patch_set: Brown | HPatches | W1BS, rng: np.random.Generator
-) -> Iterator[NDArray[np.uint8]]:
+def _sample(patch_set: Brown | HPatches | W1BS, rng: np.random.Generator) -> Iterator[Pixels]:
     """Patches of some sheets or strips, so that a large set is sampled in about a second."""
 
     def draw(count: int) -> list[int]:
         return [int(k) for k in np.sort(rng.permutation(count)[:FILES])]
 
-    def some(patches: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def some(patches: Pixels) -> Pixels:
         return patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
 
     if isinstance(patch_set, Brown):
@@ -201,7 +199,7 @@ class Row:
     """Patches of one point, and what to write beside them."""
 
     label: str
-    patches: Sequence[NDArray[np.uint8]]
+    patches: Sequence[Pixels]
 
 
 def matching_rows(
@@ -216,7 +214,7 @@ def matching_rows(
     return list(_w1bs_rows(patch_set, points, rng)), ("1", "2")
 
 
-def strip_rows(patches: NDArray[np.uint8], rows: int = 16, seed: int = 0) -> list[Row]:
+def strip_rows(patches: Pixels, rows: int = 16, seed: int = 0) -> list[Row]:
     """Rows of patches drawn from a single strip (N, S, S); they do not match each other."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(patches))[: rows * MOST])
@@ -224,7 +222,7 @@ def strip_rows(patches: NDArray[np.uint8], rows: int = 16, seed: int = 0) -> lis
     return [Row(f"from {chosen[k]}", list(patches[chosen[k : k + MOST]])) for k in starts]
 
 
-def draw_rows(rows: Sequence[Row], headings: Sequence[str] = ()) -> NDArray[np.uint8]:
+def draw_rows(rows: Sequence[Row], headings: Sequence[str] = ()) -> Pixels:
     """(H, W) grey picture of ``rows``, white between the patches and where a row has fewer."""
     columns = max((len(row.patches) for row in rows), default=0)
     step, top = CELL + GAP, HEADING if headings else 0
@@ -277,5 +275,5 @@ def _w1bs_rows(w1bs: W1BS, points: int, rng: np.random.Generator) -> Iterator[Ro
         yield Row(f"{pair.subset}/{pair.name} {row}", patches)
 
 
-def _write(picture: NDArray[np.uint8], text: str, x: int, y: int) -> None:
+def _write(picture: Pixels, text: str, x: int, y: int) -> None:
     cv2.putText(picture, text, (x, y), *FONT, 0, 1, cv2.LINE_AA)

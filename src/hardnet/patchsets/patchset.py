@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from hardnet.cache import Cache, files_state, load_array, save_array
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_image_file, require_regular_file
-from hardnet.images import quiet_opencv
+from hardnet.images import Pixels, quiet_opencv
 from hardnet.storage import claim
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called with (parts done, parts in all) while a set is decoded or built."""
 
@@ -48,7 +50,7 @@ class Patches(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any, /) -> NDArray[np.uint8]:
+    def __getitem__(self, index: Any, /) -> Pixels:
         """Patches by number, slice, index array or mask, as of an array."""
         ...
 
@@ -64,10 +66,10 @@ class PatchSet:
 
     name: str
     patches: Patches
-    points: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    sets: NDArray[np.int64] | None = None
-    images: NDArray[np.int64] | None = None
+    points: Ints
+    pairs: Ints
+    sets: Ints | None = None
+    images: Ints | None = None
 
     @property
     def pair_labels(self) -> NDArray[np.bool_]:
@@ -170,9 +172,9 @@ def decoded_patches(
     label: str,
     files: Sequence[Path],
     shape: tuple[int, int, int],
-    pictures: Callable[[], Iterable[NDArray[np.uint8]]],
+    pictures: Callable[[], Iterable[Pixels]],
     progress: Progress = silent,
-) -> NDArray[np.uint8]:
+) -> Pixels:
     """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
 
     ``label`` begins the name of the file in the cache; if one of ``files`` changes, all is read
@@ -181,7 +183,7 @@ def decoded_patches(
     """
     count, size, _ = shape
 
-    def save(path: Path, parts: Iterable[NDArray[np.uint8]]) -> None:
+    def save(path: Path, parts: Iterable[Pixels]) -> None:
         # Written, not mapped: a full disk is an error here, but kills a process that maps the file.
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         done = 0
@@ -236,7 +238,7 @@ def picture_size(path: Path) -> tuple[int, int]:
     raise HardnetError(f"{path} is damaged or neither png nor bmp: copy or download it again")
 
 
-def read_picture(path: Path) -> NDArray[np.uint8]:
+def read_picture(path: Path) -> Pixels:
     """(H, W) grey pixels of a png or bmp file; colour is converted.
 
     It says which file is damaged; OpenCV by itself returns half a picture or nothing.
@@ -251,7 +253,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     return np.asarray(pixels, np.uint8)
 
 
-def write_strip(path: Path, patches: NDArray[np.uint8]) -> None:
+def write_strip(path: Path, patches: Pixels) -> None:
     """Write (N, S, S) patches as one picture, S wide and N S high, the first patch on top.
 
     The suffix of ``path`` chooses the format: png for HPatches, bmp for W1BS.

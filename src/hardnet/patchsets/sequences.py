@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.patchsets.patchset import Floats
 from hardnet.storage import as_path
 
 IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
@@ -47,7 +48,7 @@ class Target:
 
     name: str
     image: Path
-    homography: NDArray[np.float64]
+    homography: Floats
     """(3, 3), pixels of the reference -> pixels of this image; its determinant is positive."""
 
 
@@ -87,7 +88,7 @@ def find_sequences(
     return [sequence for name, sequence in found.items() if name in wanted]
 
 
-def read_homography(path: Path) -> NDArray[np.float64]:
+def read_homography(path: Path) -> Floats:
     """A (3, 3) homography, its sign chosen so that the determinant is positive.
 
     A homography is defined up to its sign. With this choice, and because a photograph of a plane
@@ -106,7 +107,7 @@ def read_homography(path: Path) -> NDArray[np.float64]:
     return np.asarray(matrix * np.sign(determinant))
 
 
-def project(homography: ArrayLike, xy: ArrayLike) -> NDArray[np.float64]:
+def project(homography: ArrayLike, xy: ArrayLike) -> Floats:
     """Map (..., 2) points; a point behind the second camera (see read_homography) becomes NaN."""
     h, points = np.asarray(homography, np.float64), np.asarray(xy, np.float64)
     mapped = points @ h[:, :2].T + h[:, 2]
@@ -136,8 +137,8 @@ class ImagePair:
     name: str
     first: Path
     second: Path
-    homography: NDArray[np.float64] | None = None
-    correspondences: NDArray[np.float64] | None = None
+    homography: Floats | None = None
+    correspondences: Floats | None = None
 
     @property
     def truth(self) -> Literal["homography", "correspondences", "none"]:
@@ -174,7 +175,7 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
     return "homographies", pairs
 
 
-def read_correspondences(path: Path) -> NDArray[np.float64]:
+def read_correspondences(path: Path) -> Floats:
     """(K, 4) rows x1 y1 x2 y2, at least 8."""
     rows = _numbers(path)
     if wrong := [number for number, row in rows if len(row) != 4]:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patchsets.patchset import picture_size, read_picture, write_strip
 from hardnet.storage import as_path, claim, folder_name
 
@@ -31,7 +29,7 @@ class W1BSPair:
     second: Path
     count: int
 
-    def patches(self, side: Literal[1, 2]) -> NDArray[np.uint8]:
+    def patches(self, side: Literal[1, 2]) -> Pixels:
         """(N, S, S) patches of strip 1 or 2, decoded at each call."""
         strip = read_picture(self.first if side == 1 else self.second)
         width = strip.shape[1]
@@ -108,9 +106,7 @@ def _count(path: Path) -> int:
     return height // width
 
 
-def write_pair(
-    folder: Path, subset: str, name: str, first: NDArray[np.uint8], second: NDArray[np.uint8]
-) -> None:
+def write_pair(folder: Path, subset: str, name: str, first: Pixels, second: Pixels) -> None:
     """Write ``SUBSET/1/NAME.bmp`` and ``SUBSET/2/NAME.bmp``: row i of both shows the same spot.
 
     The subset is what differs between the two photos, such as "viewpoint".

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
-from hardnet.patchsets.patchset import Progress, refuse_stand_in, silent
+from hardnet.patchsets.patchset import Ints, Progress, refuse_stand_in, silent
 from hardnet.storage import replacing
 
 SEED = 42
@@ -108,7 +109,7 @@ def prepare(
     names: Sequence[str],
     counts: Mapping[str, int],
     folder: Path | None = None,
-    patches: Callable[[str], NDArray[np.uint8]] | None = None,
+    patches: Callable[[str], Pixels] | None = None,
     pairs: int = PAIRS,
     progress: Progress = silent,
     data: str | None = None,
@@ -190,7 +191,7 @@ def draw_pairs(
     other_patch = rng.randint(0, size[other])
     progress(pairs, pairs)
 
-    def rows(second: NDArray[np.int64], second_patch: NDArray[np.signedinteger]) -> Rows:
+    def rows(second: Ints, second_patch: NDArray[np.signedinteger]) -> Rows:
         columns = (sequence, image[:, 0], patch[:, 0], second, image[:, 1], second_patch)
         return np.stack(columns, 1).astype(np.int32)
 
@@ -231,7 +232,7 @@ def draw_retrieval(
     return lists
 
 
-def contrasts(patches: NDArray[np.uint8]) -> NDArray[np.float64]:
+def contrasts(patches: Pixels) -> NDArray[np.float64]:
     """(N, S, S) -> (N,) standard deviations of the grey values."""
     out = np.empty(len(patches))
     for start in range(0, len(patches), _PATCHES_AT_ONCE):
@@ -265,7 +266,7 @@ def _unique(rows: Rows) -> Rows:
     return unique
 
 
-def _code(rows: Rows) -> NDArray[np.int64]:
+def _code(rows: Rows) -> Ints:
     """One number per (s, idx)."""
     return rows[:, 0].astype(np.int64) << 32 | rows[:, 1]
 

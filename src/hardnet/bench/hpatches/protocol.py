@@ -45,7 +45,7 @@ from hardnet.bench.store import Progress
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import distance_matrix, pair_distances, two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import Ints, silent
 
 TRUE_SHARE = 0.2
 """Part of the true pairs, from the front of their list, in the imbalanced task."""
@@ -397,9 +397,7 @@ def _rounded(squared: Floats, lengths: Floats) -> Floats:
     return squared
 
 
-def _count_nearer(
-    right: Floats, wrong: Floats, cuts: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _count_nearer(right: Floats, wrong: Floats, cuts: Sequence[int]) -> tuple[Ints, Ints]:
     """How many of the first distractors are nearer than each right answer, and at most as far.
 
     Both (Q, A, cuts), from (Q, A) and (Q, M) distances; ``wrong`` gets sorted between the cuts.
@@ -414,9 +412,7 @@ def _count_nearer(
     return before.cumsum(2), within.cumsum(2)
 
 
-def _average(
-    right: Floats, before: NDArray[np.int64], within: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
+def _average(right: Floats, before: Ints, within: Ints) -> tuple[Floats, Floats]:
     shape = (len(right), len(LEVELS), TARGETS)
     each = right.reshape(shape)
     right_before = (each[..., None, :] < each[..., :, None]).sum(-1)

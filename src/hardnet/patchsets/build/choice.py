@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import Frames, centres
+from hardnet.images import Pixels
+from hardnet.patchsets.patchset import Floats, Ints
 
 T = TypeVar("T", bound="Rows")
 
@@ -39,9 +41,7 @@ class Rows:
         return replace(parts[0], **{name: np.concatenate(c) for name, c in columns.items()})
 
 
-def inside(
-    frames: Frames, width: int | NDArray[np.int64], height: int | NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.bool_]:
     """(N,) whether all four corners of the frame lie in the image, or each in its own."""
     reach = np.abs(frames[:, :, :2]).sum(2)
     centre = centres(frames)
@@ -49,7 +49,7 @@ def inside(
     return np.asarray((low >= 0).all(1) & (high <= np.stack([width, height], -1) - 1).all(1))
 
 
-def informative(patches: NDArray[np.uint8], min_std: float, min_detail: float) -> NDArray[np.bool_]:
+def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[np.bool_]:
     """(N,) whether an (N, 64, 64) patch has contrast and detail, and is not black or white.
 
     ``min_detail`` is the contrast that must be left after 8 x 8 blocks are averaged away: a ramp or
@@ -81,9 +81,7 @@ def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
     return keep
 
 
-def disc_overlap(
-    distance: NDArray[np.float64], radius_a: NDArray[np.float64], radius_b: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def disc_overlap(distance: Floats, radius_a: Floats, radius_b: Floats) -> Floats:
     """Intersection over union of pairs of discs, from their distance and radii (any one shape)."""
     small, large = np.minimum(radius_a, radius_b), np.maximum(radius_a, radius_b)
     # Outside this range the discs are nested or apart and the lens formula has no angle.

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_similarity, to_similarity
+from hardnet.images import Pixels
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
 from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
-from hardnet.patchsets.build.colmap_model import Ints, Model, Scene, Tracks, read_model, read_photo
+from hardnet.patchsets.build.colmap_model import Model, Scene, Tracks, read_model, read_photo
 from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
     DetectedSettings,
@@ -35,7 +36,7 @@ from hardnet.patchsets.build.tracks import (
     spread_out,
 )
 from hardnet.patchsets.build.views import add_noise
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import Floats, Ints, silent
 from hardnet.threads import map_processes
 
 Progress = Callable[[str, int, int], None]
@@ -79,7 +80,7 @@ class ModelPatches:
     """(M,) of the keypoint, where several kinds were detected, else 0."""
     reference: Ints
     """(M,) view in which the observation's point has its reference."""
-    interest: NDArray[np.float64]
+    interest: Floats
     """(M, 4) x, y, orientation and log2 scale of the reference keypoint."""
     counts: dict[str, int | str]
 
@@ -196,7 +197,7 @@ def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
     return tracks[long_enough(tracks.point, settings.min_track)]
 
 
-def _interest(frames: Frames, window: float) -> NDArray[np.float64]:
+def _interest(frames: Frames, window: float) -> Floats:
     xy, sigma, angle = to_similarity(frames, window)
     return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
@@ -291,9 +292,7 @@ def build_from_colmap(
     return ColmapReport(points, size, tuple(models))
 
 
-def _cut(
-    chosen: ModelPatches, scratch: Path, workers: int, progress: Progress
-) -> NDArray[np.uint8]:
+def _cut(chosen: ModelPatches, scratch: Path, workers: int, progress: Progress) -> Pixels:
     """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
     tracks, frames = chosen.tracks, chosen.frames
     shape = (max(len(tracks), 1), PATCH, PATCH)
@@ -309,12 +308,12 @@ def _cut(
     return patches
 
 
-def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> NDArray[np.uint8]:
+def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> Pixels:
     path, size, frames = job
     return cut_patches(read_photo(path, size), frames, PATCH)
 
 
-def _worth_keeping(patches: NDArray[np.uint8], chosen: ModelPatches) -> Ints:
+def _worth_keeping(patches: Pixels, chosen: ModelPatches) -> Ints:
     point = chosen.tracks.point
     contrast = np.array([patches[i].std() for i in range(len(point))]).reshape(-1)
     rows = np.flatnonzero(contrast >= MIN_STD)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError, counted
 from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
-from hardnet.images import list_images
+from hardnet.images import Pixels, list_images
 from hardnet.interop.colmap.database import DATABASE, failures_explained, quiet, require_pycolmap
 from hardnet.interop.colmap.mapping import (
     SPARSE,
@@ -37,14 +37,11 @@ from hardnet.interop.colmap.mapping import (
     usable_models,
 )
 from hardnet.patchsets.build.choice import Rows
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import Floats, Ints, silent
 from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
     import pycolmap
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ def read_model(scene: Scene) -> Model:
     return Model(scene, tuple(views), xyz, by_point)
 
 
-def read_photo(path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
+def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
     """(H, W) grey pixels as COLMAP sees them: it does not turn a photo by its EXIF entry.
 
     ``size`` is the width and height that its camera has.

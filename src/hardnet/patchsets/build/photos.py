@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, centres, transform
-from hardnet.images import list_images, read_image, shrink, to_colour, to_grey
+from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
 from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
@@ -37,7 +36,7 @@ from hardnet.patchsets.build.views import (
     random_sensor,
     render,
 )
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import Floats, Ints, silent
 from hardnet.threads import map_processes
 
 PhotoProgress = Callable[[int, int, str | None], None]
@@ -82,9 +81,9 @@ class BuildReport:
 class PhotoPatches(Rows):
     """(n, 64, 64) patches of one photo, their points from 0 on, and the view each was cut from."""
 
-    patches: NDArray[np.uint8]
-    points: NDArray[np.int64]
-    images: NDArray[np.int64]
+    patches: Pixels
+    points: Ints
+    images: Ints
 
 
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
@@ -121,11 +120,7 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
 
 
 def cut_good(
-    picture: NDArray[np.uint8],
-    frames: Frames,
-    points: NDArray[np.int64],
-    view: int,
-    *contrast: float,
+    picture: Pixels, frames: Frames, points: Ints, view: int, *contrast: float
 ) -> PhotoPatches:
     """The patches of a view that are whole and :func:`informative` enough."""
     fits = inside(frames, picture.shape[1], picture.shape[0])
@@ -134,13 +129,13 @@ def cut_good(
     return PhotoPatches(patches, points, np.full_like(points, view))[good]
 
 
-def choose_frames(image: NDArray[np.uint8], count: int, rng: np.random.Generator) -> Frames:
+def choose_frames(image: Pixels, count: int, rng: np.random.Generator) -> Frames:
     """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
     return _some(image, dog.detect(image, 8 * count)[0], 4 * count, count, rng)
 
 
 def _some(
-    image: NDArray[np.uint8], frames: Frames, strongest: int, count: int, rng: np.random.Generator
+    image: Pixels, frames: Frames, strongest: int, count: int, rng: np.random.Generator
 ) -> Frames:
     frames = frames[inside(frames, image.shape[1], image.shape[0])][:strongest]
     frames = frames[apart(frames)]
@@ -257,7 +252,7 @@ class DetectionSettings(Tolerances):
     seed: int = 0
 
 
-def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
+def detect(image: Pixels, keypoints: int) -> list[Frames]:
     """Frames of each of the :data:`KINDS`, strongest first."""
     turned, _ = dog.detect(image, keypoints)
     _, first = np.unique(turned[:, :, 2], axis=0, return_index=True)
@@ -266,7 +261,7 @@ def detect(image: NDArray[np.uint8], keypoints: int) -> list[Frames]:
     return [turned, places, orientation.orient(image, shaped), shaped]
 
 
-def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> NDArray[np.int64]:
+def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     """(N,) for each carried frame the detection that shows the same, or -1.
 
     ``carried`` (N, 2, 3) are where the frames of one view should be in another, ``found`` (M, 2, 3)
@@ -338,7 +333,7 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
 
 def _random_move(
     width: int, height: int, settings: DetectionSettings, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], bool]:
+) -> tuple[Floats, bool]:
     kind = rng.random()
     if kind < settings.still:
         return np.eye(3), False
@@ -346,9 +341,7 @@ def _random_move(
     return random_homography(width, height, rng, 180.0 if turned else settings.level), turned
 
 
-def _random_picture(
-    photo: NDArray[np.uint8], settings: DetectionSettings, rng: np.random.Generator
-) -> NDArray[np.uint8]:
+def _random_picture(photo: Pixels, settings: DetectionSettings, rng: np.random.Generator) -> Pixels:
     if settings.light and rng.random() < 0.75:
         grey = random_light(photo, rng, settings.light * rng.uniform(0.3, 1.0))
         return random_sensor(np.asarray(grey, np.float32) / np.float32(255), rng)

@@ -22,17 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.frames import WINDOW_SIGMAS, Frames, transform
-from hardnet.images import read_image, to_grey
+from hardnet.images import Pixels, read_image, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
 from hardnet.patchsets.hpatches import SIDE, TARGETS, write_sequence
-from hardnet.patchsets.patchset import Progress, silent
+from hardnet.patchsets.patchset import Floats, Progress, silent
 from hardnet.patchsets.sequences import Sequence, Target, inside, project
 from hardnet.patchsets.w1bs import write_pair
 from hardnet.storage import NewFolder
@@ -79,7 +78,7 @@ class SequenceReport:
 
 def cut_sequence(
     sequence: Sequence, settings: SequenceSettings
-) -> tuple[NDArray[np.uint8], dict[str, list[NDArray[np.uint8]]]]:
+) -> tuple[Pixels, dict[str, list[Pixels]]]:
     """Cut the patches of a sequence; the same seed gives the same patches.
 
     Returns:
@@ -93,7 +92,7 @@ def cut_sequence(
     if len(frames) < 2:
         raise HardnetError("fewer than 2 keypoints are inside all of its images")
     rng = np.random.default_rng([settings.seed, zlib.crc32(sequence.name.encode())])
-    patches: dict[str, list[NDArray[np.uint8]]] = {level: [] for level in NOISE_LEVELS}
+    patches: dict[str, list[Pixels]] = {level: [] for level in NOISE_LEVELS}
     for target, homography in targets:
         # One draw for the three levels: harder is the same error, only larger.
         draw = rng.uniform(-1, 1, (len(frames), 6))
@@ -103,7 +102,7 @@ def cut_sequence(
     return cut_patches(image, frames, SIDE), patches
 
 
-def reference_frames(image: NDArray[np.uint8], window: float) -> Frames:
+def reference_frames(image: Pixels, window: float) -> Frames:
     """(N, 2, 3) DoG frames, strongest first, with a window of ``window`` sigmas."""
     frames = dog.detect(image, CANDIDATES)[0]
     frames[:, :, :2] *= window / WINDOW_SIGMAS
@@ -111,9 +110,7 @@ def reference_frames(image: NDArray[np.uint8], window: float) -> Frames:
 
 
 def visible_everywhere(
-    frames: Frames,
-    image: NDArray[np.uint8],
-    targets: list[tuple[NDArray[np.uint8], NDArray[np.float64]]],
+    frames: Frames, image: Pixels, targets: list[tuple[Pixels, Floats]]
 ) -> Frames:
     """The frames whose whole window lies inside the reference and, carried over, every target."""
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64)
@@ -124,9 +121,7 @@ def visible_everywhere(
     return frames[visible]
 
 
-def cut_pair(
-    image: NDArray[np.uint8], frames: Frames, target: Target, limit: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def cut_pair(image: Pixels, frames: Frames, target: Target, limit: int) -> tuple[Pixels, Pixels]:
     """(N, 64, 64) patches of an image and of a target, at most ``limit``, the strongest."""
     other = to_grey(read_image(target.image))
     frames = visible_everywhere(frames, image, [(other, target.homography)])

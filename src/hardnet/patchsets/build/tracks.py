@@ -32,8 +32,6 @@ from hardnet.frames import (
 )
 from hardnet.patchsets.build.choice import LEVEL, Rows, apart, inside, suppress_overlaps
 from hardnet.patchsets.build.colmap_model import (
-    Floats,
-    Ints,
     Model,
     Tracks,
     View,
@@ -43,7 +41,7 @@ from hardnet.patchsets.build.colmap_model import (
 )
 from hardnet.patchsets.build.photos import KINDS, Tolerances, detect, pair_frames
 from hardnet.patchsets.build.views import forget_affine_shape, jitter
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import Floats, Ints, silent
 from hardnet.threads import map_processes
 
 SAME_KEYPOINT = 1.5

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import Frames, disturb, from_similarity, rotation, to_similarity
+from hardnet.images import Pixels
+from hardnet.patchsets.patchset import Floats
 
 SHIFT, ZOOM, TURN, STRETCH = 0.15, 0.15, 10.0, 0.1
 """Easy noise, each the bound of a uniform draw: shift in x and y as a share of the half-size,
@@ -27,7 +29,7 @@ log2 of the scale, degrees, log2 of the anisotropy (along a random direction).""
 
 def random_homography(
     width: int, height: int, rng: np.random.Generator, most_turn: float = 40.0
-) -> NDArray[np.float64]:
+) -> Floats:
     """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target.
 
     ``most_turn`` is in degrees, to either side.
@@ -46,7 +48,7 @@ def random_homography(
     return np.asarray(np.linalg.inv(centre) @ affine @ perspective @ centre)
 
 
-def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray[np.uint8]:
+def render(image: Pixels, homography: Floats) -> Pixels:
     """The picture, grey or RGB, under a homography, on a canvas of the same size.
 
     It is smoothed before it is shrunk, so that it does not alias.
@@ -61,9 +63,7 @@ def render(image: NDArray[np.uint8], homography: NDArray[np.float64]) -> NDArray
     return np.asarray(out, np.uint8)
 
 
-def random_light_and_sensor(
-    image: NDArray[np.uint8], rng: np.random.Generator, wear: float = 1.0
-) -> NDArray[np.uint8]:
+def random_light_and_sensor(image: Pixels, rng: np.random.Generator, wear: float = 1.0) -> Pixels:
     """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels.
 
     ``wear`` scales the ranges of all of them; the worst JPEG quality is 20 at 1 and 8 at 2.
@@ -85,9 +85,7 @@ def random_light_and_sensor(
     return random_sensor(x, rng, wear)
 
 
-def random_sensor(
-    x: NDArray[np.float32], rng: np.random.Generator, wear: float = 1.0
-) -> NDArray[np.uint8]:
+def random_sensor(x: NDArray[np.float32], rng: np.random.Generator, wear: float = 1.0) -> Pixels:
     """(H, W) uint8 of a grey image in [0, 1]: blur, noise and JPEG, each in a part of the draws."""
     if rng.random() < 0.4:
         x = _blur(x, rng.uniform(0.3, 1.0 * wear))
@@ -102,9 +100,7 @@ def random_sensor(
     return out
 
 
-def jitter(
-    frames: Frames, rng: np.random.Generator, amount: NDArray[np.float64] | float = 1.0
-) -> Frames:
+def jitter(frames: Frames, rng: np.random.Generator, amount: Floats | float = 1.0) -> Frames:
     """Frames (N, 2, 3) as an imperfect detector would find them: random noise up to the easy one.
 
     ``amount`` multiplies the noise, for all frames or (N,) for each.
@@ -118,7 +114,7 @@ def jitter(
     return disturb(frames, displacement, octaves, angle, stretch, axis)
 
 
-def add_noise(frames: Frames, draw: NDArray[np.float64], factor: float) -> Frames:
+def add_noise(frames: Frames, draw: Floats, factor: float) -> Frames:
     """Frames with a wrong place, size, orientation and shape, relative to their own size.
 
     ``draw`` (N, 6), in [-1, 1], is the shift in x and y, scale, turn, stretch and its direction,
@@ -183,7 +179,7 @@ def relight(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Im
     return _in_range(image * np.exp(np.clip(change, -4, 4))[:, :, None])
 
 
-def random_curve(rng: np.random.Generator, strength: float) -> NDArray[np.float64]:
+def random_curve(rng: np.random.Generator, strength: float) -> Floats:
     """(5,) heights of a tone curve over evenly spaced knots of [0, 1]; the diagonal at 0."""
     diagonal = np.linspace(0, 1, 5)
     drawn = rng.uniform(0, 1, 5)
@@ -313,9 +309,7 @@ CHANGES: dict[str, tuple[Change, float]] = {
 through the lens, onto the sensor."""
 
 
-def random_light(
-    pixels: NDArray[np.uint8], rng: np.random.Generator, strength: float = 1.0
-) -> NDArray[np.uint8]:
+def random_light(pixels: Pixels, rng: np.random.Generator, strength: float = 1.0) -> Pixels:
     """(H, W) grey of an (H, W, 3) RGB photograph under a random combination of the changes."""
     image: Image = np.asarray(pixels, np.float32) / np.float32(255)
     for change, share in CHANGES.values():
@@ -325,9 +319,7 @@ def random_light(
     return np.asarray(np.clip(grey * 255 + 0.5, 0, 255), np.uint8)
 
 
-def draw_changes(
-    pixels: NDArray[np.uint8], columns: int = 4, seed: int = 0, width: int = 240
-) -> NDArray[np.uint8]:
+def draw_changes(pixels: Pixels, columns: int = 4, seed: int = 0, width: int = 240) -> Pixels:
     """(H, W, 3) a picture of what the changes do to an RGB photograph: a row for each, and all.
 
     The first of the ``columns`` shows the photograph itself; ``width`` is that of each picture.
@@ -336,7 +328,7 @@ def draw_changes(
     small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     image: Image = np.asarray(small, np.float32) / np.float32(255)
 
-    def grey(change: Callable[[np.random.Generator], NDArray[np.uint8]]) -> list[Image]:
+    def grey(change: Callable[[np.random.Generator], Pixels]) -> list[Image]:
         drawn = [change(np.random.default_rng([seed, k])) for k in range(1, columns)]
         return [np.repeat(np.asarray(each, np.float32)[:, :, None] / 255, 3, 2) for each in drawn]
 
@@ -364,18 +356,18 @@ def _shine(image: Image, light: NDArray[np.float32]) -> Image:
     return _in_range(image * light ** np.float32(1 / 2.2))
 
 
-def _coarse(image: Image) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _coarse(image: Image) -> tuple[Floats, Floats]:
     """Pixel coordinates x (1, w) and y (h, 1) of every eighth pixel: light changes slowly."""
     y, x = (np.arange(4 - 0.5, side + 4, _STEP) for side in image.shape[:2])
     return x[None], y[:, None]
 
 
-def _distance(image: Image, spot: NDArray[np.float64]) -> NDArray[np.float64]:
+def _distance(image: Image, spot: Floats) -> Floats:
     x, y = _coarse(image)
     return np.asarray(np.hypot(x - spot[0], y - spot[1]))
 
 
-def _full_size(field: NDArray[np.float64], image: Image) -> NDArray[np.float32]:
+def _full_size(field: Floats, image: Image) -> NDArray[np.float32]:
     height, width = image.shape[:2]
     size = field.shape[1] * _STEP, field.shape[0] * _STEP
     large = cv2.resize(field.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
