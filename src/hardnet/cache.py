@@ -55,10 +55,8 @@ class Cache:
     """What takes long to compute, kept on disk; all of it may be deleted at any time.
 
     An entry is named by a digest of what it depends on: the version of this package, the settings,
-    and the digests of data and weights. If one of them changes it is another entry, so that an old
-    value is never taken for a new one. An entry is whole or absent, whoever writes it and however
-    often at the same time; a damaged one is computed again. The entries of a ``kind`` have a folder
-    of that name.
+    and the digests of data and weights; so an old value is never taken for a new one. It is whole
+    or absent, whoever writes it and however often at the same time.
     """
 
     def __init__(self, kind: str, folder: Path | str | None = None) -> None:
@@ -82,14 +80,8 @@ class Cache:
     ) -> V:
         """An entry, computed if it is absent or damaged.
 
-        Args:
-            about: settings, and digests of data and weights, as JSON values.
-            make: computes the value.
-            save: writes it to a file.
-            load: reads such a file; an error says that it is damaged.
-            suffix: of the file.
-            label: begins its name.
-            alone: a new entry takes the place of all others of its label.
+        It depends on ``about``, JSON values. ``load`` reads what ``save`` has written, and raises
+        if it is damaged; an entry that is ``alone`` takes the place of all others of its label.
         """
         path = self.path(about, suffix, label)
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):

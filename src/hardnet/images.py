@@ -193,7 +193,6 @@ def _no_picture(path: Path) -> HardnetError:
 
 
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
-    """Any depth -> uint8."""
     if array.size == 0 or array.ndim not in (2, 3):
         raise HardnetError(f"{name} has shape {array.shape}: give (H, W), (H, W, 3) or (H, W, 4)")
     if array.dtype == np.uint8:
@@ -342,7 +341,6 @@ def _with_alpha(array: NDArray[Any], full: NDArray[Any] | None) -> NDArray[Any]:
 
 
 def _decode_apart(path: Path, data: bytes, kind: str, limit: int) -> NDArray[Any]:
-    """Pixels of a file in a format that is decoded by a limited process."""
     what, advice = f"{path} is a picture in the format {kind}", "convert it to JPEG or PNG"
     if kind not in _DECODERS:
         raise HardnetError(f"{what}, which cannot be read: {advice}")

@@ -4,10 +4,6 @@ Threads, not processes: OpenCV and onnxruntime compute without Python's lock. ``
 read images, detect frames and cut patches; one thread describes them, in the order of the images
 (a network has threads of its own, and a user's function need not stand being called twice at once);
 the caller's thread is free to write. Between the stages there are only a few images at a time.
-
-The threads of OpenCV and of the descriptor are left as they are. What they have to do is far more
-than the cores can do at once, so a core that waits for one stage always has another stage to work
-on, and to hold them back gains nothing.
 """
 
 from __future__ import annotations
@@ -154,7 +150,6 @@ def _run(
 
 
 def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
-    """What a stage makes of one image, or why it cannot."""
     try:
         return stage(given)
     except HardnetError as error:

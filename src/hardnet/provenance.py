@@ -138,7 +138,6 @@ def _memory_gb() -> float | None:
 
 
 def _cpu_field(name: str) -> str:
-    """One field of the first processor in /proc/cpuinfo; empty where there is none."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -43,28 +43,18 @@ _LABELLED = re.compile(r"(?P<label>[^\[\]=]+?)\s*(\[(?P<trained>[^\[\]=]+)\])?\s
 
 @dataclass(frozen=True)
 class Spec:
-    """One descriptor of a list.
+    """One descriptor of a list."""
 
-    Attributes:
-        label: what tables call it.
-        trained: the patch set it was trained on, None if that does not matter.
-        spec: what ``hardnet.descriptors.load`` takes.
-    """
-
-    label: str
-    trained: str | None
-    spec: str
+    label: str  # what tables call it
+    trained: str | None  # the patch set it was trained on; None: that does not matter
+    spec: str  # what ``hardnet.descriptors.load`` takes
 
 
 def parse_specs(text: str) -> list[Spec]:
     """Descriptors as they are typed: ``SIFT=sift,TFeat[liberty]=tfeat-liberty.params``.
 
-    A comma-separated list of ``SPEC``, ``LABEL=SPEC`` or ``LABEL[TRAINED]=SPEC``.
-
-    Without a label, a file is called by its name and everything else as it is typed.
-
-    Raises:
-        HardnetError: an empty entry, a label that is not written like this, or one used twice.
+    A comma-separated list of ``SPEC``, ``LABEL=SPEC`` or ``LABEL[TRAINED]=SPEC``. Without a label,
+    a file is called by its name and everything else as it is typed.
     """
     specs = [_parse_spec(entry.strip()) for entry in text.split(",")]
     seen: dict[tuple[str, str | None], Spec] = {}

@@ -165,7 +165,6 @@ def hpatches(
 
 
 def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
-    """The split file that was given, or the one with the task lists."""
     if splits is None and tasks is not None:
         places = (tasks / "splits.json", tasks / "splits" / "splits.json")
         return next((place for place in places if place.is_file()), None)

@@ -188,7 +188,6 @@ def _show(report: ReconstructionReport, work: Path) -> None:
 
 
 def _why_not(report: ReconstructionReport, min_images: int) -> str:
-    """What a user can do about photos that do not fit together."""
     usable = report.photos - len(report.skipped)
     if usable < min_images:
         return f"{counted(usable, 'photo')} can be used, {min_images} are needed"

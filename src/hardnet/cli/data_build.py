@@ -308,7 +308,6 @@ def _detected(
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:
-    """Say that something was left out, and why."""
     line = f"[yellow]skipped[/] {escape(name)}: {escape(reason)}"
     stage.console.print(line, soft_wrap=True)
 
@@ -330,7 +329,6 @@ def _line(patches: int, points: int, source: str) -> str:
 
 
 def _say_result(json_: bool, counts: Mapping[str, Any], line: str) -> None:
-    """The counts for machines on standard output, or a line for people."""
     if json_:
         print(json.dumps(counts))
     else:

@@ -156,12 +156,7 @@ def curves(
 
 
 def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
-    """Run an experiment and show its results.
-
-    Args:
-        study: the options.
-        make: the grid for the recipe that all cells share.
-    """
+    """Run an experiment and show its results; ``make`` gives the grid for the common recipe."""
     try:
         import torch
     except ImportError as error:

@@ -174,7 +174,6 @@ def _index(
     as_json: bool,
     **vocabulary: Any,
 ) -> None:
-    """Add photos to an index, which may be new, and say how it went."""
     from hardnet.retrieval.build import build
     from hardnet.retrieval.photos import named_photos, path_of, shown
 

@@ -167,7 +167,6 @@ def _middle(features: Features, focal: float) -> Intrinsics:
 
 
 def _to_table(result: Matches) -> Table:
-    """The same for people, without the coordinates."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for features in (result.a, result.b):
         width, height = features.image_size
@@ -184,7 +183,6 @@ def _to_table(result: Matches) -> Table:
 
 
 def _why_not(result: Matches) -> str:
-    """What a user can do about a pair that does not match."""
     empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
     if empty:
         return f"no keypoints in {' and '.join(empty)}; is there anything but a flat surface?"

@@ -64,12 +64,8 @@ def _times(elapsed: float, left: float | None) -> str:
 class Stage:
     """Progress on stderr: ``with Stage() as stage: stage("matching", done, total)``.
 
-    A bar in a terminal; elsewhere, as in a log file, a line now and then.
-
-    Args:
-        output: by default stderr.
-        every: seconds between two lines.
-        resumes: after Ctrl-C, say that the same command continues.
+    A bar in a terminal; elsewhere, as in a log file, a line now and then. If it ``resumes``, say
+    after Ctrl-C that the same command continues.
     """
 
     def __init__(

@@ -132,7 +132,6 @@ def opened(
 
 
 def _report(results: Results, images: int, verifies: bool, *, many: bool, as_json: bool) -> None:
-    """Print what one query found, and on stderr what it did not."""
     if not as_json:
         if many:
             say(f"query: {results.query[0].path}")

@@ -113,7 +113,6 @@ _OUR_PROCESSES = "HARDNET_PROCESSES"
 
 
 def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
-    """Start one process per device with this same command, and say how they ended."""
     from hardnet.learn.distributed import LOST, describe_end, rows_of, run_processes
     from hardnet.learn.run import CHECKPOINT, last_step
 

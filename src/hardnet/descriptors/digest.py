@@ -2,14 +2,11 @@
 
 A digest joins what the descriptor is (its ``weights``: the content of its weights or source files,
 or the version of the library that computes it), the version of this package, and what it does to a
-few fixed patches of each usual size. The last part notices what the others cannot: a function that
-reads weights from another file, another version of a library below. What none of them can see is a
-change elsewhere that spares all the fixed patches.
+few fixed patches of each usual size, which notices what the others cannot: a function that reads
+its weights from another file, another version of a library below.
 
-Float values differ in the last digits with the number of threads and the kind of processor, and
-rounding each of thousands would always find some that cross a step. So only a few sums over all of
-them are rounded: a change of all values by 0.1% shows in these, a change in the last digits does
-not.
+Float values differ in the last digits with threads and processors, and of thousands some would
+always cross a step. So only a few sums are rounded: a change of all values by 0.1% shows in these.
 """
 
 from __future__ import annotations

@@ -201,7 +201,6 @@ class OpenCVDescriptor:
 
 
 def _contrib() -> Any:
-    """OpenCV's module of them, or None."""
     return getattr(cv2, "xfeatures2d", None)
 
 

@@ -2,8 +2,7 @@
 
 The strongest keypoints of a photo crowd where its contrast is, and a region without one of them
 cannot be found again. A detector that is spread divides the image into cells, and the strongest
-keypoint of every cell comes before the second of any, until the budget is spent. A quality floor is
-the detector's own threshold: a region without any keypoint gets none.
+keypoint of every cell comes before the second of any, until the budget is spent.
 """
 
 from __future__ import annotations
@@ -125,16 +124,9 @@ def spread_over(
     size: tuple[float, float],
     count: int,
 ) -> NDArray[np.intp]:
-    """Which ``count`` keypoints to keep so that they lie all over an image.
+    """Which ``count`` keypoints to keep so that they lie all over an image: ascending indices.
 
-    Args:
-        xy: (N, 2) positions in an image of ``size`` (width, height).
-        scores: (N,); of equal ones the first comes first.
-        size: of the image.
-        count: how many to keep.
-
-    Returns:
-        (min(N, count),) indices in ascending order.
+    ``xy`` (N, 2) are positions in an image of ``size`` (width, height).
 
     Example:
         >>> xy = np.array([[1, 1], [2, 1], [3, 1], [90, 90]])

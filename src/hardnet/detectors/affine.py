@@ -1,13 +1,10 @@
 """Hessian keypoints with affine shape: the frames for strong changes of viewpoint.
 
 The shape comes from the second-moment matrix (Baumberg 2000; Lindeberg and Garding 1997) or from
-AffNet. A round frame on a slanted surface sees a squeezed pattern. The gradients of its patch tell
-how squeezed: their second-moment matrix M is a multiple of the identity for an isotropic pattern.
-Reshaping the frame by M^(-1/2) and looking again, until M is isotropic, finds the ellipse that the
-surface's circle has become. All frames take each step together, and those that are done leave.
-
-The moments are taken over the whole window that a descriptor reads: the literature's smaller,
-smoother window gives less repeatable shapes.
+AffNet. A round frame on a slanted surface sees a squeezed pattern, and the second-moment matrix M
+of its gradients tells how squeezed. Reshaping the frame by M^(-1/2) and looking again, until M is
+isotropic, finds the ellipse that the surface's circle has become. The moments are taken over the
+whole window that a descriptor reads: smaller ones, as in the literature, repeat less well.
 """
 
 from __future__ import annotations

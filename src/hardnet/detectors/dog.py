@@ -3,10 +3,7 @@
 OpenCV's detector holds eleven floating point images of four times the image's pixels. In a large
 image an octave is searched in tiles, with margins as wide as what a keypoint depends on; each tile
 leaves every second pixel of its third level in the image of the next octave. Thresholds, order of
-steps and borders are those of OpenCV's detector. A keypoint may differ from OpenCV's, or be missing
-there or here, only where rounding decides: OpenCV fits in single precision, and the last bit of a
-blur depends on where a pixel lies in its row. A fit that wanders farther than the margin is given
-up.
+steps and borders are those of OpenCV: a keypoint may differ only where rounding decides.
 """
 
 from __future__ import annotations
@@ -250,7 +247,6 @@ class _Strongest:
 
 
 def _added(before: float, after: float) -> float:
-    """The blur that takes an image from one smoothing to another."""
     return float(np.sqrt(after**2 - before**2))
 
 

@@ -151,13 +151,11 @@ def _search_strip(
 
 
 def _blurs(source: Level) -> tuple[float, ...]:
-    """By how much each level is smoothed after the one before it."""
     before = (_CAMERA_SIGMA if source.dtype == np.uint8 else SIGMA, *_SIGMAS[:-1])
     return tuple(float(np.sqrt(max(b**2 - a**2, 0))) for a, b in zip(before, _SIGMAS, strict=True))
 
 
 def _radius(sigma: float) -> int:
-    """Pixels a blur looks to either side."""
     return int(np.ceil(4 * sigma))
 
 

@@ -1,13 +1,9 @@
 """Describe many images into a file or a folder; what is there already is not done again.
 
-The output may be left half done at any moment. Every image becomes an ``.npz`` file, which is whole
-or not there. A folder of these is an output. An HDF5 file is made of such a folder
-(``feats.h5.parts``) at the end: it is written inside it and takes the place of the old one at once.
-HDF5 itself writes in place and cannot be killed safely, so no file that has its final name is ever
-open for writing. The price is room for the features twice, at the end.
-
-The folder also has the settings, because features of different settings must not be mixed, and a
-lock while somebody is writing.
+Every image becomes an ``.npz`` file, which is whole or not there. A folder of these is an output;
+an HDF5 file is made of such a folder (``feats.h5.parts``) at the end, and takes the place of the
+old one at once: HDF5 writes in place and cannot be killed safely. The folder also has the settings,
+because features of different settings must not be mixed, and a lock.
 """
 
 from __future__ import annotations
@@ -96,17 +92,10 @@ def extract_to(
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
 
     It can be interrupted at any moment, also by ``kill -9`` or a full disk: called again, it
-    continues. Images whose file has not changed since are not done again. One that cannot be read
-    is skipped; the others are not affected. Entries of images that are not named now stay.
-
-    Args:
-        output: the file or folder; one with other settings is refused.
-        images: name -> file, e.g. by ``hardnet.images.named_images``.
-        settings: how to describe.
-        workers: see :func:`hardnet.pipeline.extract_many`.
-        overwrite: begin again, whatever is there.
-        extract: who describes files with these settings; by default threads of this process.
-        progress: told how far it is.
+    continues. Images whose file has not changed since are not done again; one that cannot be read
+    is skipped; entries of images that are not named now stay. An output with other settings is
+    refused, unless ``overwrite`` begins again. ``extract`` describes files, by default ``workers``
+    threads of this process.
     """
     settings = settings or ExtractionSettings()
     describe = descriptors.load(settings.descriptor)
@@ -148,7 +137,6 @@ def extract_to(
 def _todo(
     store: FeatureOutput, images: Mapping[str, Path], report: ExtractionReport
 ) -> dict[str, dict[str, int]]:
-    """The images that must be described, each with the state of its file."""
     todo = {}
     for name, image in images.items():
         try:
@@ -309,7 +297,6 @@ class FeatureOutput:
         return self.folder / f"{name}{NPZ}"
 
     def _begin(self, overwrite: bool) -> None:
-        """Compare the settings with those of what is there, and note them."""
         fresh: dict[str, Any] = {"settings": self._settings, "overwrite": overwrite}
         try:
             begun = _read_state(self.folder)

@@ -265,7 +265,6 @@ def _fold(
 
 
 def _geometry(layer: nn.Conv2d) -> tuple[int, int]:
-    """Stride and padding."""
     plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
     square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
     if not plain or not square or isinstance(layer.padding, str):

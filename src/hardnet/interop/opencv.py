@@ -5,11 +5,8 @@
 >>> keypoints, descriptors = sift.detectAndCompute(image, None)  # doctest: +SKIP
 
 The keypoints are those of OpenCV's SIFT with the same parameters; the descriptors are learned. What
-is returned, what is None, and what is an error is as with SIFT.
-
-Importing this module teaches ``pickle`` and ``copy`` about ``cv2.KeyPoint`` and ``cv2.DMatch``,
-which OpenCV does not: ``multiprocessing`` pickles whatever it sends to another process. Who reads
-such a pickle needs OpenCV only.
+is returned, what is None, and what is an error is as with SIFT. Importing this module also teaches
+``pickle`` and ``copy`` about ``cv2.KeyPoint`` and ``cv2.DMatch``, which OpenCV does not.
 """
 
 # ruff: noqa: N802, N803  (OpenCV's spelling)

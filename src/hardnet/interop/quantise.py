@@ -3,10 +3,8 @@
 Weights get one scale per output channel, activations one scale per layer, and since they follow
 a ReLU they are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The
 first convolution (1 % of the work, but it sees the raw patch), the input normalisation, the sum
-of the last layer and the scaling to unit length stay in float.
-
-The graph is written by hand rather than by ``onnxruntime.quantization``: a chain of QLinearConv
-without conversions in between, and scales of least squared error, which lose less.
+of the last layer and the scaling to unit length stay in float. Unlike the graphs of
+``onnxruntime.quantization`` ours has no conversions in between, and scales of least squared error.
 """
 
 from __future__ import annotations

@@ -94,17 +94,11 @@ def verify(
     estimator: Estimator = "magsac",
     cameras: Cameras | None = None,
 ) -> Geometry:
-    """Fit a geometry to matches, and say whether it can be believed.
+    """Fit a geometry to matches (M, 2), the best first; say whether it can be believed.
 
-    Args:
-        xy_a: (M, 2) positions in image a, the best matches first: they are sampled first.
-        xy_b: (M, 2) positions in image b.
-        model: which geometry; "auto" fits homography and fundamental matrix, and takes the
-            homography if it explains at least ``HOMOGRAPHY_SHARE`` of what the other explains.
-        threshold: inlier distance in pixels: to the predicted position in b for a homography, to
-            the epipolar lines (Sampson) for a fundamental or essential matrix.
-        estimator: "magsac" (MAGSAC++) or "degensac".
-        cameras: (3, 3) intrinsics of both images; an essential matrix needs them.
+    The model "auto" is the homography if that explains at least ``HOMOGRAPHY_SHARE`` of what the
+    fundamental matrix explains. The threshold is in pixels: to the predicted position in b for a
+    homography, to the epipolar lines (Sampson) else. An essential matrix needs the cameras.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     intrinsics = check_model(model, estimator, cameras)
@@ -190,7 +184,6 @@ def _fit(
     estimator: Estimator,
     cameras: Intrinsics | None,
 ) -> Geometry | None:
-    """The best geometry of one kind, or None if there is none to believe."""
     if len(a) < MIN_INLIERS:
         return None
     if (model := estimate(a, b, kind, threshold, estimator, cameras)) is None:

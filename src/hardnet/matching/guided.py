@@ -97,7 +97,6 @@ def _candidates(
 
 
 def _along_lines(fundamental: NDArray[np.float64], a: Points, b: Points, threshold: float) -> Pairs:
-    """Pairs with a Sampson error below the threshold."""
     lines_b = a @ fundamental[:, :2].T + fundamental[:, 2]
     lines_a = b @ fundamental[:2] + fundamental[2]
     algebraic = lines_b[:, :2] @ b.T + lines_b[:, 2:]

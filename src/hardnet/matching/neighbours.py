@@ -1,14 +1,12 @@
 """Nearest neighbours between two sets of descriptors, and which of them to trust.
 
-The second neighbour of the ratio test may have to be a different place: a keypoint found twice (at
-two scales, with two orientations) has two descriptors that look alike, and each is the other's
-rival in the test. The first geometrically inconsistent neighbour (Mishkin et al., 2015) is the
-nearest descriptor that lies farther than some pixels from the nearest one.
+A keypoint found twice (at two scales, with two orientations) has two descriptors that look alike,
+each the other's rival in the ratio test. So its second neighbour may have to be the first
+geometrically inconsistent one (Mishkin et al., 2015), some pixels away from the nearest.
 
-The type of an array is its metric: float vectors are compared by their Euclidean distance, of unit
-length or not, uint8 rows are packed bits, compared by the number of bits that differ (Hamming
-distance). Bits written as the numbers 0 and 1 have their Hamming distance as *squared* Euclidean
-distance, so one matrix product serves both, and for bits all sums are whole numbers and exact.
+The type of an array is its metric: Euclidean for float vectors, Hamming for uint8 rows of packed
+bits. Bits as the numbers 0 and 1 have their Hamming distance as *squared* Euclidean distance, so
+one matrix product serves both.
 """
 
 from __future__ import annotations
@@ -84,20 +82,9 @@ def match_descriptors(
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     """Nearest neighbours that are mutual and clearly nearer than the second nearest.
 
-    Args:
-        a: (N, D) descriptors, float vectors or packed bits.
-        b: (M, D) descriptors of the same kind.
-        ratio: keep a match if its distance is below ``ratio`` times the distance to the second
-            nearest neighbour in b (Lowe's test); 1 keeps all but exact ties.
-        mutual: keep a match only if it is also the nearest one seen from b.
-        chunk: how many distances to hold at once.
-        symmetric: the ratio test must hold seen from b, too: among the rows of a.
-        fginn: places of the descriptors, if the second neighbour has to be at another place.
-        neighbours: how they are searched; "flann" and "faiss" may miss some.
-
-    Returns:
-        (K, 2) index pairs and (K,) scores, best first: one minus the ratio of the distances (if
-        symmetric, of the worse one), so 0 is ambiguous and 1, also without a rival, is unique.
+    The descriptors are (N, D) and (M, D); for the options see ``matches.Strategy``. Returns (K, 2)
+    index pairs and (K,) scores, best first: one minus the ratio of the distances to the nearest and
+    the second (if symmetric, the worse one), so 0 is ambiguous and 1, also without a rival, unique.
     """
     if not len(a) or not len(b):
         return np.zeros((0, 2), np.intp), np.zeros(0, np.float32)
@@ -450,7 +437,6 @@ def _squared(a: Vectors, b: Vectors, a_squares: Vectors, b_squares: Vectors) -> 
 
 
 def _squares(vectors: Rows) -> NDArray[np.float32]:
-    """(N, D) -> (N,) squared lengths."""
     squares: NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors)
     return squares
 

@@ -142,7 +142,6 @@ def add_matching(app: FastAPI, state: State) -> None:
 
 
 def _box(text: str | None) -> Box | None:
-    """A box as texts have it, x,y,width,height."""
     if not text:
         return None
     try:

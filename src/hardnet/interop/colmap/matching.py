@@ -52,20 +52,10 @@ def write_database(
 ) -> dict[str, str]:
     """Write features and matches as a COLMAP database; an old file is replaced.
 
-    All matches are written, and as two-view geometry those that are verified.
-
-    Args:
-        path: file to write, e.g. ``database.db``.
-        images: folder of the photos.
-        features: name of a photo, relative to the folder -> its features.
-        matches: pair of names -> what :func:`hardnet.match` found.
-        cameras: what is known about the cameras.
-        seed: of COLMAP's RANSAC.
-        verification: "colmap": the matches that COLMAP verifies, by the cameras; "hardnet": the
-            inliers of the matches and their geometry, as they are.
-
-    Returns:
-        Photos that COLMAP cannot use, name -> why; they and their matches are left out.
+    Photos are called by their path in the folder ``images``. All matches are written, and as
+    two-view geometry those that COLMAP verifies by the cameras, or, with ``verification``
+    "hardnet", the inliers as they are. Returns photos that COLMAP cannot use, name -> why; they and
+    their matches are left out.
     """
     pycolmap = require_pycolmap()
     with quiet(pycolmap):

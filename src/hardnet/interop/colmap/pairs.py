@@ -102,6 +102,5 @@ def _split(line: str, known: set[str], where: str) -> Pair:
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:
-    """Sorts image2 before image10."""
     parts = re.split(r"(\d+)", name)
     return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts if p]

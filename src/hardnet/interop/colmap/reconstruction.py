@@ -197,7 +197,6 @@ def model_numbers(folder: Path) -> ModelNumbers:
 
 
 def _forget_lost(work: Path, state: WorkFolder) -> None:
-    """Stages whose files somebody deleted are done again."""
     if not (work / SPARSE).is_dir():
         state.forget("models")
     if not (work / DATABASE).is_file():
@@ -280,7 +279,6 @@ class _Run:
 
 
 def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
-    """A pair needs two photos."""
     usable = photos - len(skipped)
     if usable < 2:
         why = f" ({'; '.join(skipped.values())})" if skipped else ""
