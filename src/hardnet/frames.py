@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Frames = NDArray[np.float32]
 
+Detected = tuple[Frames, NDArray[np.float32]]
+"""Frames and their scores (N,)."""
+
 WINDOW_SIGMAS = 12.0
 """Side of the measurement window in units of the keypoint's sigma: SIFT's own window
 (4 x 4 cells of 3 sigma each)."""

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors import affine, dog, hessian, mser
+from hardnet.detectors.orientation import Indices
 from hardnet.errors import InputError
-from hardnet.frames import Frames, centres
+from hardnet.frames import Detected, centres
+from hardnet.images import Pixels
 from hardnet.storage import file_digest
 from hardnet.stored_names import check_registered
 
@@ -26,9 +28,7 @@ from hardnet.stored_names import check_registered
 class Detector(Protocol):
     """A function that finds keypoints."""
 
-    def __call__(
-        self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-    ) -> tuple[Frames, NDArray[np.float32]]:
+    def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
         """(H, W) uint8 -> (N, 2, 3) frames and (N,) scores, N <= keypoints, strongest first.
 
         With ``upright`` the patch's "up" is the image's "up", and a place appears once.
@@ -36,8 +36,7 @@ class Detector(Protocol):
         ...
 
 
-Detected = tuple[Frames, NDArray[np.float32]]
-BothWays = Callable[[NDArray[np.uint8], int], tuple[Detected, Detected]]
+BothWays = Callable[[Pixels, int], tuple[Detected, Detected]]
 
 POOL = 8
 """Keypoints asked for per keypoint that is kept: enough for quiet cells, not every speck."""
@@ -123,7 +122,7 @@ def spread_over(
     scores: NDArray[np.float32],
     size: tuple[float, float],
     count: int,
-) -> NDArray[np.intp]:
+) -> Indices:
     """Which ``count`` keypoints to keep so that they lie all over an image: ascending indices.
 
     ``xy`` (N, 2) are positions in an image of ``size`` (width, height).
@@ -152,9 +151,7 @@ class SpreadDetector:
 
     detector: Detector
 
-    def __call__(
-        self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-    ) -> Detected:
+    def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
         """See :class:`Detector`."""
         options = {"upright": True} if upright else {}  # detectors of users need not know the word
         return _chosen(self.detector(image, POOL * keypoints, **options), image, keypoints)
@@ -163,14 +160,14 @@ class SpreadDetector:
 def _spread_both(both: BothWays) -> BothWays:
     """The same for a function that finds upright and turned frames together."""
 
-    def find(image: NDArray[np.uint8], keypoints: int) -> tuple[Detected, Detected]:
+    def find(image: Pixels, keypoints: int) -> tuple[Detected, Detected]:
         upright, turned = both(image, POOL * keypoints)
         return _chosen(upright, image, keypoints), _chosen(turned, image, keypoints)
 
     return find
 
 
-def _chosen(found: Detected, image: NDArray[np.uint8], keypoints: int) -> Detected:
+def _chosen(found: Detected, image: Pixels, keypoints: int) -> Detected:
     frames, scores = found
     kept = spread_over(centres(frames), scores, image.shape[::-1], keypoints)
     return frames[kept], scores[kept]

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors.hessian import find_places
-from hardnet.detectors.orientation import orient, turn, upright_form
+from hardnet.detectors.orientation import Floats, orient, turn, upright_form
 from hardnet.errors import HardnetError, InputError, MissingExtraError
-from hardnet.frames import Frames
+from hardnet.frames import Detected, Frames
+from hardnet.images import Pixels
 from hardnet.patches import PATCH_SIZE, cut_from_pyramid, cut_patches, patch_ticks, pyramid
 from hardnet.threads import map_threads
 
@@ -47,9 +48,7 @@ AFFNET = "affnet:"
 """``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth`` names the detector with networks."""
 
 
-def detect(
-    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-) -> tuple[Frames, NDArray[np.float32]]:
+def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """The strongest Hessian keypoints whose affine shape settles; see ``detectors.Detector``.
 
     ``upright`` frames have the rotation-free form of the shape.
@@ -68,7 +67,7 @@ def detect(
     return chosen if upright else orient(image, chosen), np.concatenate(scores)[:keypoints]
 
 
-def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+def adapt(image: Pixels, frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
     """Give round frames (N, 2, 3) the shape in which their pattern is isotropic.
 
     Place and area stay. Returns upright frames, and (N,) which of them settled.
@@ -86,7 +85,7 @@ def adapt(image: NDArray[np.uint8], frames: Frames) -> tuple[Frames, NDArray[np.
     return upright_form(shaped), settled
 
 
-def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
+def second_moments(images: list[Pixels], frames: Frames) -> Floats:
     """(N, 3) weighted sums of dx dx, dx dy and dy dy over each frame's patch."""
     side = _SIDE + 2  # central differences need a neighbour on each side
     window = frames.copy()
@@ -104,7 +103,7 @@ def second_moments(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[n
     return np.stack(products, 1).astype(np.float64)
 
 
-def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+def _adapt(images: list[Pixels], frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
     out = frames.copy()
     settled = np.zeros(len(frames), bool)
     active = np.arange(len(frames))
@@ -122,7 +121,7 @@ def _adapt(images: list[NDArray[np.uint8]], frames: Frames) -> tuple[Frames, NDA
     return out, settled
 
 
-def _reshaping(moments: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+def _reshaping(moments: Floats) -> tuple[NDArray[np.float32], Floats]:
     """M^(-1/2) with determinant 1, and the ratio of its axes (short over long).
 
     Without gradients, or with gradients of one direction only, they are the identity and 0.
@@ -140,7 +139,7 @@ def _reshaping(moments: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArr
     return step.astype(np.float32), ratio
 
 
-def axes(shape: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def axes(shape: NDArray[np.float32]) -> tuple[Floats, Floats]:
     """(N,) short and (N,) long half-axis of each (N, 2, 2) shape."""
     a, b, c, d = shape.reshape(-1, 4).astype(np.float64).T
     # Sum and difference of the singular values.
@@ -166,9 +165,7 @@ class AffNetDetector:
         given = orientation_weights
         self._orinet = None if given is None else load_weights(OriNet(), given)
 
-    def __call__(
-        self, image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-    ) -> tuple[Frames, NDArray[np.float32]]:
+    def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
         """See :class:`hardnet.detectors.Detector`."""
         frames, scores = (part[:keypoints] for part in find_places(image))
         frames = self.shape(image, frames)
@@ -179,7 +176,7 @@ class AffNetDetector:
             return frames, scores
         return self.orient(image, frames) if self._orinet else orient(image, frames), scores
 
-    def shape(self, image: NDArray[np.uint8], frames: Frames) -> Frames:
+    def shape(self, image: Pixels, frames: Frames) -> Frames:
         """Upright round frames (N, 2, 3) with the shape AffNet gives them; the area stays."""
         out = frames.copy()
         with self._torch.inference_mode():
@@ -188,7 +185,7 @@ class AffNetDetector:
                 out[part, :, :2] = frames[part, :, :2] @ shapes
         return out
 
-    def orient(self, image: NDArray[np.uint8], frames: Frames) -> Frames:
+    def orient(self, image: Pixels, frames: Frames) -> Frames:
         """Frames (N, 2, 3) turned, within their shape, by OriNet."""
         if self._orinet is None:
             raise HardnetError("this detector was loaded without OriNet's weights")
@@ -198,7 +195,7 @@ class AffNetDetector:
                 angles[part] = self._orinet.angles(self._patches(image, frames[part])).numpy()
         return turn(frames, angles)
 
-    def _patches(self, image: NDArray[np.uint8], frames: Frames) -> Tensor:
+    def _patches(self, image: Pixels, frames: Frames) -> Tensor:
         patches = cut_patches(image, frames, PATCH_SIZE)[:, None].astype(np.float32)
         return self._torch.from_numpy(patches)
 

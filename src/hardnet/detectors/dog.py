@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors.hessian import fit, neighbourhood
-from hardnet.frames import Frames, empty_frames, from_similarity
+from hardnet.detectors.orientation import Floats, Indices
+from hardnet.frames import Detected, empty_frames, from_similarity
+from hardnet.images import Pixels
 from hardnet.threads import map_threads
 
-Detected = tuple[Frames, NDArray[np.float32]]
 Keys = NDArray[np.float64]
 """(N, 5) negative response, y, x, size and angle in degrees, as OpenCV's."""
 
@@ -65,9 +66,7 @@ _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 _CHUNK = 512  # keypoints that are oriented at once
 
 
-def detect(
-    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-) -> tuple[Frames, NDArray[np.float32]]:
+def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """Find the strongest keypoints of an image; see ``detectors.Detector``.
 
     A position with two strong orientations gives two frames, as in Lowe's paper. The score is the
@@ -77,13 +76,13 @@ def detect(
     return _strongest(_keys(image, keypoints, places=upright), keypoints, upright)
 
 
-def detect_both(image: NDArray[np.uint8], keypoints: int = 2048) -> tuple[Detected, Detected]:
+def detect_both(image: Pixels, keypoints: int = 2048) -> tuple[Detected, Detected]:
     """What :func:`detect` gives with ``upright`` and without, in the time of one."""
     keys = _keys(image, keypoints, places=True)
     return _strongest(keys, keypoints, upright=True), _strongest(keys, keypoints, upright=False)
 
 
-def _keys(image: NDArray[np.uint8], keypoints: int, places: bool) -> Keys:
+def _keys(image: Pixels, keypoints: int, places: bool) -> Keys:
     """Keys, sorted.
 
     There are enough for the strongest keypoints or, with ``places``, for that many places.
@@ -137,14 +136,14 @@ class _Tile(NamedTuple):
 
     own: tuple[slice, slice]
     seen: tuple[slice, slice]
-    sure: NDArray[np.intp]
+    sure: Indices
 
 
 @dataclass(frozen=True, eq=False)
 class _Octave:
     """The image of an octave; the first is the photograph itself, which is doubled by tiles."""
 
-    source: NDArray[np.uint8] | NDArray[np.float32]
+    source: Pixels | NDArray[np.float32]
     shape: tuple[int, int]
     pixel: float  # its size in pixels of the photograph
 
@@ -186,7 +185,7 @@ class _Octave:
         return out
 
 
-def find_keys(image: NDArray[np.uint8], contrast: float, budget: int, side: int = SIDE) -> Keys:
+def find_keys(image: Pixels, contrast: float, budget: int, side: int = SIDE) -> Keys:
     """The strongest keypoints of a grey image (H, W), sorted: those of ``budget`` places.
 
     A place has a row for each of its orientations. The ``side`` of tiles is even.
@@ -251,8 +250,8 @@ def _added(before: float, after: float) -> float:
 
 
 def _places(
-    levels: NDArray[np.float32], sure: NDArray[np.intp], contrast: float
-) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float32]]:
+    levels: NDArray[np.float32], sure: Indices, contrast: float
+) -> tuple[Indices, Floats, NDArray[np.float32]]:
     """Extrema of the differences: cells (N, 3) k, y, x, their offsets (N, 3) and contrast (N,)."""
     values = levels[1:] - levels[:-1]
     first, last = np.column_stack([(1, SCALES + 1), sure])
@@ -279,9 +278,7 @@ def _places(
     return cells[good], offset[good], peak[good].astype(np.float32)
 
 
-def _extrema(
-    values: NDArray[np.float32], first: NDArray[np.intp], last: NDArray[np.intp]
-) -> NDArray[np.intp]:
+def _extrema(values: NDArray[np.float32], first: Indices, last: Indices) -> Indices:
     """(N, 3) cells k, y, x from ``first`` to before ``last`` that no neighbour exceeds."""
     if (last <= first).any():
         return np.zeros((0, 3), np.intp)
@@ -299,11 +296,11 @@ def _extrema(
 
 def _orientations(
     levels: NDArray[np.float32],
-    cells: NDArray[np.intp],
-    scale: NDArray[np.float64],
-    origin: NDArray[np.intp],
+    cells: Indices,
+    scale: Floats,
+    origin: Indices,
     shape: tuple[int, int],
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+) -> tuple[Indices, Floats]:
     """Peaks of histograms of gradients: (M,) which of the cells (N, 3), and (M,) degrees.
 
     ``scale`` (N,) is in pixels of the levels, ``origin`` where they lie in the octave of ``shape``.
@@ -327,11 +324,11 @@ def _orientations(
 
 def _histograms(
     levels: NDArray[np.float32],
-    cells: NDArray[np.intp],
-    scale: NDArray[np.float64],
-    origin: NDArray[np.intp],
+    cells: Indices,
+    scale: Floats,
+    origin: Indices,
     shape: tuple[int, int],
-) -> NDArray[np.float64]:
+) -> Floats:
     """(N, 36) weighted gradients around each cell by direction, counterclockwise, smoothed."""
     width = levels.shape[2]
     radius = np.rint(_RADIUS * scale)

@@ -12,9 +12,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors.orientation import orient
+from hardnet.detectors.orientation import Floats, Indices, orient
 from hardnet.errors import InputError
-from hardnet.frames import Frames, from_similarity
+from hardnet.frames import Detected, from_similarity
+from hardnet.images import Pixels
 from hardnet.threads import map_threads
 
 THRESHOLD = 5.33
@@ -33,7 +34,7 @@ EDGE_RATIO = 10.0
 BORDER = 5
 """No keypoint is this close to the border, in pixels of its octave."""
 
-Level = NDArray[np.uint8] | NDArray[np.float32]
+Level = Pixels | NDArray[np.float32]
 """The first octave is the photograph itself, the others are smoothed by SIGMA."""
 
 _CAMERA_SIGMA = 0.5  # the blur a photograph is taken to have
@@ -52,17 +53,13 @@ _STRIDES = (9, 3, 1)  # of k, y and x in a flat cube of 27 samples
 _PLANES = ((9, 3), (9, 1), (3, 1))
 
 
-def detect(
-    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-) -> tuple[Frames, NDArray[np.float32]]:
+def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """Find the strongest Hessian keypoints of an image; see ``detectors.Detector``."""
     frames, scores = (part[:keypoints] for part in find_places(image))
     return frames if upright else orient(image, frames), scores
 
 
-def find_places(
-    image: NDArray[np.uint8], threshold: float = THRESHOLD
-) -> tuple[Frames, NDArray[np.float32]]:
+def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
     """All keypoints of an image with a score of at least ``threshold``, strongest first.
 
     Upright circular frames (N, 2, 3), and scores (N,), the root of the absolute response.
@@ -76,7 +73,7 @@ def find_places(
     return from_similarity(np.column_stack([x, y]), sigma), scores
 
 
-def search_octaves(image: NDArray[np.uint8], floor: float) -> NDArray[np.float64]:
+def search_octaves(image: Pixels, floor: float) -> Floats:
     """(N, 4) x, y, sigma and response of the extrema of all octaves, at least ``floor`` in size."""
     found = [np.zeros((0, 4))]
     source: Level = image
@@ -110,7 +107,7 @@ def respond(
     return response
 
 
-def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+def _search_octave(source: Level, floor: float) -> tuple[Floats, NDArray[np.float32]]:
     """Extrema of one octave, in its pixels, and the (H/2, W/2) image of the next."""
     height, width = source.shape
     half = np.empty(((height + 1) // 2, (width + 1) // 2), np.float32)
@@ -118,7 +115,7 @@ def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], ND
     # Strips of equal height, and even, as every second row goes to the next octave.
     rows = 2 * int(np.ceil(height / np.ceil(height / _ROWS) / 2))
 
-    def search(start: int) -> NDArray[np.float64]:
+    def search(start: int) -> Floats:
         return _search_strip(source, start, min(start + rows, height), floor, half)
 
     return np.concatenate(map_threads(search, range(0, height, rows))), half
@@ -126,7 +123,7 @@ def _search_octave(source: Level, floor: float) -> tuple[NDArray[np.float64], ND
 
 def _search_strip(
     source: Level, start: int, stop: int, floor: float, half: NDArray[np.float32]
-) -> NDArray[np.float64]:
+) -> Floats:
     """Extrema in the rows ``start`` to ``stop``; also fills these rows of ``half``."""
     steps = _blurs(source)
     margin = _REACH + sum(_radius(sigma) for sigma in steps)
@@ -159,9 +156,7 @@ def _radius(sigma: float) -> int:
     return int(np.ceil(4 * sigma))
 
 
-def _extrema(
-    responses: NDArray[np.float32], floor: float, first: int, last: int
-) -> NDArray[np.intp]:
+def _extrema(responses: NDArray[np.float32], floor: float, first: int, last: int) -> Indices:
     """(N, 3) indices k, y, x of samples beyond all 26 neighbours, in rows ``first`` to ``last``."""
     found = [np.zeros((0, 3), np.intp)]
     if last <= first:
@@ -185,9 +180,7 @@ def _extrema(
     return cells[np.where(_BEFORE, cube < centre, cube <= centre)[:, np.arange(27) != 13].all(1)]
 
 
-def refine(
-    values: NDArray[np.float32], cells: NDArray[np.intp], edge_ratio: float
-) -> NDArray[np.float64]:
+def refine(values: NDArray[np.float32], cells: Indices, edge_ratio: float) -> Floats:
     """Extrema of quadratics fitted to the 3 x 3 x 3 samples around each cell.
 
     ``values`` are (K, H, W), ``cells`` (N, 3) indices k, y, x, none on the border. A fit whose
@@ -219,7 +212,7 @@ def refine(
     return np.column_stack([cells + offset, peak])[good]
 
 
-def neighbourhood(values: NDArray[np.float32], cells: NDArray[np.intp]) -> NDArray[np.float64]:
+def neighbourhood(values: NDArray[np.float32], cells: Indices) -> Floats:
     """(N, 3, 3, 3) samples around each of (N, 3) cells."""
     _, height, width = values.shape
     step = np.arange(-1, 2)
@@ -229,9 +222,7 @@ def neighbourhood(values: NDArray[np.float32], cells: NDArray[np.intp]) -> NDArr
     return np.asarray(samples, np.float64)
 
 
-def fit(
-    cube: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def fit(cube: Floats) -> tuple[Floats, Floats, Floats]:
     """Extremum (N, 3), slope (N, 3) and Hessian (N, 6) of cubes, in the order k, y, x.
 
     The Hessian's columns are kk, yy, xx, ky, kx, yx.
@@ -251,7 +242,7 @@ def fit(
     return _solve(hessian, -slope), slope, hessian
 
 
-def _solve(hessian: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solve(hessian: Floats, right: Floats) -> Floats:
     """Solutions (N, 3) of symmetric systems by cofactors, infinite where there is none."""
     kk, yy, xx, ky, kx, yx = hessian.T
     p, q, r = yy * xx - yx * yx, kx * yx - ky * xx, ky * yx - kx * yy

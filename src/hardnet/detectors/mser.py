@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors.affine import MAX_STRETCH, axes
-from hardnet.detectors.orientation import orient
-from hardnet.frames import WINDOW_SIGMAS, Frames, empty_frames
+from hardnet.detectors.orientation import Floats, orient
+from hardnet.frames import WINDOW_SIGMAS, Detected, empty_frames
+from hardnet.images import Pixels
 
 MIN_AREA = 30
 """Pixels of the smallest region."""
@@ -27,9 +28,7 @@ OpenCV's default of 0.25 leaves far fewer regions, and not the more repeatable o
 _MIN_SIDE = 8  # no region with a neighbourhood fits into less
 
 
-def detect(
-    image: NDArray[np.uint8], keypoints: int = 2048, upright: bool = False
-) -> tuple[Frames, NDArray[np.float32]]:
+def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """Find dark and bright regions that stay the same over many thresholds.
 
     The frame has the region's centre and the shape of its covariance. The standard deviations take
@@ -63,9 +62,7 @@ def detect(
     return frames if upright else orient(image, frames), scores
 
 
-def _moments(
-    regions: list[NDArray[np.int32]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _moments(regions: list[NDArray[np.int32]]) -> tuple[Floats, Floats, Floats]:
     """Area (N,), centre (N, 2) and covariance (N, 2, 2) of regions, lists of pixels (n, 2)."""
     area = np.array([len(region) for region in regions], np.float64)
     if not len(area):

@@ -7,8 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import WINDOW_SIGMAS, Frames, rotation
+from hardnet.images import Pixels
 from hardnet.patches import cut_from_pyramid, patch_ticks, pyramid
 from hardnet.threads import map_threads
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 BINS = 36
 """Of the histogram of directions."""
@@ -20,7 +24,7 @@ _CHUNK = 1024  # frames that one thread works on: fewer and larger steps let two
 _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 
 
-def orient(image: NDArray[np.uint8], frames: Frames) -> Frames:
+def orient(image: Pixels, frames: Frames) -> Frames:
     """(N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
 
     Each frame is turned within its shape.
@@ -28,7 +32,7 @@ def orient(image: NDArray[np.uint8], frames: Frames) -> Frames:
     return turn(frames, dominant_angles(direction_histograms(image, frames)))
 
 
-def turn(frames: Frames, angle: NDArray[np.float64]) -> Frames:
+def turn(frames: Frames, angle: Floats) -> Frames:
     """Rotate each patch by (N,) radians within the frame's shape; the region stays the same."""
     shape = frames[:, :, :2].astype(np.float64) @ rotation(angle)
     return np.concatenate([shape, frames[:, :, 2:]], 2).astype(np.float32)
@@ -44,7 +48,7 @@ def upright_form(frames: Frames) -> Frames:
     return np.concatenate([lower, frames[:, :, 2:]], 2).astype(np.float32)
 
 
-def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.float64]:
+def direction_histograms(image: Pixels, frames: Frames) -> Floats:
     """(N, 36) gradient magnitude per direction in each frame's patch, smoothed.
 
     Bin b holds the directions around 2 pi b / 36, measured in the patch, clockwise on screen.
@@ -56,7 +60,7 @@ def direction_histograms(image: NDArray[np.uint8], frames: Frames) -> NDArray[np
     return np.concatenate(map_threads(lambda piece: _histograms(images, piece), pieces))
 
 
-def _histograms(images: list[NDArray[np.uint8]], frames: Frames) -> NDArray[np.float64]:
+def _histograms(images: list[Pixels], frames: Frames) -> Floats:
     part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
     window = frames.copy()
     window[:, :, :2] *= np.float32(part)
@@ -88,7 +92,7 @@ def _weights(part: float) -> NDArray[np.float32]:
     return bell.astype(np.float32)
 
 
-def dominant_angles(histograms: NDArray[np.float64]) -> NDArray[np.float64]:
+def dominant_angles(histograms: Floats) -> Floats:
     """(N,) radians of the highest peak of (N, 36) histograms; 0 for an even patch.
 
     The peak is that of the parabola through the highest bin and its two neighbours.
