@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval.assignment import FEW, ROWS, TILE, Assigner
+from hardnet.retrieval.assignment import FEW, ROWS, TILE, Assigner, leading_axes, project
 
 
 def _clusters(words, rows, dim, seed=0):
@@ -95,3 +95,45 @@ def test_few_words_are_exact_however_short_they_are():
     words = np.stack([part.mean(axis=0) for part in np.array_split(rows, 16)])
     assert np.abs(words).max() < np.abs(rows).max() / 2
     assert (Assigner(words)(rows, 3) == _reference(words, rows, 3)).mean() > 0.9999
+
+
+def _flat_clusters(words, rows, seed=0):
+    """Words and rows that differ along the first axes most, as those of photographs do."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.normal(size=(128, 128)))[0]
+    strength = np.exp(-np.arange(128) / 30)
+    centres = (rng.normal(size=(words, 128)) * strength) @ turn
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    around = centres[rng.integers(words, size=rows)]
+    around = around + 0.3 * (rng.normal(size=(rows, 128)) * strength) @ turn / 4
+    around /= np.linalg.norm(around, axis=1, keepdims=True)
+    return (0.7 * centres).astype(np.float32), around.astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_several_words_are_found_along_the_leading_axes(count):
+    centres, rows = _flat_clusters(3000, 400)
+    axes = leading_axes(centres)
+    assert axes is not None
+    assert axes.shape[1] <= 80
+    assert np.allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=2e-3)
+    assign, wanted = Assigner(centres), _reference(centres, rows, count)
+    found = assign(rows, count)
+    same = [len(set(a) & set(b)) / count for a, b in zip(found, wanted, strict=True)]
+    assert np.mean(same) > 0.995
+    assert np.array_equal(found[:7], assign(rows[:7], count))
+
+
+def test_words_that_differ_along_all_axes_have_no_leading_ones():
+    assert leading_axes(_clusters(3000, 1, 128)[0]) is None
+
+
+@pytest.mark.parametrize("dim", [1, 4, 30])
+def test_projection_is_the_sum_of_products(dim):
+    rng = np.random.default_rng(dim)
+    rows, axes = rng.normal(size=(5, dim)), rng.normal(size=(dim, 16))
+    found = project(rows.astype(np.float32), axes.astype(np.float32))
+    for n in range(5):
+        for k in range(16):
+            total = sum(rows[n, d] * axes[d, k] for d in range(dim))
+            assert abs(found[n, k] - total) < 1e-5

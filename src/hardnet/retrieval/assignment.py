@@ -8,7 +8,9 @@ recall beside faiss, flat and graphs: ``benchmarks/assign_words.py``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import cv2
@@ -16,7 +18,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from hardnet.retrieval.kernels import compiled, compiled_sums
+from hardnet.retrieval.kernels import LINE, compiled, compiled_sums, prefetch
 from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]
@@ -24,8 +26,19 @@ Rows = NDArray[np.float32]
 ROWS, TILE = 64, 8192
 """Products held at once by a thread: 2 MB, which stay in the cache until they have been read."""
 
+PIECE = 512
+"""Rows that a thread takes at once, if there are that many."""
+
 MORE = 3
 """This many words more than are wanted have their distance computed exactly."""
+
+LEADING_WORDS, LEADING_SHARE, LEADING_MOST = 2048, 0.9, 0.625
+"""Of this many words or more, several are searched for along the leading axes only, if this share
+of the energy of the words lies along at most this share of the axes."""
+
+LEADING_MORE, LEADING_ROOM = 2, 4
+"""This many times as many words as are wanted, or more, then have their distance computed exactly;
+there is room for this many times as many again."""
 
 FEW = 256
 """Up to this many words, all distances are computed exactly: words that are means of many
@@ -47,35 +60,30 @@ class Assigner:
         # Writable, or another variant of the kernels is compiled for it.
         self._words = np.require(words, np.float32, ["C", "W"])
         self._half = half_squares(self._words)
-        largest = float(np.abs(self._words).max(initial=1e-6))
-        word_scale, self._row_scale = 127 / largest, np.float32(63 / (_HEADROOM * largest))
-        whole = -len(words) % BLOCK  # words that complete the last block: zero, and never found
-        small = np.pad(np.rint(self._words * word_scale).astype(np.int8), ((0, whole), (0, 0)))
-        # Rows are moved from -63..63 to 1..127, which adds 64 times the sum of the word.
-        shift = 64 * small[: len(words)].sum(axis=1, dtype=np.int64)
-        length = np.rint(self._half.astype(np.float64) * word_scale * self._row_scale)
-        bias = (-shift - length.astype(np.int64)).astype(np.int32)
-        self._bias = np.pad(bias, (0, whole), constant_values=WORST)
-        self._tiles = {
-            start: IntegerProduct(small[start : start + TILE])
-            for start in range(0, len(small), TILE)
-        }
+        self._near = IntegerScores(self._words, self._half)
 
     def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
-        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
+        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores.
+
+        The first is almost always the nearest; of several, one in a thousand may be missing.
+        """
         count = min(count, len(self._words))
         out = np.empty((len(rows), count), np.int32)
         # The few rows of a query are shared out evenly.
         threads = max(cv2.getNumThreads(), 1)
-        pieces = threads * max(1, -(-len(rows) // (threads * ROWS)))
+        pieces = threads * max(1, -(-len(rows) // (threads * PIECE)))
         step = max(1, -(-len(rows) // pieces))
+        leading = self._leading if count > 1 else None
 
         def assign(start: int) -> None:
             part = np.ascontiguousarray(rows[start : start + step], np.float32)
             if len(self._words) <= FEW:
                 found = np.tile(np.arange(len(self._words), dtype=np.int32), (len(part), 1))
-            else:
+            elif leading is None:
                 found = self.candidates(part, count + MORE)
+            else:
+                axes, near = leading
+                found = near.promising(project(part, axes), LEADING_MORE * (count + MORE))
             refine(part, self._words, self._half, found, out[start : start + step])
 
         map_threads(assign, range(0, len(rows), step))
@@ -83,18 +91,106 @@ class Assigner:
 
     def candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
         """(N, count) words that are near by their integer products, -1 for none; on this thread."""
+        return self._near.best(rows, count)
+
+    @cached_property
+    def _leading(self) -> tuple[Rows, IntegerScores] | None:
+        """The leading axes of the words, and the scores along these only."""
+        axes = leading_axes(self._words) if len(self._words) >= LEADING_WORDS else None
+        if axes is None:
+            return None
+        return axes, IntegerScores(project(self._words, axes), self._half)
+
+
+def leading_axes(words: Rows) -> Rows | None:
+    """(D, d) the few axes along which words (K, D) differ most, a multiple of 16; None if many."""
+    squares = words.T.astype(np.float64) @ words
+    energy, axes = np.linalg.eigh(squares)
+    share = np.cumsum(energy[::-1]) / max(energy.sum(), 1e-12)
+    count = 16 * (int(np.searchsorted(share, LEADING_SHARE)) // 16 + 1)
+    if count > LEADING_MOST * len(axes):
+        return None
+    axes = axes[:, ::-1][:, :count]
+    axes *= np.where(np.abs(axes.max(axis=0)) < np.abs(axes.min(axis=0)), -1, 1)
+    # Rounded, because the last bits depend on the machine and on its number of cores.
+    return np.ascontiguousarray(np.round(axes, 4), np.float32)
+
+
+@compiled
+def project(rows: Rows, axes: Rows) -> Rows:
+    """(N, d) rows (N, D) along axes (D, d).
+
+    Each row is summed by itself, in one order, so that it does not depend on the others; a product
+    by BLAS would, and its threads would keep a core busy that the search for words needs.
+    """
+    dim, count = axes.shape
+    out = np.zeros((len(rows), count), np.float32)
+    whole = dim - dim % 4
+    for n in range(len(rows)):
+        row, sums = rows[n], out[n]
+        for d in range(0, whole, 4):  # four axes at once: the sums are read and written less often
+            for k in range(count):
+                total = sums[k] + row[d] * axes[d, k] + row[d + 1] * axes[d + 1, k]
+                sums[k] = total + row[d + 2] * axes[d + 2, k] + row[d + 3] * axes[d + 3, k]
+        for d in range(whole, dim):
+            for k in range(count):
+                sums[k] += row[d] * axes[d, k]
+    return out
+
+
+class IntegerScores:
+    """Products of rows with words in 8 bits, less half the squared lengths of the words."""
+
+    def __init__(self, words: Rows, half: Rows) -> None:
+        """Words (K, D), and half their squared lengths (K,): longer than these, of a part."""
+        largest = float(np.abs(words).max(initial=1e-6))
+        word_scale, self._row_scale = 127 / largest, np.float32(63 / (_HEADROOM * largest))
+        whole = -len(words) % BLOCK  # words that complete the last block: zero, and never found
+        small = np.pad(np.rint(words * word_scale).astype(np.int8), ((0, whole), (0, 0)))
+        # Rows are moved from -63..63 to 1..127, which adds 64 times the sum of the word.
+        shift = 64 * small[: len(words)].sum(axis=1, dtype=np.int64)
+        length = np.rint(half.astype(np.float64) * word_scale * self._row_scale)
+        bias = (-shift - length.astype(np.int64)).astype(np.int32)
+        self._bias = np.pad(bias, (0, whole), constant_values=WORST)
+        self._tiles = {
+            start: IntegerProduct(small[start : start + TILE])
+            for start in range(0, len(small), TILE)
+        }
+
+    def best(self, rows: Rows, count: int) -> NDArray[np.int32]:
+        """(N, count) the words of the highest scores of rows (N, D), best first; -1 for none."""
+        scores = np.full((len(rows), count), WORST, np.int32)
+        found = np.full((len(rows), count), -1, np.int32)
+        for part, products, bias, first in self._products(rows):
+            collect(products, bias, first, scores[part], found[part])
+        return found
+
+    def promising(self, rows: Rows, count: int) -> NDArray[np.int32]:
+        """(N, C) about ``count`` or more words of the highest scores, in no order; then -1."""
+        found = np.full((len(rows), LEADING_ROOM * count * len(self._tiles)), -1, np.int32)
+        sizes = np.zeros(len(rows), np.int64)
+        for part, products, bias, first in self._products(rows):
+            collect_promising(products, bias, first, count, sizes[part], found[part])
+        return found
+
+    def _products(
+        self, rows: Rows
+    ) -> Iterator[tuple[slice, NDArray[np.int32], NDArray[np.int32], int]]:
+        """Some rows, their products with some words, the bias and the number of the first."""
         moved = rows * self._row_scale
         moved += np.float32(64.5)
         small = np.clip(moved, 1, 127, out=moved).astype(np.uint8)
-        scores = np.full((len(rows), count), WORST, np.int32)
-        found = np.full((len(rows), count), -1, np.int32)
-        for start, product in self._tiles.items():
-            collect(product(small), self._bias[start : start + TILE], start, scores, found)
-        return found
+        for first in range(0, len(rows), ROWS):
+            part = slice(first, first + ROWS)
+            for start, product in self._tiles.items():
+                yield part, product(small[part]), self._bias[start : start + TILE], start
 
 
 BLOCK = 64
 """Words whose best score is found at once; only a promising block is looked at word by word."""
+
+STEPS = 64
+"""Where many words are wanted, blocks are sorted by their best score into at most these steps."""
 
 WORST = -(2**31)
 
@@ -143,6 +239,57 @@ def collect(
                     found[n, place] = first + j
 
 
+@compiled
+def collect_promising(
+    products: NDArray[np.int32],
+    bias: NDArray[np.int32],
+    first: int,
+    count: int,
+    sizes: Any,
+    found: Any,
+) -> None:
+    """Append the words of each row that reach its ``count`` best blocks, or a little less.
+
+    Products, bias and ``first`` as for ``collect``. ``sizes`` (N,) of the words (N, C) that were
+    found are changed in place, as long as there is room.
+    """
+    rows, words = products.shape
+    tops, steps = np.empty(words // BLOCK, np.int32), np.empty(STEPS, np.int64)
+    for n in range(rows):
+        row, highest, lowest = products[n], np.int64(WORST), np.int64(2**31)
+        for block in range(len(tops)):
+            top = np.int32(WORST)
+            for j in range(block * BLOCK, block * BLOCK + BLOCK):
+                top = max(top, np.int32(row[j] + bias[j]))
+            tops[block] = top
+            highest = max(highest, np.int64(top))
+            if top > WORST:
+                lowest = min(lowest, np.int64(top))
+        # The blocks by how far they stay behind the best one, in equal steps: no need to sort them.
+        shift = 0
+        while (highest - lowest) >> shift >= STEPS:
+            shift += 1
+        steps[:] = 0
+        for block in range(len(tops)):
+            if tops[block] > WORST:
+                steps[(highest - tops[block]) >> shift] += 1
+        last, blocks = 0, steps[0]
+        while blocks < count and last + 1 < STEPS:
+            last += 1
+            blocks += steps[last]
+        least, size = np.int32(highest - ((last + 1) << shift) + 1), sizes[n]
+        for block in range(len(tops)):
+            if tops[block] < least:
+                continue
+            start = block * BLOCK
+            here, shifts = row[start : start + BLOCK], bias[start : start + BLOCK]
+            for j in range(BLOCK):
+                if np.int32(here[j] + shifts[j]) >= least and size < found.shape[1]:
+                    found[n, size] = first + start + j
+                    size += 1
+        sizes[n] = size
+
+
 @compiled_sums
 def refine(
     rows: Rows, words: Rows, half: Rows, found: NDArray[np.int32], out: NDArray[np.int32]
@@ -154,8 +301,12 @@ def refine(
     """
     dim = rows.shape[1]
     wanted = out.shape[1]
-    nearest = np.empty(wanted, np.float32)
+    nearest, address, word_bytes = np.empty(wanted, np.float32), words.ctypes.data, 4 * dim
     for n in range(len(rows)):
+        for word in found[n + 1 : n + 2].flat:  # of the next row, from all over the memory
+            start = address + word * word_bytes
+            for line in range(start, start + word_bytes, LINE):
+                prefetch(line)
         nearest[:] = np.inf
         out[n] = -1
         for word in found[n]:
@@ -377,11 +528,8 @@ class CellAssigner:
 
         def assign(start: int) -> None:
             part = np.ascontiguousarray(rows[start : start + many], np.float32)
-            near = [
-                self._near_cells.candidates(part[first : first + ROWS], probes)
-                for first in range(0, len(part), ROWS)
-            ]
-            grouped = group_rows(np.concatenate(near), len(self._starts) - 1)
+            near = self._near_cells.candidates(part, probes)
+            grouped = group_rows(near, len(self._starts) - 1)
             here = out[start : start + many]
             scan_cells(part, self._words, self._half, self._starts, *grouped, here)
             for n in np.flatnonzero(here[:, -1] < 0):  # all near cells are all but empty

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells
-from hardnet.retrieval.kernels import BITS, Signatures, compiled
+from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, project
+from hardnet.retrieval.kernels import BITS, LINE, Signatures, compiled, prefetch
 from hardnet.retrieval.store.columns import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
@@ -188,28 +188,31 @@ def size_for(features: int) -> int:
     return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
 
 
+_GATHER = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: they are its highest bits
+
+
 @compiled
 def sign(rows: Any, axes: Any, thresholds: Any, words: Any, out: Any) -> None:
     """Set in ``out`` (N, M, 2) the bits of the axes along which a row reaches beyond thresholds.
 
-    Each row (N, D) is summed by itself, in one order, so that a signature does not depend on what
-    is described beside it; a product by BLAS would, and its threads would keep a core busy that the
-    search for words needs. ``axes`` (D, 128) is the projection transposed; the thresholds (K, 128)
-    are those of each word, ``words`` (N, M) the words of each row.
+    ``axes`` (D, 128) is the projection transposed; the thresholds (K, 128) are those of each word,
+    ``words`` (N, M) the words of each row (N, D).
     """
-    dim, bits = axes.shape
-    projected = np.empty(bits, np.float32)
+    projected, bits = project(rows, axes), axes.shape[1]
+    above, address, row_bytes = np.empty(bits, np.uint8), thresholds.ctypes.data, 4 * bits
+    eights = above.view(np.uint64)
     for n in range(len(rows)):
-        projected[:] = np.float32(0)
-        for d in range(dim):
-            value = rows[n, d]
-            for b in range(bits):
-                projected[b] += value * axes[d, b]
+        for word in words[n + 1 : n + 2].flat:  # of the next row, from all over the memory
+            start = address + word * row_bytes
+            for line in range(start, start + row_bytes, LINE):
+                prefetch(line)
         for m in range(out.shape[1]):
-            word = words[n, m]
+            along, limits = projected[n], thresholds[words[n, m]]
+            for b in range(bits):
+                above[b] = along[b] > limits[b]
             for half in range(2):
                 signature = np.uint64(0)
-                for b in range(64):
-                    above = projected[64 * half + b] > thresholds[word, 64 * half + b]
-                    signature |= np.uint64(above) << np.uint64(b)
+                for k in range(8):
+                    eight = (eights[8 * half + k] * _GATHER) >> np.uint64(56)
+                    signature |= eight << np.uint64(8 * k)
                 out[n, m, half] = signature
