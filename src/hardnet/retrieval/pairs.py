@@ -11,8 +11,54 @@ from typing import Any
 
 import numpy as np
 
-from hardnet.retrieval.kernels import BITS, compiled, hamming, popcount
+from hardnet.retrieval.kernels import BITS, compiled, compiled_sums, hamming, popcount, prefetch
 from hardnet.retrieval.store.segment import lower_bound, read_word
+
+SIGNATURE_BYTES = BITS // 8
+
+
+@compiled
+def sort_terms(words: Any, signatures: Any, vocabulary_size: int) -> Any:
+    """The terms of N query features by word, then by feature; unknown words are left out.
+
+    Returns the arrays of a :class:`~hardnet.retrieval.verification.WordTable`, of words (N, MA) and
+    their signatures (N, MA, 2).
+    """
+    present = np.zeros(vocabulary_size // 64 + 1, np.uint64)
+    for word in words.flat:
+        if 0 <= word < vocabulary_size:
+            present[word >> 6] |= np.uint64(1) << np.uint64(word & 63)
+    before, total = np.empty(len(present), np.int64), 0
+    for block in range(len(present)):
+        before[block] = total
+        total += popcount(present[block])
+    starts = np.zeros(total + 2, np.int64)
+    for word in words.flat:
+        if 0 <= word < vocabulary_size:
+            starts[before[word >> 6] + _rank(present[word >> 6], word) + 2] += 1
+    for number in range(total):
+        starts[number + 2] += starts[number + 1]
+    features = np.empty(starts[-1], np.int32)
+    sorted_signatures = np.empty((starts[-1], 2), np.uint64)
+    for feature in range(len(words)):
+        for m in range(words.shape[1]):
+            word = words[feature, m]
+            if 0 <= word < vocabulary_size:
+                number = before[word >> 6] + _rank(present[word >> 6], word) + 1
+                to = starts[number]
+                starts[number] += 1
+                features[to] = feature
+                sorted_signatures[to, 0] = signatures[feature, m, 0]
+                sorted_signatures[to, 1] = signatures[feature, m, 1]
+    return present, before, starts[:-1], features, sorted_signatures
+
+
+@compiled
+def _rank(block: Any, word: Any) -> int:
+    """How many bits of a block are set before that of a word."""
+    below = (np.uint64(1) << np.uint64(word & 63)) - np.uint64(1)
+    rank: int = popcount(block & below)
+    return rank
 
 
 @compiled
@@ -44,7 +90,7 @@ def gather(
     longest = 0
     for image in images:
         longest = max(longest, np.int64(forward_offsets[image + 1]) - forward_offsets[image])
-    runs = np.empty((longest, 4), np.int64)
+    runs, address = np.empty((longest, 4), np.int64), signatures.ctypes.data
     starts = np.empty(query_features + 1, np.int64)
     found, out = np.empty((1024, 4), np.int64), np.empty((1024, 4), np.int64)
     for at in range(len(images)):
@@ -53,6 +99,7 @@ def gather(
         )
         most = 0
         for run in runs[:count]:
+            prefetch(address + run[1] * SIGNATURE_BYTES)
             most += run[2] * (term_starts[run[0] + 1] - term_starts[run[0]])
         if most > len(found):
             found = np.empty((2 * most, 4), np.int64)
@@ -103,8 +150,7 @@ def _find_runs(
         low = lower_bound(image_ids, np.int64(offsets[word]), stop, np.int64(image))
         while low + length < stop and image_ids[low + length] == image:
             length += 1
-        below = block & ((np.uint64(1) << bit) - np.uint64(1))
-        runs[count, 0] = before[word >> 6] + popcount(below)
+        runs[count, 0] = before[word >> 6] + _rank(block, word)
         runs[count, 1], runs[count, 2], runs[count, 3] = low, length, place - begin
         count += 1
         # A word of the list that has no posting, in a damaged segment, must not stop the scan.
@@ -191,8 +237,14 @@ the squared one (Lebeda et al. 2012)."""
 HYPOTHESIS_INLIERS = 3
 """A hypothesis with fewer inliers is not refined."""
 
+BLOCK = 32
+"""Pairs that are counted at once: whole vectors of the processor."""
+
 SLACK = 1.001
 """The quick count is in single precision: its thresholds are wider by this."""
+
+NEARLY_ALL = 64
+"""If all but one of this many query features agree, no other hypothesis is tried."""
 
 
 @compiled
@@ -274,31 +326,43 @@ def _best_model(
 ) -> Any:
     """Try the hypotheses of one view, nearest signatures first, and refine those that win."""
     size, different = len(features), 0
-    points = np.empty((5, size))
+    blocks = np.full((-(-size // BLOCK), 5, BLOCK), np.nan, np.float32)
+    points, later = np.empty((5, size)), np.zeros(len(blocks), np.int64)
+    own = np.zeros(len(blocks), np.int64)
     for j in range(size):
-        different += j == 0 or features[j] != features[j - 1]
+        new = j == 0 or features[j] != features[j - 1]
+        different += new
+        own[j // BLOCK] += new or j % BLOCK == 0
+        if j % BLOCK == 0 and j > 0:
+            later[j // BLOCK - 1] = different - 1
         points[0, j], points[1, j] = query[j, 2], query[j, 5]
         points[2, j], points[3, j] = image[j, 2], image[j, 5]
         areas = area_of(query[j]), area_of(image[j])
         # NaN is neither a hypothesis nor an inlier.
         points[4, j] = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
-    rough, least = points.astype(np.float32), HYPOTHESIS_INLIERS - 1
+        for k in range(5):
+            blocks[j // BLOCK, k, j % BLOCK] = points[k, j]
+    for block in range(len(blocks) - 1):
+        later[block] = different - later[block]
     best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
-    model, chosen = np.empty(12), np.empty(size, np.bool_)
-    rough_model, fits = np.empty(12, np.float32), np.empty(size, np.bool_)
+    model, rough, chosen = np.empty(12), np.empty(12, np.float32), np.empty(size, np.bool_)
+    fits = np.empty(len(blocks) * BLOCK, np.bool_)
     for i in _nearest_first(distances, max_hypotheses):
-        if best == different:  # there cannot be more
+        if best >= different - different // NEARLY_ALL:  # there cannot be many more
             break
         if np.isnan(points[4, i]):
             continue
         frame_to_frame(query[i], image[i], model)
+        _copy(model, rough)
+        enough = max(best, HYPOTHESIS_INLIERS - 1)
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
-        _copy(model, rough_model)
-        agree = _count(rough, points[4, i], rough_model, limit * SLACK, log_ratio * SLACK, fits)
-        if agree <= max(best, least) or _different(features, fits) <= best:
+        if not _may_exceed(enough, blocks, own, later, points[4, i], rough, limit, log_ratio, fits):
             continue
-        count = _select(features, places, points, model, limit, log_ratio, taken, attempt, chosen)
-        if count <= best or count < HYPOTHESIS_INLIERS:
+        spare = different - enough
+        count = _select(
+            features, places, points, model, limit, log_ratio, taken, attempt, spare, fits, chosen
+        )
+        if count <= enough:
             continue
         best = count
         _copy(model, best_model)
@@ -306,10 +370,13 @@ def _best_model(
         for step in range(STEPS):
             if not fit(query, image, chosen, model):
                 break
+            _copy(model, rough)
             last = step == STEPS - 1
-            wider = 1.0 if last else 2**0.5 - (2**0.5 - 1) * step / (STEPS - 1)
+            near = limit if last else limit * (2**0.5 - (2**0.5 - 1) * step / (STEPS - 1))
+            growth = np.log(area_of(model))
+            _may_exceed(-1, blocks, own, later, growth, rough, near, log_ratio, fits)
             count = _select(
-                features, places, points, model, wider * limit, log_ratio, taken, attempt, chosen
+                features, places, points, model, near, log_ratio, taken, attempt, size, fits, chosen
             )
             if count < HYPOTHESIS_INLIERS:
                 break
@@ -337,29 +404,42 @@ def _nearest_first(distances: Any, most: int) -> Any:
     return order[:most]
 
 
-@compiled
-def _count(
-    points: Any, growth: float, model: Any, limit: float, log_ratio: float, fits: Any
-) -> int:
-    """How many pairs agree with a model, and which; in single precision, eight at a time."""
+@compiled_sums
+def _may_exceed(
+    enough: int,
+    blocks: Any,
+    own: Any,
+    later: Any,
+    growth: float,
+    model: Any,
+    limit: float,
+    log_ratio: float,
+    fits: Any,
+) -> bool:
+    """Whether more than ``enough`` query features may agree with a model; and which pairs may.
+
+    In single precision, and a block of pairs at a time, until too few features come ``later``. A
+    block has ``own`` features, and as many agree at most, whatever the number of their pairs.
+    """
     grown = np.float32(growth)
-    most, ratio, count = np.float32(limit), np.float32(log_ratio), np.int32(0)
-    for j in range(points.shape[1]):
-        fit_here = (transfer_error(points, j, model) < most) & (abs(points[4, j] - grown) < ratio)
-        fits[j] = fit_here
-        count += np.int32(fit_here)
-    return int(count)
-
-
-@compiled
-def _different(features: Any, fits: Any) -> int:
-    """How many query features have a pair that agrees: no one-to-one choice has more."""
-    count, last = 0, -1
-    for j in range(len(features)):
-        if fits[j] and features[j] != last:
-            count += 1
-            last = features[j]
-    return count
+    most, ratio = np.float32(limit * SLACK), np.float32(log_ratio * SLACK)
+    a, b, c, d, e, f = model[0], model[1], model[2], model[3], model[4], model[5]
+    g, h, i, k, m, n = model[6], model[7], model[8], model[9], model[10], model[11]
+    agree = 0
+    for number in range(len(later)):
+        block, count = blocks[number], np.int32(0)
+        fit_here = fits[number * BLOCK : number * BLOCK + BLOCK]
+        for j in range(BLOCK):
+            x, y, u, v = block[0, j], block[1, j], block[2, j], block[3, j]
+            there_x, there_y = a * x + b * y + (c - u), d * x + e * y + (f - v)
+            back_x, back_y = g * u + h * v + (i - x), k * u + m * v + (n - y)
+            error = there_x * there_x + there_y * there_y + back_x * back_x + back_y * back_y
+            fit_here[j] = (error < most) & (abs(block[4, j] - grown) < ratio)
+            count += np.int32(fit_here[j])
+        agree += min(count, own[number])
+        if agree + later[number] <= enough:
+            return False
+    return True
 
 
 @compiled
@@ -372,18 +452,24 @@ def _select(
     log_ratio: float,
     taken: Any,
     attempt: Any,
+    spare: int,
+    fits: Any,
     chosen: Any,
 ) -> int:
-    """Inliers of a model, one to one: each query feature takes the nearest free image feature."""
-    growth = np.log(model[0] * model[4] - model[1] * model[3])
+    """Inliers of a model, one to one: each query feature takes the nearest free image feature.
+
+    Only pairs that may agree, ``fits``, are looked at. 0 as soon as ``spare`` query features are no
+    inliers.
+    """
+    growth = np.log(area_of(model))
     attempt[0] += 1
     stamp = attempt[0]
-    count, j = 0, 0
+    count, missed, j = 0, 0, 0
     while j < len(features):
         feature, nearest, least = features[j], -1, limit
         while j < len(features) and features[j] == feature:
             chosen[j] = False
-            if taken[places[j]] != stamp and abs(points[4, j] - growth) < log_ratio:
+            if fits[j] and taken[places[j]] != stamp and abs(points[4, j] - growth) < log_ratio:
                 error = transfer_error(points, j, model)
                 if error < least:
                     nearest, least = j, error
@@ -392,6 +478,10 @@ def _select(
             chosen[nearest] = True
             taken[places[nearest]] = stamp
             count += 1
+        else:
+            missed += 1
+            if missed == spare:
+                return 0
     return count
 
 

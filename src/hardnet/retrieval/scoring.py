@@ -85,7 +85,9 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
     """Weigh the terms of a query by the idf (K,) of the whole index; unknown words are left out."""
     if isinstance(terms, BowTerms) != (scoring.method == "bow"):
         raise ValueError(f"{type(terms).__name__} cannot be scored by method {scoring.method!r}")
-    known = (terms.words >= 0) & (terms.words < len(idf))
+    known: Any = (terms.words >= 0) & (terms.words < len(idf))
+    if known.all():
+        known = slice(None)
     words = np.ascontiguousarray(terms.words[known], np.int32)
     rarity = idf[words].astype(np.float64) if scoring.idf else np.ones(len(words))
     if isinstance(terms, BowTerms):

@@ -325,6 +325,8 @@ class _Flow:
     mode: Mode
     seconds: dict[str, float] = field(default_factory=dict)
     verified: dict[int, Verified] = field(default_factory=dict)
+    # Images with more inliers than chance gives: one wrong image spoils an expansion.
+    sure: set[int] = field(default_factory=set)
 
     def run(self, k: int | None) -> Ranking:
         """Image numbers and scores, best first; all of them if ``k`` is None."""
@@ -350,18 +352,13 @@ class _Flow:
         found = self.verified.get(image)
         return found is not None and found.transform is not None
 
-    def is_sure(self, image: int) -> bool:
-        """Whether it has more inliers than chance gives: one wrong image spoils an expansion."""
-        verification, found = self.mode.verification, self.verified.get(image)
-        return verification is not None and found is not None and verification.is_sure(found)
-
     def hit(self, name: str, image: int, score: float) -> Hit:
         """The hit that an image becomes."""
         if not self.is_verified(image):
             return Hit(name, image, score)
         found = self.verified[image]
         assert found.transform is not None
-        view, sure = found.view, self.is_sure(image)
+        view, sure = found.view, image in self.sure
         region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
         return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
 
@@ -385,22 +382,27 @@ class _Flow:
         return images[order], scores[order]
 
     def _verify(self, images: NDArray[np.int64], verification: Verification) -> None:
-        """Verify the best of the images and, unless all that is found lies well ahead, the rest."""
-        for part in (images[: verification.first], images[verification.first :]):
+        """Verify the images, best first, until all that is found lies well ahead."""
+        start, stop = 0, verification.first
+        while start < len(images):
+            part = images[start:stop]
             # Geometry compares the images with the query itself: once is enough.
             new = [image for image in part.tolist() if image not in self.verified]
             if new:
                 for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
                     self.verified[found.image] = found
-            sure = [self.is_sure(image) for image in part.tolist()]
+                    if verification.is_sure(found):
+                        self.sure.add(found.image)
+            sure = [image in self.sure for image in images[:stop].tolist()]
             if any(sure) and not any(sure[-verification.patience :]):
                 return
+            start, stop = stop, 3 * stop  # each part has twice as many as the one before
 
     def _expand(self, images: NDArray[np.int64]) -> Terms:
         """The terms of the second pass, from the best images of the first."""
         mode = self.mode
         with self.stage("expand"):
-            sure = [self.verified[i] for i in images.tolist() if self.is_sure(i)]
+            sure = [self.verified[i] for i in images.tolist() if i in self.sure]
             if mode.expansion == "average":
                 return average_expansion(self.query, sure, self.shards.features_of)
             if mode.verification is not None:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.retrieval.kernels import BITS
-from hardnet.retrieval.pairs import gather, verify
-from hardnet.retrieval.query import Query, he_terms
+from hardnet.retrieval.pairs import gather, sort_terms, verify
+from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.compact_frames import half_sizes, read_frames, shapes
 from hardnet.threads import map_threads
 
@@ -39,10 +39,10 @@ class Verification:
     """How images are verified; the values are those of the published implementation."""
 
     shortlist: int = 100  # how many of the best images are verified
-    # The best of these go first. If some of them are verified for sure, and none of the last
-    # ``patience``, the rest of the shortlist is not looked at: it keeps its order.
-    first: int = 32
-    patience: int = 24
+    # The best of these go first, then the next. If some of them are verified for sure, and none of
+    # the last ``patience``, the rest of the shortlist is not looked at: it keeps its order.
+    first: int = 16
+    patience: int = 12
     # An inlier lies this close to where the transform puts it, there and back (root of the sum of
     # squares), in pixels of a photo of 1024: it grows with the longer side of each image, in the
     # query with that of its box.
@@ -88,10 +88,12 @@ class Verification:
         The a contrario test of :func:`hardnet.match` counts on inliers close to an exact map; an
         affine map of an object with depth has them anywhere within the threshold.
         """
+        if verified.transform is None or verified.inliers < self.verified_inliers:
+            return False
         features = max(verified.features, 1)
-        hit = 1 - (1 - self.verified_share) ** (verified.tentatives / features)
+        hit: float = 1 - (1 - self.verified_share) ** (verified.tentatives / features)
         needed = self.verified_inliers + features * hit
-        return verified.transform is not None and verified.inliers >= needed
+        return verified.inliers >= needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,23 +136,13 @@ class WordTable:
 
 def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> WordTable:
     """The terms of a query, ordered by word, then by feature; unknown words are left out."""
-    terms = he_terms(query, ma)
-    known = np.flatnonzero((terms.words >= 0) & (terms.words < vocabulary_size))
-    order = known[np.argsort(terms.words[known], kind="stable")]
-    in_order = terms.words[order]
-    starts = np.flatnonzero(np.diff(in_order, prepend=-1))
-    words = in_order[starts]
-    bits = np.zeros((vocabulary_size // 64 + 1) * 64, np.bool_)
-    bits[words] = True
-    counts = np.bincount(words >> 6, minlength=vocabulary_size // 64 + 1)
-    return WordTable(
-        present=np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64, copy=False),
-        before=(np.cumsum(counts) - counts).astype(np.int64),
-        starts=np.append(starts, len(order)).astype(np.int64),
-        features=terms.feature[order].astype(np.int32),
-        signatures=np.ascontiguousarray(terms.signatures[order], np.uint64),
-        query_features=len(query.words),
+    words, signatures = query.words[:, :ma], query.signatures[:, :ma]
+    present, before, starts, features, by_word = sort_terms(
+        np.ascontiguousarray(words, np.int32),
+        np.ascontiguousarray(signatures, np.uint64),
+        vocabulary_size,
     )
+    return WordTable(present, before, starts, features, by_word, len(query.words))
 
 
 def find_correspondences(

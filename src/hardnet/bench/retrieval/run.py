@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -59,6 +59,7 @@ ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
 NamedFeatures = Iterable[tuple[str, Features]]
 
 
+@cache
 def parse_mode(name: str) -> Mode:
     """A mode by its name.
 
