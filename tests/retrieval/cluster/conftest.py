@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class SmallIndex:
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
-    """A Ray with two worker processes' worth of room; ended after the last test."""
+    """A Ray with two worker processes' worth of room; ended after the last test here."""
     module = pytest.importorskip(
         "ray", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'
     )
@@ -69,6 +70,14 @@ def ray() -> Iterator[Any]:
     )
     yield module
     module.shutdown()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End Ray, whose idle processes take time of the other tests."""
+    here = Path(__file__).parent
+    if "ray" in sys.modules and (nextitem is None or here not in nextitem.path.parents):
+        sys.modules["ray"].shutdown()
 
 
 @pytest.fixture(scope="session")
