@@ -23,7 +23,7 @@ from hardnet.cli.options import (
     reads_images,
 )
 from hardnet.cli.output import Stage, console, say
-from hardnet.descriptors import DEFAULT, for_photos
+from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def colmap(
     images: Path = argument("Folder of the photos.", metavar="IMAGES"),
     output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
     detector: DetectorName = "dog",
-    descriptor: DescriptorName = DEFAULT,
+    descriptor: DescriptorName = "hardnet-small@12",
     keypoints: Keypoints = 8192,
     max_size: MaxSize = 1600,
     upright: Upright = False,

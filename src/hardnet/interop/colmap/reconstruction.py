@@ -42,6 +42,8 @@ from hardnet.matching.matches import Strategy
 KEYPOINTS = 8192
 """Four times as many as for matching two photos: a point counts only if several photos see it. The
 small network describes them sooner than the large one half of them."""
+DESCRIPTOR = "hardnet-small@12"
+"""One window: more keypoints give more points in the time than more windows do."""
 FEATURES = "features.h5"
 SKIPPED = "skipped.json"
 REPORT = "report.json"
@@ -68,7 +70,7 @@ class ReconstructionSettings:
     """
 
     detector: str = "dog"
-    descriptor: str = field(default_factory=lambda: descriptors.for_photos(descriptors.DEFAULT))
+    descriptor: str = DESCRIPTOR
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
     upright: bool = False
