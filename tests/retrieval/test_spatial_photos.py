@@ -170,11 +170,16 @@ def test_pages_of_one_font_are_not_the_same_page(tmp_path: Path) -> None:
         pages.append(page)
         cv2.imwrite(str(tmp_path / f"{seed}.png"), page)
     paths = [tmp_path / "0.png", tmp_path / "1.png"]
-    settings = {"words": 512, "descriptor": "hardnet-small", "keypoints": 600, "spread": False}
+    settings = {
+        "words": 512,
+        "descriptor": "hardnet-small@12+24",
+        "keypoints": 600,
+        "spread": False,
+    }
     index = hardnet.Index.build(tmp_path / "index", paths, **settings)
     results = index.search(paths[0])
     assert [Path(hit.path).name for hit in results] == ["0.png", "1.png"]
     same, other = results
     assert same.verified
-    assert other.inliers > 30, "more than 10 and one in a hundred of those that are looked at"
+    assert other.inliers > 20, "more than 10 and one in a hundred of those that are looked at"
     assert not other.verified
