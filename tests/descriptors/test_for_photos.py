@@ -87,5 +87,5 @@ def test_an_index_keeps_its_form(
     hardnet.Index.build(folder, few[:1], words=20, **QUICK)
     monkeypatch.setenv(PRECISION, "float32")
     index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
-    assert index.settings.descriptor == "hardnet-small-int8@12+24+48"
+    assert index.settings.descriptor == "hardnet-small-int8@12+24"
     assert Path(index.search(few[1]).hits[0].path) == few[1]

@@ -19,6 +19,7 @@ from hardnet.cli.options import (
     AsJson,
     Cluster,
     Describing,
+    DescriptorName,
     Keypoints,
     KnownDescriptor,
     MaxSize,
@@ -50,6 +51,7 @@ app = typer.Typer(
 class IndexDescribing(Describing):
     """With what is best for an index by default."""
 
+    descriptor: DescriptorName = "hardnet-small@12+24"
     keypoints: Keypoints = 1024
     max_size: MaxSize = 1024
     spread: Spread = True
