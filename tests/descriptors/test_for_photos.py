@@ -87,5 +87,9 @@ def test_an_index_keeps_its_form(
     hardnet.Index.build(folder, few[:1], words=20, **QUICK)
     monkeypatch.setenv(PRECISION, "float32")
     index = hardnet.Index.build(folder, few, words=20, **QUICK)  # continued
-    assert index.settings.descriptor == "hardnet-small-int8@12+24"
+    assert index.settings.descriptor == "hardnet-small-int8@12"
+    former = tmp_path / "former"
+    hardnet.Index.build(former, few[:1], words=20, descriptor="hardnet-small@12+24", **QUICK)
+    continued = hardnet.Index.build(former, few, words=20, **QUICK)
+    assert continued.settings.descriptor == "hardnet-small@12+24"
     assert Path(index.search(few[1]).hits[0].path) == few[1]

@@ -51,7 +51,7 @@ app = typer.Typer(
 class IndexDescribing(Describing):
     """With what is best for an index by default."""
 
-    descriptor: DescriptorName = "hardnet-small@12+24"
+    descriptor: DescriptorName = "hardnet-small@12"
     keypoints: Keypoints = 1024
     max_size: MaxSize = 1024
     spread: Spread = True

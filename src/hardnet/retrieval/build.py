@@ -19,6 +19,7 @@ from hardnet.descriptors import Descriptor, are_alike, described_by
 from hardnet.errors import HardnetError
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
+    DESCRIPTOR,
     Describing,
     DescribingHere,
     IndexSettings,
@@ -242,6 +243,8 @@ def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None
     made_with = None if vocabulary is None else vocabulary.descriptor
     if vocabulary is None and is_index(folder):
         made_with = str(open_snapshot(folder).settings["descriptor"])
+    if descriptor == DESCRIPTOR and made_with is not None and descriptors.is_registered(made_with):
+        return made_with  # nothing else was named: earlier versions had other defaults
     return descriptors.for_photos(descriptor, made_with)
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from hardnet.retrieval.store.snapshot import Snapshot
     from hardnet.retrieval.vocabulary import Vocabulary
 
-DESCRIPTOR = "hardnet-small@12+24"
-"""A collection is asked for small parts of its photos, at whose edges wider windows see nothing."""
+DESCRIPTOR = "hardnet-small@12"
+"""One window: a collection is asked for small parts of photos, where wider ones see nothing."""
 
 KEYPOINTS = 1024
 """Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""
