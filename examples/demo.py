@@ -27,7 +27,7 @@ CORRECT_PIXELS = 3.0
 def main() -> None:
     """Match, judge, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--descriptor", default="hardnet", help="what to compare with rootsift")
+    parser.add_argument("--descriptor", default="hardnet-small", help="compared with rootsift")
     parser.add_argument("--keypoints", type=int, default=4096, help="of each photo")
     parser.add_argument("--output", type=Path, default=Path("demo/motorcycle.png"))
     options = parser.parse_args()
@@ -37,17 +37,16 @@ def main() -> None:
     print(f"right view turned by {TURN_DEGREES:.0f} degrees and shrunk to {SHRINK:.0%}")
     names = dict.fromkeys([options.descriptor, "rootsift"])
     for name in names:
-        describe = hardnet.load(name)
         result = hardnet.match(
-            hardnet.extract(left, descriptor=describe, keypoints=options.keypoints),
-            hardnet.extract(turned, descriptor=describe, keypoints=options.keypoints),
+            hardnet.extract(left, descriptor=name, keypoints=options.keypoints),
+            hardnet.extract(turned, descriptor=name, keypoints=options.keypoints),
             model="fundamental",
         )
         a, b = result.xy_a[result.inliers], result.xy_b[result.inliers]
         known, correct = judge(a, b, disparity, to_turned)
         share = correct.sum() / max(known.sum(), 1)
         print(
-            f"{name:>9}: {len(result)} matches, {len(a)} inliers; the disparity is known at "
+            f"{name:>13}: {len(result)} matches, {len(a)} inliers; the disparity is known at "
             f"{known.sum()} of them and confirms {correct.sum()} ({share:.1%})"
         )
         if name == options.descriptor:

@@ -22,7 +22,7 @@ def test_shipped_weights_match_the_pair_and_the_disparity_agrees(
     monkeypatch.setattr("sys.argv", [str(DEMO), "--keypoints", "1024"])
     runpy.run_path(str(DEMO), run_name="__main__")
     found = {row[0]: [int(n) for n in row[1:]] for row in LINE.findall(capsys.readouterr().out)}
-    _, inliers, known, confirmed = found["hardnet"]
+    _, inliers, known, confirmed = found["hardnet-small"]
     assert inliers > 200
     assert confirmed > 0.85 * known > 0.7 * inliers
     # A tenth less than RootSIFT would mean broken weights or a wrong window, not bad luck.
