@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.pairs import verify
+from hardnet.retrieval.hypotheses import verify
 
 LIMIT, RATIO = 1600.0, 1000**0.5
 

@@ -243,6 +243,7 @@ def match(
         cameras: (3, 3) intrinsics of both images, in original pixels; "essential" needs them.
         detector: how images are described, as for :func:`hardnet.extract`, like all the following.
             Features are described already: for two of them these must not be given.
+            An image beside features is described as they were.
         descriptor: see there.
         keypoints: see there.
         max_size: see there.

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.retrieval.hypotheses import verify
 from hardnet.retrieval.kernels import BITS
-from hardnet.retrieval.pairs import gather, sort_terms, verify
+from hardnet.retrieval.pairs import gather, sort_terms
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.compact_frames import half_sizes, read_frames, shapes
 from hardnet.threads import map_threads

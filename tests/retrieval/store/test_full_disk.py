@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,28 +16,19 @@ from hardnet.retrieval.store.writer import Writer
 from hardnet.storage import MARKER
 
 
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """The system really refuses to write more: after a part of it, with EFBIG."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def files(folder: Path) -> set[str]:
     found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     return found - {MARKER}
 
 
-def test_a_segment_that_does_not_fit(made_index: Path, made: SimpleNamespace) -> None:
+def test_a_segment_that_does_not_fit(
+    made_index: Path, made: SimpleNamespace, small_disk: Callable
+) -> None:
     before, content = made.state_of(open_snapshot(made_index)), files(made_index)
     with Writer(made_index) as writer:
         writer.add([made.make_image("large", features=20_000), made.make_image("small")])
         with (
-            largest_file(200_000),
+            small_disk(200_000),
             pytest.raises(HardnetError, match=f"disk of the index {made_index} is full.*make room"),
         ):
             writer.commit()
@@ -52,11 +41,11 @@ def test_a_segment_that_does_not_fit(made_index: Path, made: SimpleNamespace) ->
 
 
 def test_a_vocabulary_that_does_not_fit(
-    tmp_path: Path, made: SimpleNamespace, new_index: dict[str, object]
+    tmp_path: Path, made: SimpleNamespace, new_index: dict[str, object], small_disk: Callable
 ) -> None:
     with Writer(tmp_path / "i", new_index) as writer:
         writer.add([made.make_image("a")])
-        with largest_file(9_000), pytest.raises(HardnetError, match=r"index .* is full"):
+        with small_disk(9_000), pytest.raises(HardnetError, match=r"index .* is full"):
             writer.commit()
     with pytest.raises(HardnetError, match="holds no index"):
         open_snapshot(tmp_path / "i")
