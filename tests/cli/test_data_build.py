@@ -79,6 +79,9 @@ def test_mistakes_are_one_line(sequences: Path, tmp_path: Path) -> None:
     both = ("--detections", "--noise", 1)
     assert "--detections and --noise exclude" in fails("sfm", tmp_path, *out, *both)
     assert "exclude" in fails("colmap", tmp_path, "--images", tmp_path, *out, *both)
+    assert "--windows 24 needs --detections" in fails("sfm", tmp_path, *out, "--windows", "24")
+    for wrong in ("12;24", "0+12", ""):
+        assert "12+24+48" in fails("detections", tmp_path, *out, "--windows", wrong)
     (tmp_path / "set").mkdir()
     assert "exists already" in fails("sfm", sequences, *out)
 

@@ -28,6 +28,12 @@ Window = Annotated[
     float | None,
     option(..., "Side of the window in sigmas of the keypoint.", min=1, show_default="12"),
 ]
+Windows = Annotated[
+    str,
+    option(
+        ..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives points of its own."
+    ),
+]
 Workers = Annotated[int, option(..., "Processes; 0 for all cores.", min=0)]
 AsJson = Annotated[bool, option(..., "Print the counts as JSON.", "--json")]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
@@ -106,6 +112,7 @@ def detections(
     turned: float = option(0.2, "Share of the views turned by any angle.", min=0, max=1),
     level: float = option(15.0, "Most degrees by which other views are turned.", min=0, max=90),
     carried: Carried = 0.1,
+    windows: Windows = "12",
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -117,7 +124,8 @@ def detections(
     """
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
-    settings = DetectionSettings(**given(DetectionSettings, locals()))
+    chosen = {"windows": _windows(windows)}
+    settings = DetectionSettings(**given(DetectionSettings, locals()) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
         report = build_from_detections(folders, output, settings, workers or usable_cores(), step)
@@ -137,6 +145,7 @@ def colmap(
     affine: bool = option(False, "Carry the affine shape too, not only a similarity.", "--affine"),
     detections: Detections = False,
     carried: Carried = 0.1,
+    windows: Windows = "12",
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
@@ -163,7 +172,7 @@ def colmap(
         raise HardnetError("--database and --geometry exclude each other: give one of them")
     settings = ColmapSettings(**given(ColmapSettings, locals()))
     others = {"--database": database, "--geometry": geometry, "--affine": affine}
-    detected = _detected(detections, carried, settings, others)
+    detected = _detected(detections, carried, windows, settings, others)
     scenes = []
     for path in (found for model in models for found in find_models(model)):
         keypoints = None if geometry else database or find_database(path, images)
@@ -195,6 +204,7 @@ def sfm(
     ),
     detections: Detections = False,
     carried: Carried = 0.1,
+    windows: Windows = "12",
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
@@ -216,7 +226,7 @@ def sfm(
 
     settings = ColmapSettings(**given(ColmapSettings, locals()))
     how = SfmSettings(**given(SfmSettings, locals()) | {"keypoints": keypoints or None})
-    detected = _detected(detections, carried, settings, {})
+    detected = _detected(detections, carried, windows, settings, {})
     refuse_existing(output)  # now, not after an hour of reconstruction
     with Stage() as stage:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, stage)
@@ -291,20 +301,39 @@ def _subsets(texts: list[str]) -> dict[str, str]:
     return chosen
 
 
+def _windows(text: str) -> tuple[float, ...]:
+    """``12+24+48`` -> (12, 24, 48)."""
+    from hardnet.descriptors import split_windows
+
+    sigmas = split_windows(f"net@{text}")[1]
+    if not sigmas or min(sigmas) <= 0:
+        raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")
+    return sigmas
+
+
 def _detected(
-    wanted: bool, carried: float, settings: ColmapSettings, others: Mapping[str, object]
+    wanted: bool,
+    carried: float,
+    windows: str,
+    settings: ColmapSettings,
+    others: Mapping[str, object],
 ) -> DetectedSettings | None:
     """How to detect frames, or None; not with options that say where frames come from."""
     from hardnet.frames import WINDOW_SIGMAS
     from hardnet.patchsets.build.tracks import DetectedSettings
 
+    sigmas = _windows(windows)
     if not wanted:
+        if sigmas != (WINDOW_SIGMAS,):
+            raise HardnetError(
+                f"--windows {windows} needs --detections; --window gives another one"
+            )
         return None
     window = settings.window != WINDOW_SIGMAS
     own = {"--noise": settings.noise, "--upright": settings.upright, "--window": window}
     if named := [name for name, value in {**others, **own}.items() if value]:
         raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
-    return DetectedSettings(carried=carried)
+    return DetectedSettings(sigmas, carried=carried)
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,25 @@ def test_a_set_has_its_points_image_by_image(wall: Any, tmp_path: Path) -> None:
     assert about["detections"]["tolerances"]["degrees"] == 25
     assert about["models"][0]["frames"] == "detections"
     assert about["models"][0]["carried"] > 0
+
+
+def test_windows_of_one_detection_are_different_points(wall: Any, tmp_path: Path) -> None:
+    settings = ColmapSettings(pairs=200)
+    sets = []
+    for windows in ((12.0,), (12.0, 24.0)):
+        output = tmp_path / str(len(windows))
+        detected = replace(SETTINGS, windows=windows)
+        build_from_colmap([scene_of(wall)], output, settings, 1, detected=detected)
+        sets.append(read_brown(output))
+    one, two = sets
+    assert one.images is not None
+    assert two.images is not None
+    assert np.array_equal(two.patches[: len(one)], one.patches[:])
+    assert np.array_equal(two.points[: len(one)], one.points)
+    wide = slice(len(one), None)
+    assert len(np.unique(two.points[wide])) > 10
+    assert two.points[wide].min() == one.points.max() + 1
+    assert set(two.images[wide] // 3) <= {len(KINDS), len(KINDS) + 2}
 
 
 @pytest.mark.slow

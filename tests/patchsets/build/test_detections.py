@@ -127,6 +127,30 @@ def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
         assert len(set((images // 3).tolist())) == 1
 
 
+def test_every_window_gives_points_of_its_own(album: Path) -> None:
+    """The first window is as without the second; a wide patch has the narrow one in its middle."""
+    given = {"points": 40, "views": 2, "carried": 0.0}
+    narrow = patches_of_views(album / "astronaut.png", "a", DetectionSettings(**given))
+    both = patches_of_views(
+        album / "astronaut.png", "a", DetectionSettings(windows=(12.0, 24.0), **given)
+    )
+    assert narrow is not None
+    assert both is not None
+    images = 3 * len(KINDS)
+    first = both.images < images
+    assert np.array_equal(both.patches[first], narrow.patches)
+    assert np.array_equal(both.points[first], narrow.points)
+    assert np.array_equal(both.images[first], narrow.images)
+    wide = both[~first]
+    assert 10 < len(np.unique(wide.points)) < len(np.unique(narrow.points))
+    assert wide.points.min() > narrow.points.max()
+    assert wide.images.max() < 2 * images
+    middle = wide.patches[:, 16:48, 16:48].reshape(len(wide), -1).astype(np.float64)
+    small = narrow.patches.reshape(-1, 32, 2, 32, 2).mean((2, 4)).reshape(len(narrow), -1)
+    apart = [np.abs(small - patch).mean(1).min() for patch in middle]
+    assert np.median(apart) < 4  # grey levels
+
+
 def test_carried_frames_only_add(album: Path) -> None:
     without = patches_of_views(
         album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=0)

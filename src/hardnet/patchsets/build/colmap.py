@@ -20,7 +20,7 @@ from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_similarity, to_s
 from hardnet.images import Pixels
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
-from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
+from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside, widen
 from hardnet.patchsets.build.colmap_model import Model, Scene, Tracks, read_model, read_photo
 from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
@@ -83,6 +83,9 @@ class ModelPatches:
     interest: Floats
     """(M, 4) x, y, orientation and log2 scale of the reference keypoint."""
     counts: dict[str, int | str]
+
+
+_COLUMNS: tuple[str, ...] = ("tracks", "frames", "kind", "reference", "interest")
 
 
 def choose_patches(
@@ -180,14 +183,31 @@ def choose_detections(
     chosen = ModelPatches(
         model, tracks, found.frames, found.kind, found.view[home], interest, counts
     )
-    before = number_of_points(tracks)
-    image = found.kind * len(model.views) + found.view
+    parts = [_in_window(chosen, k, window) for k, window in enumerate(detected.windows)]
+    wanted = number_of_points(tracks) * len(parts)
+    counts["on top of another point"] = wanted - sum(number_of_points(p.tracks) for p in parts)
+    parts = [only(part, choose_points(part.tracks, settings.points)) for part in parts]
+    columns = {name: [getattr(part, name) for part in parts] for name in _COLUMNS}
+    joined: dict[str, Any] = {"tracks": Tracks.join(columns.pop("tracks"))}
+    joined |= {name: np.concatenate(column) for name, column in columns.items()}
+    return replace(chosen, **joined)
+
+
+def _in_window(chosen: ModelPatches, number: int, window: float) -> ModelPatches:
+    """The patches of one window, with points and kinds of their own, whole and each apart."""
+    tracks, kind, step = chosen.tracks, chosen.kind, int(chosen.tracks.point.max(initial=0)) + 1
+    frames = widen(chosen.frames, window)
+    image = kind * len(chosen.model.views) + tracks.view
     twin = np.zeros(len(image), bool)
     for rows in by_value(image, np.arange(len(image))):
-        twin[rows] = ~apart(found.frames[rows])
-    chosen = only(chosen, ~np.isin(tracks.point, tracks.point[twin]))
-    counts["on top of another point"] = before - number_of_points(chosen.tracks)
-    return only(chosen, choose_points(chosen.tracks, settings.points))
+        twin[rows] = ~apart(frames[rows])
+    good = ~np.isin(tracks.point, tracks.point[twin])
+    if window > WINDOW_SIGMAS:  # the default one was looked at when the frames were found
+        good &= _whole(chosen.model, tracks, frames)
+        good[good] = long_enough(tracks.point[good], 2)
+    own = replace(tracks, point=tracks.point + number * step)
+    kinds = kind + number * len(KINDS)
+    return only(replace(chosen, tracks=own, kind=kinds, frames=frames), good)
 
 
 def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
@@ -216,8 +236,7 @@ def _whole(model: Model, tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
 
 def only(chosen: ModelPatches, rows: NDArray[np.bool_] | NDArray[np.intp] | Ints) -> ModelPatches:
     """Keep some of the rows: a mask or indices."""
-    columns: tuple[str, ...] = ("tracks", "frames", "kind", "reference", "interest")
-    return replace(chosen, **{name: getattr(chosen, name)[rows] for name in columns})
+    return replace(chosen, **{name: getattr(chosen, name)[rows] for name in _COLUMNS})
 
 
 def number_of_points(tracks: Tracks) -> int:
@@ -282,7 +301,8 @@ def build_from_colmap(
             chosen.counts["patches"] = len(rows)
             models.append(chosen.counts)
             points += number_of_points(chosen.tracks)
-            photos += len(model.views) * (1 if detected is None else len(KINDS))
+            kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
+            photos += len(model.views) * kinds
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.tracks.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
         about |= {} if detected is None else {"detections": asdict(detected)}

@@ -22,11 +22,11 @@ import numpy as np
 
 from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames, centres, transform
+from hardnet.frames import WINDOW_SIGMAS, Frames, centres, transform
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
-from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
+from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside, widen
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -234,9 +234,11 @@ class DetectionSettings(Tolerances):
     to ``level`` degrees, as cameras held upright are. ``light`` is the strength of the changed
     light in three quarters of the views. ``carried`` is the share of the keypoints not found again
     in a view for which the photo's own frame is carried there, so that views in which detectors
-    fail are not left out.
+    fail are not left out. Patches are cut in each of the ``windows``, in sigmas of the keypoint;
+    what one of them shows is a point of its own.
     """
 
+    windows: tuple[float, ...] = (WINDOW_SIGMAS,)
     points: int = 150
     views: int = 4
     max_size: int = 720
@@ -306,11 +308,23 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     kinds, most = detect(grey, settings.keypoints), settings.points
     seeds = [_some(grey, frames, 6 * most, most, rng) for frames in kinds]
     first_point = np.cumsum([0, *map(len, seeds)])
-    stride, contrast = settings.views + 1, (settings.min_std, settings.min_detail)
-    rows = [
-        cut_good(grey, frames, np.arange(len(frames)) + first, kind * stride, *contrast)
-        for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False))
+    stride, rows = settings.views + 1, list[PhotoPatches]()
+    distinct = [
+        np.concatenate([apart(widen(frames, window)) for frames in seeds])
+        for window in settings.windows
     ]
+
+    def cut(picture: Pixels, frames: Frames, points: Ints, image: int) -> None:
+        for k, window in enumerate(settings.windows):
+            good = distinct[k][points]
+            number = points[good] + k * first_point[-1]
+            wide, view = widen(frames[good], window), image + k * len(KINDS) * stride
+            rows.append(
+                cut_good(picture, wide, number, view, settings.min_std, settings.min_detail)
+            )
+
+    for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False)):
+        cut(grey, frames, np.arange(len(frames)) + first, kind * stride)
     for view in range(1, stride):
         homography, turned = _random_move(width, height, settings, rng)
         picture = _random_picture(render(photo, homography), settings, rng)
@@ -326,8 +340,7 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
             shape = true[carry] if kind >= 2 else forget_affine_shape(true[carry])
             shape = jitter(shape, rng, amount=0.5)
             for frames, point in ((found[match[hit]], hit), (shape, carry)):
-                number, image = point + first_point[kind], kind * stride + view
-                rows.append(cut_good(picture, frames, number, image, *contrast))
+                cut(picture, frames, point + first_point[kind], kind * stride + view)
     return keep_pairs(rows)
 
 
@@ -360,5 +373,6 @@ def build_from_detections(
     The set does not depend on the number of ``workers``, which are processes.
     """
     about = {"builder": "detections", "settings": asdict(settings)}
-    cut, images = partial(patches_of_views, settings=settings), len(KINDS) * (settings.views + 1)
+    cut = partial(patches_of_views, settings=settings)
+    images = len(settings.windows) * len(KINDS) * (settings.views + 1)
     return write_photos(folders, output, cut, images, about, workers, progress)

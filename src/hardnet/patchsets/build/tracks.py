@@ -264,8 +264,11 @@ class DetectedSettings:
     ``keypoints`` are detected of each kind (see :data:`KINDS`) in each photo, and at most ``seeds``
     of them looked for in other photos. ``carried`` is the share of those not found again in a photo
     for which the frame is carried there, so that photos in which detectors fail are not left out.
+    Patches are cut in each of the ``windows``, in sigmas of the keypoint; what one of them shows is
+    a point of its own.
     """
 
+    windows: tuple[float, ...] = (WINDOW_SIGMAS,)
     keypoints: int = 1500
     seeds: int = 300
     carried: float = 0.1
