@@ -2,38 +2,51 @@
 
 Photo pairs with known cameras, as `hardnet bench pose` reads them, are matched in the three ways,
 and once more with the second photo turned. Where it is not turned, the pose is judged, too. What a
-choice costs is how often a pair had to be described a second time.
+choice costs is how often a pair had to be described a second time. Features with detectors of their
+own know no orientation: they are matched as they are.
 
-Example: python benchmarks/orientation.py data/sfm/sacre-coeur data/sfm/lund-door
+Example: python benchmarks/orientation.py data/sfm/sacre-coeur
+             --extractors ALIKED-n16=benchmarks.rivals:aliked
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import cv2
 import numpy as np
 import typer
 from report.tables import write
 
 from hardnet import provenance
+from hardnet.bench.development import Extractor
 from hardnet.bench.pose import PosePair, PoseScene, estimate_pose, maa, pose_error, read_pose_scene
+from hardnet.cli.bench_output import parse_specs
 from hardnet.descriptors import load
 from hardnet.features import Features, extract
 from hardnet.images import read_image
 from hardnet.matching.matches import Matches, match
 from hardnet.provenance import without_folders
+from hardnet.stored_names import find_code
 
 WAYS = ("dominant", "upright", "auto")
+Found = Callable[[Path, int], Features]
+"""The features of a photo that is turned by some quarters first."""
 
 
 def main(
     scenes: Annotated[list[Path], typer.Argument(help="Folders with images/ and true cameras.")],
     turns: Annotated[str, typer.Option(help="Quarter turns of the second photo.")] = "0,1,2",
-    descriptor: Annotated[str, typer.Option(help="Name or weights file.")] = "hardnet",
+    descriptor: Annotated[
+        str, typer.Option(help="Name or weights file.")
+    ] = "hardnet-small@12+24+48",
+    extractors: Annotated[str, typer.Option(help="Rivals: LABEL=MODULE:FUNCTION,...")] = "",
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/orientation.json"),
 ) -> None:
@@ -45,15 +58,23 @@ def main(
         image = np.ascontiguousarray(np.rot90(read_image(path), quarters))
         return extract(image, descriptor=describe, keypoints=keypoints, orientation="auto")
 
+    entrants: dict[str, tuple[Found, str]] = {way: (features, way) for way in WAYS}
+    for rival in parse_specs(extractors) if extractors else ():
+        entrants[rival.label] = (_turning(find_code(rival.spec), keypoints), "upright")
     rows = []
     for scene in read:
-        views = {v.path for pair in scene.pairs for v in (pair.a, pair.b)}
-        level = {path: features(path, 0) for path in sorted(views)}
+        views = sorted({v.path for pair in scene.pairs for v in (pair.a, pair.b)})
+        found = {
+            (of, quarters): {path: of(path, quarters) for path in views}
+            for of in dict.fromkeys(of for of, _ in entrants.values())
+            for quarters in {0, *map(int, turns.split(","))}
+        }
         for quarters in map(int, turns.split(",")):
-            turned = {p: features(p, quarters) for p in level} if quarters else level
-            rows += [_measure(scene, level, turned, 90 * quarters, way) for way in WAYS]
-            for row in rows[-len(WAYS) :]:
-                print(row)
+            for label, (of, way) in entrants.items():
+                level, turned = found[of, 0], found[of, quarters]
+                row = _measure(scene, level, turned, 90 * quarters, way)
+                rows.append(row | {"way": label})
+                print(rows[-1])
     results: dict[str, Any] = {
         "kind": "orientation",
         "rows": rows,
@@ -64,6 +85,21 @@ def main(
         ),
     }
     write(results, output)
+
+
+def _turning(extractor: Extractor, keypoints: int) -> Found:
+    """What a function of photo files finds in a photo that is turned first."""
+
+    def features(path: Path, quarters: int) -> Features:
+        if not quarters:
+            return extractor(path, keypoints)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "turned.png"
+            turned = np.ascontiguousarray(np.rot90(read_image(path), quarters))
+            cv2.imwrite(str(file), turned if turned.ndim == 2 else turned[:, :, ::-1])
+            return extractor(file, keypoints)
+
+    return features
 
 
 def _measure(

@@ -351,7 +351,7 @@ def orientation(results: Results) -> list[Table]:
     columns = [
         column("scene", rows, "scene"),
         column("second photo turned", rows, "turned", "{}°"),
-        column("orientation", rows, "way"),
+        column("orientation, or rival", rows, "way"),
         Column("pairs", pairs, "{}"),
         column("verified", rows, "verified", "{}"),
         column("inliers per pair", rows, "inliers", "{:.0f}"),
@@ -361,8 +361,8 @@ def orientation(results: Results) -> list[Table]:
     settings = results["provenance"]["settings"]
     note = (
         f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. "
-        "auto: upright first, dominant orientations where these verify more. The pose is judged "
-        "where no photo is turned."
+        "auto: upright first, dominant orientations where these verify more. Rivals find keypoints "
+        "of their own. The pose is judged where no photo is turned."
     )
     return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
 
