@@ -31,7 +31,7 @@ def main(
     crops: Annotated[int, typer.Option(help="Photos that are cropped, once per size.")] = 20,
     keypoints: Annotated[int, typer.Option(help="Per photo and per crop.")] = 1024,
     max_size: Annotated[int, typer.Option(help="Longer side, in pixels.")] = 1024,
-    descriptor: Annotated[str, typer.Option(help="Of everybody.")] = "hardnet-small",
+    descriptor: Annotated[str, typer.Option(help="Of everybody.")] = "hardnet-small@12",
     seed: Annotated[int, typer.Option(help="Of the crops.")] = 0,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/crops.json"),
 ) -> None:
