@@ -206,6 +206,13 @@ def transform(frames: Frames, homography: ArrayLike) -> Frames:
     return np.concatenate([jacobian @ a, target[:, :, None]], 2).astype(np.float32)
 
 
+def in_window(frames: Frames, window: float) -> Frames:
+    """Frames (N, 2, 3) of the default window, about the same centres with another, in sigmas."""
+    other = frames.copy()
+    other[:, :, :2] *= np.float32(window / WINDOW_SIGMAS)
+    return other
+
+
 def rescale(frames: Frames, factor: float | tuple[float, float]) -> Frames:
     """Frames of an image that is resized by ``factor``, or by one factor for x and one for y.
 

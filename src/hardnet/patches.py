@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import InputError
-from hardnet.frames import WINDOW_SIGMAS, Frames, check_frames
+from hardnet.frames import WINDOW_SIGMAS, Frames, check_frames, in_window
 
 PATCH_SIZE = 32
 """Side of the patch the networks read."""
@@ -53,9 +53,9 @@ def cut_for(descriptor: object, image: NDArray[np.uint8], frames: Frames) -> NDA
     Returns:
         (N, S, S), or (N, K, S, S) for a descriptor of K windows.
     """
-    scales = [np.float32(window / WINDOW_SIGMAS) for window in windows_of(descriptor)]
-    cut = _cut(image, frames, scales, PATCH_SIZE)
-    return cut[:, 0] if len(scales) == 1 else cut
+    windows = windows_of(descriptor)
+    cut = _cut(image, frames, windows, PATCH_SIZE)
+    return cut[:, 0] if len(windows) == 1 else cut
 
 
 def cut_patches(
@@ -65,25 +65,24 @@ def cut_patches(
 
     What lies outside the image repeats the border pixel.
     """
-    return _cut(image, frames, [np.float32(1)], size)[:, 0]
+    return _cut(image, frames, (WINDOW_SIGMAS,), size)[:, 0]
 
 
 def _cut(
-    image: NDArray[np.uint8], frames: Frames, scales: Sequence[np.float32], size: int
+    image: NDArray[np.uint8], frames: Frames, windows: Sequence[float], size: int
 ) -> NDArray[np.uint8]:
-    """(N, K, S, S) patches of frames that are scaled about their middles."""
+    """(N, K, S, S) patches of frames of the default window, in K windows."""
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     frames = check_frames(frames)
-    patches = np.empty((len(frames), len(scales), size, size), np.uint8)
+    patches = np.empty((len(frames), len(windows), size, size), np.uint8)
     if not len(frames):
         return patches
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    scales = [np.float32(window / WINDOW_SIGMAS) for window in windows]
     images = pyramid(image, int(_levels(half * max(scales), size).max()) + 1)
-    for k, scale in enumerate(scales):
-        scaled = frames.copy()
-        scaled[:, :, :2] *= scale
-        patches[:, k] = cut_from_pyramid(images, scaled, half * scale, size)
+    for k, window in enumerate(windows):
+        patches[:, k] = cut_from_pyramid(images, in_window(frames, window), half * scales[k], size)
     return patches
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import WINDOW_SIGMAS, Frames, centres
+from hardnet.frames import Frames, centres
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import Floats, Ints
 
@@ -47,13 +47,6 @@ def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.
     centre = centres(frames)
     low, high = centre - reach, centre + reach
     return np.asarray((low >= 0).all(1) & (high <= np.stack([width, height], -1) - 1).all(1))
-
-
-def widen(frames: Frames, window: float) -> Frames:
-    """Frames (N, 2, 3) of the default window with another one, in sigmas of the keypoint."""
-    wide = frames.copy()
-    wide[:, :, :2] *= np.float32(window / WINDOW_SIGMAS)
-    return wide
 
 
 def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[np.bool_]:

@@ -16,11 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import WINDOW_SIGMAS, Frames, centres, from_similarity, to_similarity
+from hardnet.frames import (
+    WINDOW_SIGMAS,
+    Frames,
+    centres,
+    from_similarity,
+    in_window,
+    to_similarity,
+)
 from hardnet.images import Pixels
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
-from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside, widen
+from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
 from hardnet.patchsets.build.colmap_model import Model, Scene, Tracks, read_model, read_photo
 from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
@@ -196,7 +203,7 @@ def choose_detections(
 def _in_window(chosen: ModelPatches, number: int, window: float) -> ModelPatches:
     """The patches of one window, with points and kinds of their own, whole and each apart."""
     tracks, kind, step = chosen.tracks, chosen.kind, int(chosen.tracks.point.max(initial=0)) + 1
-    frames = widen(chosen.frames, window)
+    frames = in_window(chosen.frames, window)
     image = kind * len(chosen.model.views) + tracks.view
     twin = np.zeros(len(image), bool)
     for rows in by_value(image, np.arange(len(image))):

@@ -22,11 +22,11 @@ import numpy as np
 
 from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError
-from hardnet.frames import WINDOW_SIGMAS, Frames, centres, transform
+from hardnet.frames import WINDOW_SIGMAS, Frames, centres, in_window, transform
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
-from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside, widen
+from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -310,7 +310,7 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     first_point = np.cumsum([0, *map(len, seeds)])
     stride, rows = settings.views + 1, list[PhotoPatches]()
     distinct = [
-        np.concatenate([apart(widen(frames, window)) for frames in seeds])
+        np.concatenate([apart(in_window(frames, window)) for frames in seeds])
         for window in settings.windows
     ]
 
@@ -318,7 +318,7 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
         for k, window in enumerate(settings.windows):
             good = distinct[k][points]
             number = points[good] + k * first_point[-1]
-            wide, view = widen(frames[good], window), image + k * len(KINDS) * stride
+            wide, view = in_window(frames[good], window), image + k * len(KINDS) * stride
             rows.append(
                 cut_good(picture, wide, number, view, settings.min_std, settings.min_detail)
             )
