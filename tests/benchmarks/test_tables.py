@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,16 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/report/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-shown = load("tables")
+sys.path.insert(0, str(ROOT / "benchmarks"))  # where the scripts find it too
+growth = importlib.import_module("report.growth")
+shown = importlib.import_module("report.tables")
 
 
 def stored(kind: str) -> dict[str, Any]:
@@ -36,7 +29,7 @@ def test_the_stored_tables_are_those_of_the_stored_numbers(kind: str, tmp_path: 
     assert results["kind"] == kind
     shown.write(results | {"tables": []}, tmp_path / "again.json")
     again = json.loads((tmp_path / "again.json").read_text())
-    assert again == results, "run: python benchmarks/report/tables.py results/*.json"
+    assert again == results, "run: cd benchmarks && python -m report.tables ../results/*.json"
     for table in results["tables"]:
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
 
@@ -90,7 +83,7 @@ def test_a_training_step_by_hand() -> None:
         ],
         "provenance": {"settings": {"chunk": 512, "threads": 2}},
     }
-    cost, equality = shown.train_step(results)
+    cost, equality = shown.TABLES["train_step"](results)
     assert cost.rows == [
         ["pairs/s at batch 1024", "80", "241", "3.00x"],
         ["peak memory at batch 2048", "4500 MB", "1500 MB", "33%"],
@@ -106,9 +99,9 @@ def test_a_training_step_by_hand() -> None:
 
 def test_a_pair_without_ground_truth_has_no_column_of_it() -> None:
     results = stored("match_pair")
-    assert shown.match_pair(results)[0].headings[-1] == "correct"
+    assert shown.TABLES["match_pair"](results)[0].headings[-1] == "correct"
     results["found"] = {name: {"inliers": 5} for name in results["found"]}
-    totals, stages = shown.match_pair(results)
+    totals, stages = shown.TABLES["match_pair"](results)
     assert totals.headings[-1] == "inliers"
     assert all(text.endswith("%)") for text in stages.columns[1].values)
 
@@ -118,5 +111,5 @@ def test_the_figure_of_growth_bears_zeros(tmp_path: Path) -> None:
     results = stored("retrieval_growth")
     results["rows"][0]["own_memory_mb"] = 0.0
     (tmp_path / "growth.json").write_text(json.dumps(results))
-    load("growth").draw(tmp_path / "growth.json", tmp_path / "growth.svg")
+    growth.draw(tmp_path / "growth.json", tmp_path / "growth.svg")
     assert "mapped memory" in (tmp_path / "growth.svg").read_text()

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardnet.retrieval import assignment as cells
-from hardnet.retrieval import training, vocabulary
-from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, make_cells, recall
+from hardnet.retrieval import cells, training, vocabulary
+from hardnet.retrieval.assignment import Assigner
+from hardnet.retrieval.cells import CellAssigner, Cells, make_cells, recall
 
 
 def _words(count=2000, rows=500, dim=32, seed=0):

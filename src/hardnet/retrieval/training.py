@@ -23,16 +23,8 @@ from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
-from hardnet.retrieval.assignment import (
-    LARGE,
-    Assigner,
-    CellAssigner,
-    Cells,
-    Rows,
-    add_rows,
-    make_cells,
-    recall,
-)
+from hardnet.retrieval.assignment import Assigner, Rows
+from hardnet.retrieval.cells import LARGE, CellAssigner, Cells, add_rows, make_cells, recall
 from hardnet.retrieval.kernels import BITS, compiled
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for

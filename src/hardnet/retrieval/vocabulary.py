@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, project
+from hardnet.retrieval.assignment import Assigner, project
+from hardnet.retrieval.cells import CellAssigner, Cells
 from hardnet.retrieval.kernels import BITS, LINE, Signatures, compiled, prefetch
 from hardnet.retrieval.store.columns import tensor_file
 from hardnet.storage import as_path

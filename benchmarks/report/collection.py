@@ -1,0 +1,192 @@
+"""Tables of what happens to many photos: their index, its queries, their groups, the server."""
+
+from __future__ import annotations
+
+from hardnet.bench.report.table import Column, Results, Table, column
+
+GROWTH_STAGES = {
+    "he": "Hamming embedding",
+    "bow": "bag of words",
+    "top_k": "best 100 of all scores",
+    "reliable": "close features of 100 images",
+    "features_of": "features of 10 images",
+}
+"""What is timed of a query of a growing index; the best scores are part of the first two."""
+
+
+def assign_words(results: Results) -> list[Table]:
+    """One line per size of vocabulary and way to search it."""
+    settings = results["provenance"]["settings"]
+    count = settings["words_per_descriptor_of_a_query"]
+    lines = [(size, name) for size, found in results["sizes"].items() for name in found]
+    rows = [results["sizes"][size][name] for size, name in lines]
+    query = f"query of {settings['descriptors_of_a_query']}, {count} words each, ms"
+    columns = [
+        Column("words", [size for size, _ in lines]),
+        Column("search", [name for _, name in lines]),
+        column("descriptors/s", rows, "per_second", "{:.0f}"),
+        column("times faiss flat", rows, "times_faiss_flat", "{:.1f}x"),
+        column("recall", rows, "recall", "{:.4f}"),
+        column(f"recall of {count}", rows, "recall_of_several", "{:.4f}"),
+        column(query, rows, "query_ms", "{:.1f}"),
+    ]
+    return [Table(f"Nearest words of descriptors, {settings['threads']} threads", columns)]
+
+
+def crops(results: Results) -> list[Table]:
+    """Crops found by their size: one line per way to choose keypoints."""
+    rows, settings = results["rows"], results["provenance"]["settings"]
+    columns = [
+        Column("keypoints", ["spread" if row["spread"] else "strongest" for row in rows]),
+        *(
+            Column(f"{side} of the side", [row["found"][side] for row in rows], "{}", "largest")
+            for side in settings["sides"]
+        ),
+        Column(
+            "another photo verified first",
+            [sum(row["other_verified"].values()) for row in rows],
+            "{}",
+        ),
+        Column("features of the index", [f"{row['features']:,}" for row in rows]),
+        Column("MB", [row["bytes"] / 1e6 for row in rows], "{:.1f}"),
+    ]
+    title = f"Exact crops of indexed photos found, of {settings['crops']} per size"
+    note = (
+        f"Found: the photo is the first hit, and verified. {settings['photos']} photos, "
+        f"{settings['descriptor']}, {settings['keypoints']} keypoints per photo and per crop, "
+        f"longer sides of at most {settings['max_size']} pixels. The rule that spreads keypoints "
+        "was chosen on other photos."
+    )
+    return [Table(title, columns, note)]
+
+
+def groups_growth(results: Results) -> list[Table]:
+    """What comparing a photo with all others takes, beside describing it."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    described = results["describe_ms"]
+    columns = [
+        column("photos", rows, "photos", "{:,}"),
+        column("compare a photo (ms)", rows, "compare_ms", "{:.1f}"),
+        Column("describe it (ms)", [described] * len(rows), "{:.0f}"),
+        Column(
+            "compare all (CPU h)",
+            [row["photos"] * row["compare_ms"] / 3.6e6 for row in rows],
+            "{:.2f}",
+        ),
+        Column(
+            "describe all (CPU h)", [row["photos"] * described / 3.6e6 for row in rows], "{:.2f}"
+        ),
+        column("copies found", rows, "copies_found", "{:.2f}"),
+        column("peak memory (MB)", rows, "peak_memory_mb", "{:.0f}"),
+    ]
+    note = (
+        f"CPU time. Photos drawn with {settings['features']} features on average and "
+        f"{settings['words']:,} words; {settings['copies']} is a copy. Each is compared with its "
+        f"{settings['shortlist']} most similar ones. Memory with the pages of the index that were "
+        "read, which the system takes back when it needs them. Mirror images are described again: "
+        "that takes as long as describing."
+    )
+    return [Table("Comparing all photos of a collection", columns, note)]
+
+
+def retrieval_growth(results: Results) -> list[Table]:
+    """What an index of each size takes, and how long its queries do."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    shape = settings["shape"]
+    sizes = [
+        column("images", rows, "images", "{:,}"),
+        Column("features", [row["features"] / 1e6 for row in rows], "{:.1f} M"),
+        column("write all", rows, "build_seconds", "{:.1f} s"),
+        column("add one image", rows, "add_one_seconds", "{:.2f} s"),
+        Column("on disk", [row["bytes"] / 1e6 for row in rows], "{:,.0f} MB"),
+        Column("bytes per feature", [row["bytes"] / row["features"] for row in rows], "{:.1f}"),
+        column("open", rows, "open_ms", "{:.1f} ms"),
+        column("own memory", rows, "own_memory_mb", "{:.0f} MB"),
+        column("mapped memory", rows, "mapped_memory_mb", "{:,.0f} MB"),
+    ]
+    size_note = (
+        f"Images drawn like those of an index of {shape['images']} photos: {settings['features']} "
+        f"features on average, {settings['words']:,} words, "
+        f"{100 * shape['matching_pairs']:.1f} % of the features of a word match. Extraction is not "
+        "part of it. Own memory is what opening and querying take; mapped memory is the part of "
+        "the files that was read, which the system takes back when it needs it."
+    )
+    queries = [
+        column("images", rows, "images", "{:,}"),
+        Column("postings read", [row["postings_per_query"] / 1e6 for row in rows], "{:.2f} M"),
+        column("first query", rows, "first_query_ms", "{:.1f}"),
+        *(
+            Column(name, [row["query_ms"][stage] for row in rows], "{:.2f}")
+            for stage, name in GROWTH_STAGES.items()
+        ),
+    ]
+    query_note = (
+        f"Milliseconds, median of {settings['queries']} queries; ma "
+        f"{settings['scoring']['ma']} for the Hamming embedding, whose postings are counted. Files "
+        "are in the page cache; the first query maps them."
+    )
+    return [
+        Table("Growth of an index", sizes, size_note),
+        Table("Time of a query against the size of the index", queries, query_note),
+    ]
+
+
+def retrieval_speed(results: Results) -> list[Table]:
+    """Times, memory and scores of ours and of its peers, in one run."""
+    settings, rows = results["provenance"]["settings"], list(results["rows"].values())
+    columns = [
+        Column("method", list(results["rows"])),
+        column("build (s)", rows, "build_seconds", "{:.2f}"),
+        column("times faster", rows, "build_ratio", "{:.1f}x"),
+        column("query (ms)", rows, "query_milliseconds", "{:.2f}"),
+        column("times faster", rows, "query_ratio", "{:.1f}x"),
+        column("bytes per feature", rows, "bytes_per_feature", "{:.1f}"),
+        Column("mAP (%)", [100 * row["map"] for row in rows], "{:.2f}"),
+        column("N-S", rows, "ns", "{:.3f}"),
+    ]
+    note = (
+        f"{settings['photos']} photos of {settings['longer_side']} pixels, "
+        f"{settings['features_per_photo']:.0f} {settings['descriptor']} features each, "
+        f"{settings['words']} words, {settings['threads']} threads; times faster than asmk, median "
+        "of repeats that take turns. Assignment to words is in both times, extraction in neither. "
+        "Bytes: all files of the index besides the vocabulary. The flat search, which is slow, has "
+        f"its scores of {settings['flat_search_scored_on']} queries, one per object."
+    )
+    return [Table("Building and querying an index", columns, note)]
+
+
+def _load(results: Results) -> str:
+    machine = results["provenance"]["machine"]
+    return f"Load of the machine: {machine['load_average']} on {machine['cores']} cores."
+
+
+def serve_soak(results: Results) -> list[Table]:
+    """Requests of each kind, then the memory of the server."""
+    kinds, settings = results["by_request"], results["provenance"]["settings"]
+    rows = list(kinds.values())
+    columns = [
+        Column("request", list(kinds)),
+        column("answers", rows, "requests", "{}"),
+        column("median, ms", rows, "median_ms", "{:.1f}"),
+        column("slowest, ms", rows, "slowest_ms", "{:.0f}"),
+    ]
+    title = f"`hardnet serve`, {settings['clients']} clients for {settings['minutes']:g} minutes"
+    told = ", ".join(f"{count} times {status}" for status, count in results["statuses"].items())
+    memory = results["memory"]
+    names = {
+        "first_megabytes": "at the start",
+        "early_megabytes": "settled",
+        "late_megabytes": "later",
+        "most_megabytes": "most",
+    }
+    return [
+        Table(title, columns, f"Answers: {told}. {_load(results)}"),
+        Table(
+            "Memory of the server",
+            [
+                Column("when", list(names.values())),
+                Column("MB", [memory[name] for name in names], "{:.0f}"),
+            ],
+            "Settled and later are the means of both halves of the last three quarters.",
+        ),
+    ]

@@ -1,0 +1,255 @@
+"""Tables of what happens to one photo, or to two: detecting, describing, matching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hardnet.bench.report.table import Column, Results, Table, Value, column, distinct
+
+
+def describe(results: Results) -> list[Table]:
+    """Patches per second for each batch size."""
+    rates, ratios = results["patches_per_second"], results["ratio_to_kornia"]
+    names = list(next(iter(rates.values())))
+    columns = [
+        Column(
+            f"patches/s, batch {batch} (ratio)",
+            [f"{rates[batch][name]:.0f} ({ratios[batch][name]:.2f}x)" for name in names],
+        )
+        for batch in rates
+    ]
+    return [Table("Describing real patches, 2 threads", [Column("descriptor", names), *columns])]
+
+
+def detect(results: Results) -> list[Table]:
+    """Repeatability per sequence, then speed."""
+    rows, settings = results["repeatability"], results["provenance"]["settings"]
+    means, rules = results["mean"], results["rules"]
+
+    def of_sequence(sequence: str) -> Column:
+        values: list[Value] = []
+        for name in means:
+            part = [r for r in rows if (r["detector"], r["sequence"]) == (name, sequence)]
+            values.append(float(np.mean([row["overlap"] for row in part])))
+        return Column(sequence, values)
+
+    repeat = Table(
+        f"Repeatability, at most {settings['keypoints']} frames",
+        [
+            Column("detector", list(means)),
+            *(of_sequence(sequence) for sequence in distinct(rows, "sequence")),
+            Column("mean", [row["overlap"] for row in means.values()], best="largest"),
+            Column("mean by distance", [row["distance"] for row in means.values()]),
+        ],
+        f"Repeatability: {rules['overlap']}. By distance: {rules['distance']}. Pairs of "
+        f"{', '.join(settings['chosen_on'])} decided the settings of our affine shape; the other "
+        "sequences took no part.",
+    )
+    seconds, ratios = results["seconds_per_image"], results["speed_ratio_to_kornia"]
+    speed = Table(
+        f"Seconds per image of {settings['timed']}, {settings['threads']} threads",
+        [
+            Column("detector", list(seconds)),
+            Column("seconds", list(seconds.values())),
+            Column("speed, kornia = 1", [ratios[name] for name in seconds], "{:.1f}"),
+        ],
+        f"{rules['time'].capitalize()}.",
+    )
+    return [repeat, speed]
+
+
+def extract_folder(results: Results) -> list[Table]:
+    """Seconds per photo of each stage, of all in a row, and overlapped."""
+    settings, rows = results["provenance"]["settings"], results["rows"]
+    stages = {
+        **{stage: stage for stage in ("decode", "detect", "describe")},
+        "sequential": "one by one",
+        "overlapped": "overlapped",
+        "hdf5": "`hardnet extract`",
+    }
+    if "index" in rows[0]["seconds"]:
+        stages["index"] = "`hardnet index build`"
+    memory = [
+        f"{r['memory_mb']['sequential']:.0f} / {r['memory_mb']['overlapped']:.0f}" for r in rows
+    ]
+    columns = [
+        column("descriptor", rows, "descriptor", ""),
+        *(
+            Column(name, [row["seconds"][stage] / settings["images"] for row in rows], "{:.2f}")
+            for stage, name in stages.items()
+        ),
+        column("speed-up", rows, "speedup", "{:.2f}x"),
+        column("to slowest stage", rows, "ratio_to_slowest_stage", "{:.2f}"),
+        column("to all cores busy", rows, "ratio_to_all_cores_busy", "{:.2f}"),
+        Column("MB, one by one / overlapped", memory),
+    ]
+    note = (
+        f"Seconds per photo; {settings['images']} photos of {settings['megapixels']:.1f} "
+        f"megapixels on average, {settings['detector']}, {settings['keypoints']} keypoints, "
+        f"{results['provenance']['machine']['cores']} cores. Every stage alone uses all cores it "
+        "can, so the lower limit of the time is the larger of the slowest stage and of the work of "
+        'all stages spread over all cores ("all cores busy").'
+    )
+    if "index_to_extraction" in rows[0]:
+        columns.append(column("index build to extraction", rows, "index_to_extraction", "{:.2f}"))
+    if "speed_of_hardnet" in rows[0]:
+        columns.append(column("speed of hardnet", rows, "speed_of_hardnet", "{:.1f}x"))
+    return [Table("Describing a folder of photos", columns, note)]
+
+
+def large_image(results: Results) -> list[Table]:
+    """One line per detector, and one for all of extraction; then tiles against OpenCV."""
+    rows, settings = results["rows"], results["provenance"]["settings"]
+    width, height = rows[0]["size"]
+    names = [
+        "extract (dog)" if row["name"] == "extract" else f"detector {row['name']}" for row in rows
+    ]
+    found = [row["frames"] is not None for row in rows]
+    memory = [f"{row['extra_mb']:.0f}" for row in rows]
+    columns = [
+        Column("", names),
+        Column(
+            "MB besides the image",
+            [
+                mb if good else f"more than {settings['most_gb']:g} GB"
+                for mb, good in zip(memory, found, strict=True)
+            ],
+        ),
+        Column("CPU s", [row["cpu_seconds"] if row["frames"] else None for row in rows], "{:.0f}"),
+        Column("frames", [row["frames"] for row in rows], "{}"),
+    ]
+    title = f"A mosaic of {width} x {height} pixels as it is, {settings['threads']} threads"
+    note = f"Each in a process of its own that may take {settings['most_gb']:g} GB more."
+    total, only_whole, only_tiles = (
+        sum(row[key] for row in results["equality"])
+        for key in ("keypoints", "only_whole", "only_tiles")
+    )
+    agreement = (
+        f" Of the {total:,} strongest keypoints of {len(results['equality'])} photos enlarged to"
+        f" {settings['compared_megapixels']:g} megapixels, {only_whole} are only found by OpenCV in"
+        f" the whole image and {only_tiles} only in tiles (within 0.01 px and 0.1 degrees)."
+    )
+    return [Table(title, columns, note + agreement)]
+
+
+def match_descriptors(results: Results) -> list[Table]:
+    """Seconds for each number of descriptors; then memory, then recall of approximate search."""
+    sizes, memory = results["sizes"], results["extra_memory_mb"]
+    names = list(next(iter(sizes.values()))["seconds"])
+    times, extra = [Column("matcher", names)], [Column("matcher", list(memory))]
+    for size, row in sizes.items():
+        faster = row["times_faster_than_opencv"]
+        texts = [f"{row['seconds'][name]:.3f} s ({faster[name]:.1f}x)" for name in names]
+        times.append(Column(f"{size} x {size}", texts))
+        extra.append(column(f"{size} x {size}", list(memory.values()), size, "{:.0f}"))
+    threads = results["provenance"]["settings"]["threads"]
+    found = list(results["recall"].values())
+    recall = [
+        Column("search", list(results["recall"])),
+        column("all", found, "all", "{:.3f}"),
+        column("matches", found, "matches", "{:.3f}"),
+        column("seconds", found, "seconds", "{:.2f}"),
+    ]
+    title = f"Two nearest neighbours and ratio test, {threads} threads (times faster than OpenCV)"
+    return [
+        Table(title, times),
+        Table("Memory besides the descriptors, MB", extra),
+        Table("Nearest neighbours found, of all and of those that pass the ratio test", recall),
+    ]
+
+
+def match_pair(results: Results) -> list[Table]:
+    """Time per pair with the ratios, then where the time goes."""
+    settings, seconds = results["provenance"]["settings"], results["seconds"]
+    found = [results["found"][name] for name in seconds]
+    judged = any("correct" in row for row in found)
+    columns = [
+        Column("", list(seconds)),
+        column("seconds", list(seconds.values()), "total", "{:.2f}"),
+        *(
+            [Column("speed of kornia", [results["speed_of_kornia"][n] for n in seconds], "{:.1f}x")]
+            if "speed_of_kornia" in results
+            else []
+        ),
+        Column("speed of SIFT", [results["speed_of_sift"][n] for n in seconds], "{:.2f}x"),
+        column("inliers", found, "inliers", "{}"),
+        *([column("correct", found, "correct", "{}")] if judged else []),
+    ]
+    note = (
+        f"{' and '.join(settings['images'])}, {settings['keypoints']} keypoints, "
+        f"{settings['threads']} threads, median of {settings['repetitions']} runs that take turns. "
+        "kornia: Hessian, dominant orientation, HardNet with the same weights. Models are loaded "
+        "before; the verification is the same for all."
+    )
+    stages = [
+        ", ".join(f"{s} {v:.3f} ({v / row['total']:.0%})" for s, v in row.items() if s != "total")
+        for row in seconds.values()
+    ]
+    shares = [Column("", list(seconds)), Column("seconds (share) per stage", stages)]
+    return [
+        Table("From two image files to verified matches", columns, note),
+        Table("Where the time goes", shares),
+    ]
+
+
+def defaults(results: Results) -> list[Table]:
+    """The best way to match of every detector, orientation and window; then the curve of ratios."""
+    rows = results["rows"]
+    kinds = [kind for kind in ("pose", "light", "planar") if kind in rows[0]]
+    setups = list(dict.fromkeys((r["detector"], r["upright"], r["window"]) for r in rows))
+    best = [
+        max(
+            (r for r in rows if (r["detector"], r["upright"], r["window"]) == setup),
+            key=lambda row: row["mean"],
+        )
+        for setup in setups
+    ]
+    first = max(best, key=lambda row: row["mean"])
+    chosen = [r for r in rows if all(r[k] == first[k] for k in ("detector", "upright", "window"))]
+
+    def shown(title: str, some: list[Any], note: str) -> Table:
+        scores = [column(kind, some, kind) for kind in (*kinds, "mean")]
+        columns = [
+            column("detector", some, "detector"),
+            Column("patches", ["upright" if r["upright"] else "turned" for r in some]),
+            column("window / sigma", some, "window"),
+            Column("mutual", ["yes" if r["mutual"] else "no" for r in some]),
+            column("ratio", some, "ratio", "{:g}"),
+        ]
+        return Table(title, [*columns, *scores], note)
+
+    settings = results["provenance"]["settings"]
+    note = (
+        f"{settings['descriptor']}, {settings['keypoints']} keypoints, scenes that choose. pose: "
+        "mAA(10 degrees); light and planar: the same mean over 1 to 10 px of the corners' error "
+        "under the estimated homography."
+    )
+    return [
+        shown("Detectors and windows, each with the way to match that is best for it", best, note),
+        shown("Ratio, and mutual matches or not, for the best of them", chosen, ""),
+    ]
+
+
+def orientation(results: Results) -> list[Table]:
+    """One line per scene, turn of the second photo and way."""
+    rows = results["rows"]
+    pairs = [row["pairs"] for row in rows]
+    columns = [
+        column("scene", rows, "scene"),
+        column("second photo turned", rows, "turned", "{}°"),
+        column("orientation, or rival", rows, "way"),
+        Column("pairs", pairs, "{}"),
+        column("verified", rows, "verified", "{}"),
+        column("inliers per pair", rows, "inliers", "{:.0f}"),
+        column("mAA(10)", rows, "maa"),
+        column("matched with dominant orientations", rows, "dominant", "{}"),
+    ]
+    settings = results["provenance"]["settings"]
+    note = (
+        f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. "
+        "auto: upright first, dominant orientations where these verify more. Rivals find keypoints "
+        "of their own. The pose is judged where no photo is turned."
+    )
+    return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
