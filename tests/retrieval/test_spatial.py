@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, sqrt
+from dataclasses import replace
+from math import comb, log, sqrt
 from pathlib import Path
 
 import cv2
@@ -396,7 +397,7 @@ def test_sure_is_more_than_chance() -> None:
 
     verification = Verification()
     assert verification.is_sure(answer(10, 0))
-    assert not verification.is_sure(answer(9, 9))
+    assert not verification.is_sure(answer(9, 90))
     assert verification.is_sure(answer(21, 1000))
     assert not verification.is_sure(answer(20, 1000))
     # Ten candidates of each of 100 features: by chance 9.6 features have one on the right spot.
@@ -407,6 +408,42 @@ def test_sure_is_more_than_chance() -> None:
     assert not verification.is_sure(answer(109, 10**6, 100))
     unverified = Verified(0, 50, None, 0, np.zeros((0, 2), np.int64))
     assert not verification.is_sure(unverified)
+
+
+def test_few_features_may_be_sure_too() -> None:
+    def answer(inliers: int, tentatives: int, features: int) -> Verified:
+        pairs = np.zeros((inliers, 2), np.int64)
+        return Verified(0, inliers, np.eye(2, 3), 0, pairs, tentatives, features)
+
+    verification = Verification()
+    # One candidate for each of 20 features, so 1 % of them agree with one of 20 hypotheses by
+    # chance. Six others do in 20 * 27132 * 1e-12 = 5e-7 cases at most, seven in 1e-8, eight in
+    # 20 * 75582 * 1e-16 = 2e-10.
+    assert [verification.is_sure(answer(k, 20, 20)) for k in (7, 8, 9)] == [False, False, True]
+    assert replace(verification, false_alarms=1e-6).is_sure(answer(7, 20, 20))
+    # Nearly all of the few candidates agree, whatever the number of features.
+    assert verification.is_sure(answer(7, 9, 355))
+    assert not verification.is_sure(answer(5, 14, 12))
+    assert not verification.is_sure(answer(3, 3, 3))  # not even re-ranked
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_for_few_features_is_above_what_chance_gives(seed: int) -> None:
+    """Features that agree at random, counted, beside the sum that the bound stands for."""
+    rng = np.random.default_rng(seed)
+    features, hypotheses, chance, trials = 12, 5, 0.1, 20_000
+    others = rng.random((trials, hypotheses, features - 1)) < chance
+    best = others.sum(axis=2).max(axis=1) + 1  # and the inlier that made the hypothesis
+    verification = Verification(verified_share=chance, verified_inliers=1000)
+    for inliers in (4, 5, 6):
+        expected = hypotheses * comb(features - 1, inliers - 1) * chance ** (inliers - 1)
+        assert (best >= inliers).mean() < expected
+        sure = replace(verification, max_hypotheses=hypotheses, false_alarms=1.01 * expected)
+        unsure = replace(sure, false_alarms=0.99 * expected)
+        pairs = np.zeros((inliers, 2), np.int64)
+        found = Verified(0, inliers, np.eye(2, 3), 0, pairs, features, features)
+        assert sure.is_sure(found)
+        assert not unsure.is_sure(found)
 
 
 @pytest.mark.parametrize(

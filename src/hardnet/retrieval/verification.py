@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import comb, log
 from typing import TYPE_CHECKING
 
 import cv2
@@ -51,9 +52,11 @@ class Verification:
     area_ratio: float = 1000**0.5  # the area of an inlier fits the transform up to this factor
     min_inliers: int = 4  # an image with fewer is not verified
     # From this many on a person may be told that the image shows the same, and from more where many
-    # pairs are tried, of which one lies on the right spot with this chance; see :meth:`is_sure`.
+    # pairs are tried, of which one lies on the right spot with this chance. Fewer are enough where
+    # chance gives that many in less than this share of all photos. See :meth:`is_sure`.
     verified_inliers: int = 10
     verified_share: float = 0.01
+    false_alarms: float = 1e-8
     h_t: int | None = 48  # Hamming distance of correspondences; None: the word is enough
     ma: int = 3  # how many words of each query feature have correspondences
     upright: bool = False  # hypotheses do not turn the image, whatever the angles of the frames
@@ -82,19 +85,29 @@ class Verification:
         """Whether an image has more inliers than chance gives.
 
         By chance a correspondence lies on the right spot with a probability p; a query feature that
-        has m of them is an inlier with 1 - (1 - p)^m. All count, also those beyond ``max_pairs``:
-        in two pages of one font every letter agrees with every other of its kind. The numbers were
-        chosen on unrelated photographs, of which four inliers, as re-ranking asks for, are common.
+        has m of them is an inlier with q = 1 - (1 - p)^m. All count, also those beyond
+        ``max_pairs``: in two pages of one font every letter agrees with every other of its kind.
+        The numbers were chosen on unrelated photographs, of which four inliers, as re-ranking asks
+        for, are common.
+
+        A query of few features, such as a crop of a quiet corner, never has ten inliers. It is
+        judged by how many of h hypotheses, each made of one inlier, the other k - 1 are expected to
+        agree with by chance: at most h C(n - 1, k - 1) q^(k - 1).
 
         The a contrario test of :func:`hardnet.match` counts on inliers close to an exact map; an
         affine map of an object with depth has them anywhere within the threshold.
         """
-        if verified.transform is None or verified.inliers < self.verified_inliers:
+        if verified.transform is None:
             return False
         features = max(verified.features, 1)
         hit: float = 1 - (1 - self.verified_share) ** (verified.tentatives / features)
-        needed = self.verified_inliers + features * hit
-        return verified.inliers >= needed
+        if verified.inliers >= self.verified_inliers + features * hit:
+            return True
+        if not self.min_inliers <= verified.inliers <= min(features, verified.tentatives):
+            return False
+        others = verified.inliers - 1
+        ways = min(verified.tentatives, self.max_hypotheses) * comb(features - 1, others)
+        return log(ways) + others * log(hit) < log(self.false_alarms)
 
 
 @dataclass(frozen=True, eq=False)
