@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardnet.retrieval import cells, training, vocabulary
+from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.assignment import Assigner
 from hardnet.retrieval.cells import CellAssigner, Cells, make_cells, recall
 
@@ -31,25 +31,22 @@ def test_each_word_is_in_the_cell_of_its_nearest_centre():
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_all_cells_give_the_nearest_words(monkeypatch, count):
-    monkeypatch.setattr(cells, "PROBES", 1000)
-    monkeypatch.setattr(cells, "MORE_PROBES", 1000)
+def test_all_cells_give_the_nearest_words(count):
     words, made = make_cells(_words()[0])
     rows = _words()[1]
     far = np.linalg.norm(rows[:, None] - words, axis=2)
-    found = CellAssigner(words, made)(rows, count)
+    found = CellAssigner(words, made, 1000, 1000)(rows, count)
     assert found.dtype == np.int32
     assert (found == np.argsort(far, axis=1)[:, :count]).mean() > 0.999
 
 
-def test_more_cells_find_more_and_recall_says_how_many(monkeypatch):
+def test_more_cells_find_more_and_recall_says_how_many():
     words, made = make_cells(_words()[0])
     rows = _words()[1]
     exact = np.linalg.norm(rows[:, None] - words, axis=2).argmin(axis=1)
     shares = []
     for probes in (1, 4, 16):
-        monkeypatch.setattr(cells, "PROBES", probes)
-        assign = CellAssigner(words, made)
+        assign = CellAssigner(words, made, probes)
         shares.append(recall(assign, words, rows))
         assert shares[-1] == (assign(rows)[:, 0] == exact).mean()
     assert shares == sorted(shares)

@@ -56,7 +56,11 @@ def make_cells(words: Rows) -> tuple[Rows, Cells]:
 class CellAssigner:
     """Finds almost always the nearest of ``words`` (K, D), which are in the order of ``cells``."""
 
-    def __init__(self, words: Rows, cells: Cells) -> None:
+    def __init__(
+        self, words: Rows, cells: Cells, probes: int = PROBES, more_probes: int = MORE_PROBES
+    ) -> None:
+        """Looks into ``probes`` cells for the nearest word, into ``more_probes`` for several."""
+        self._probes, self._more_probes = probes, more_probes
         self._words = np.ascontiguousarray(words, np.float32)
         self._half = half_squares(self._words)
         self._starts = np.ascontiguousarray(cells.starts, np.int64)
@@ -66,7 +70,7 @@ class CellAssigner:
         """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
         count = min(count, len(self._words))
         out = np.empty((len(rows), count), np.int32)
-        probes = max(PROBES if count == 1 else MORE_PROBES, count)
+        probes = max(self._probes if count == 1 else self._more_probes, count)
         # The more rows at once, the more of them share a cell while it is in the cache.
         many = min(max(len(rows) // 8, ROWS), _MOST_ROWS)
 
