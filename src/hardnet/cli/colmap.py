@@ -85,7 +85,7 @@ def colmap(
     """
     from hardnet.interop.colmap.database import CameraSettings
     from hardnet.interop.colmap.mapping import MapperSettings
-    from hardnet.interop.colmap.pairs import PairSettings
+    from hardnet.interop.colmap.matching import PairSettings
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
 
@@ -156,7 +156,7 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 
 def _warn_of_many(images: Path, settings: ReconstructionSettings) -> None:
     from hardnet.images import list_images
-    from hardnet.interop.colmap.pairs import MANY_PHOTOS, PairSettings
+    from hardnet.interop.colmap.matching import MANY_PHOTOS, PairSettings
 
     count = len(list_images(images))
     chosen = settings.pairs
