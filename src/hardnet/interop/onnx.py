@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,104 +61,7 @@ def to_onnx(net: Net) -> bytes:
             writer.layer(layer)
     if writer.last != "descriptors":
         raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
-    return writer.graph.serialise(net.patch_size, net.dim)
-
-
-class _Writer:
-    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
-
-    def __init__(self, side: int, convolutions: int) -> None:
-        self.graph, self.last = Graph(), "patches"
-        self._side = side  # of the maps; 0 once there are vectors
-        self._convolutions = convolutions
-        self._written: Counter[str] = Counter()
-
-    def convolution(self, layer: Convolution) -> None:
-        """A convolution, or a matrix product where that is the same."""
-        number = self._number("conv")
-        final = number == self._convolutions - 1
-        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
-        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
-        slides = kernel != self._side or layer.padding
-        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
-        self.graph.constant(weight, values)
-        self.graph.constant(bias, layer.bias)
-        if slides:
-            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
-            self._slide(kernel, layer.stride, layer.padding)
-        else:
-            self._flatten()
-            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
-
-    def layer(self, layer: Layer) -> None:
-        """A layer without weights. A network with another kind of layer needs a branch here."""
-        from torch import nn
-
-        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
-
-        if layer is normalise_patches and self.last == "patches":
-            self.last = normalise_nodes(self.graph, pixels=self._side**2)
-        elif layer is unit_length:
-            self.last = unit_length_nodes(self.graph, self.last)
-        elif layer is flatten:
-            self._flatten()
-        elif isinstance(layer, nn.ReLU | nn.Tanh):
-            kind = type(layer).__name__.capitalize()
-            self._add(kind, f"{kind.lower()}{self._number(kind)}")
-        elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
-            kernel, stride = size
-            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
-            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
-            self._slide(kernel, stride, padding=0)
-        elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
-            self._instance_norm(layer)
-        else:
-            raise HardnetError(
-                f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
-            )
-
-    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
-        name = f"instance{self._number('instance')}"
-        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
-        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
-        names = [
-            self.graph.constant(f"{name}_scale", scale.astype(np.float32)),
-            self.graph.constant(f"{name}_shift", shift.astype(np.float32)),
-        ]
-        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
-
-    def _flatten(self) -> None:
-        if self._side:
-            self._add("Flatten", "flat")
-        self._side = 0
-
-    def _slide(self, kernel: int, stride: int, padding: int) -> None:
-        self._side = (self._side + 2 * padding - kernel) // stride + 1
-
-    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
-        self.last = self.graph.node(kind, [self.last, *constants], name, **attributes)
-
-    def _number(self, kind: str) -> int:
-        self._written[kind] += 1
-        return self._written[kind] - 1
-
-
-def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
-    """Stride, padding and kernel size in ONNX's words."""
-    return {
-        "kernel_shape": list(layer.weight.shape[2:]),
-        "pads": [layer.padding] * 4,
-        "strides": [layer.stride] * 2,
-    }
-
-
-def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
-    """Kernel and stride of a pooling without padding; None for others."""
-    kernel, stride = layer.kernel_size, layer.stride
-    plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
-    if plain and isinstance(kernel, int) and isinstance(stride, int):
-        return kernel, stride
-    return None
+    return writer.serialise(net.patch_size, net.dim)
 
 
 class Graph:
@@ -200,6 +103,103 @@ class Graph:
         )
         self._onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString(deterministic=True))
+
+
+class _Writer(Graph):
+    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
+
+    def __init__(self, side: int, convolutions: int) -> None:
+        super().__init__()
+        self.last = "patches"
+        self._side = side  # of the maps; 0 once there are vectors
+        self._convolutions = convolutions
+        self._written: Counter[str] = Counter()
+
+    def convolution(self, layer: Convolution) -> None:
+        """A convolution, or a matrix product where that is the same."""
+        number = self._number("conv")
+        final = number == self._convolutions - 1
+        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
+        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
+        slides = kernel != self._side or layer.padding
+        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
+        self.constant(weight, values)
+        self.constant(bias, layer.bias)
+        if slides:
+            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
+            self._slide(kernel, layer.stride, layer.padding)
+        else:
+            self._flatten()
+            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
+
+    def layer(self, layer: Layer) -> None:
+        """A layer without weights. A network with another kind of layer needs a branch here."""
+        from torch import nn
+
+        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
+
+        if layer is normalise_patches and self.last == "patches":
+            self.last = normalise_nodes(self, pixels=self._side**2)
+        elif layer is unit_length:
+            self.last = unit_length_nodes(self, self.last)
+        elif layer is flatten:
+            self._flatten()
+        elif isinstance(layer, nn.ReLU | nn.Tanh):
+            kind = type(layer).__name__.capitalize()
+            self._add(kind, f"{kind.lower()}{self._number(kind)}")
+        elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
+            kernel, stride = size
+            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
+            self._slide(kernel, stride, padding=0)
+        elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
+            self._instance_norm(layer)
+        else:
+            raise HardnetError(
+                f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
+            )
+
+    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
+        name = f"instance{self._number('instance')}"
+        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
+        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
+        self.constant(f"{name}_scale", scale.astype(np.float32))
+        self.constant(f"{name}_shift", shift.astype(np.float32))
+        names = f"{name}_scale", f"{name}_shift"
+        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
+
+    def _flatten(self) -> None:
+        if self._side:
+            self._add("Flatten", "flat")
+        self._side = 0
+
+    def _slide(self, kernel: int, stride: int, padding: int) -> None:
+        self._side = (self._side + 2 * padding - kernel) // stride + 1
+
+    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
+        self.last = self.node(kind, [self.last, *constants], name, **attributes)
+
+    def _number(self, kind: str) -> int:
+        self._written[kind] += 1
+        return self._written[kind] - 1
+
+
+def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
+    """Stride, padding and kernel size in ONNX's words."""
+    return {
+        "kernel_shape": list(layer.weight.shape[2:]),
+        "pads": [layer.padding] * 4,
+        "strides": [layer.stride] * 2,
+    }
+
+
+def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
+    """Kernel and stride of a pooling without padding; None for others."""
+    kernel, stride = layer.kernel_size, layer.stride
+    plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
+    if plain and isinstance(kernel, int) and isinstance(stride, int):
+        return kernel, stride
+    return None
 
 
 def normalise_nodes(graph: Graph, pixels: int) -> str:
@@ -282,16 +282,14 @@ def _fold(
         bias = (bias - double(norm.running_mean)) * scale
         if norm.bias is not None:
             bias += double(norm.bias)
-    stride, padding = _geometry(layer) if isinstance(layer, nn.Conv2d) else (1, 0)
-    return Convolution(weight.astype(np.float32), bias.astype(np.float32), stride, padding)
-
-
-def _geometry(layer: nn.Conv2d) -> tuple[int, int]:
+    folded = Convolution(weight.astype(np.float32), bias.astype(np.float32))
+    if not isinstance(layer, nn.Conv2d):
+        return folded
     plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
     square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
     if not plain or not square or isinstance(layer.padding, str):
         raise HardnetError(f"{layer} cannot be exported: only square convolutions of one group")
-    return layer.stride[0], layer.padding[0]
+    return replace(folded, stride=layer.stride[0], padding=layer.padding[0])
 
 
 def double(tensor: Tensor | None) -> NDArray[np.float64]:
@@ -372,9 +370,7 @@ def relu_chain(net: Net) -> list[Convolution]:
     return convolutions
 
 
-def quantise_weights(
-    weight: NDArray[np.float32],
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantise_weights(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """(O, ...) weights -> int8 of the same shape and (O,) scales; integer x scale ~ weight."""
     rows = weight.reshape(len(weight), -1)
     scale = np.maximum(np.abs(rows).max(1), 1e-12) / WEIGHT_LEVELS

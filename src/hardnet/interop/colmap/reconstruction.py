@@ -173,7 +173,12 @@ def reconstruct(
     _check_enough(len(files), {})
     run = _Run(images, files, work, settings, workers, progress)
     with WorkFolder(work, inputs) as state, quiet(pycolmap):
-        _forget_lost(work, state)
+        if not (work / SPARSE).is_dir():
+            state.forget("models")
+        if not (work / DATABASE).is_file():
+            state.forget("database", "matches", "models")
+        if not state.has("matches") and not (work / FEATURES).is_file():
+            state.forget("features")
         state.once("features", run.extract)
         with failures_explained(work):
             state.once("database", run.write_photos)
@@ -213,15 +218,6 @@ def model_numbers(folder: Path) -> ModelNumbers:
         track_length=model.compute_mean_track_length(),
         reprojection_error=model.compute_mean_reprojection_error(),
     )
-
-
-def _forget_lost(work: Path, state: WorkFolder) -> None:
-    if not (work / SPARSE).is_dir():
-        state.forget("models")
-    if not (work / DATABASE).is_file():
-        state.forget("database", "matches", "models")
-    if not state.has("matches") and not (work / FEATURES).is_file():
-        state.forget("features")
 
 
 @dataclass(frozen=True)
@@ -358,7 +354,7 @@ def draw(looks: Looks, size: int = 1200) -> NDArray[np.uint8]:
     """
     view = viewpoint(looks.poses)
     points = looks.points @ view.T
-    centres = _centres(looks.poses) @ view.T
+    centres = -np.einsum("mji,mj->mi", looks.poses[:, :, :3], looks.poses[:, :, 3]) @ view.T
     inside = np.percentile(points, (2, 98), axis=0) if len(points) else centres[:1].repeat(2, 0)
     corners = np.vstack([inside, centres])[:, :2]
     low, high = corners.min(0), corners.max(0)
@@ -404,10 +400,6 @@ def viewpoint(poses: Floats) -> Floats:
     about_y[np.ix_((0, 2), (0, 2))] = turn
     about_x[np.ix_((1, 2), (1, 2))] = lift
     return np.asarray(about_x @ about_y @ mean)
-
-
-def _centres(poses: Floats) -> Floats:
-    return np.asarray(-np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3]))
 
 
 def _pyramid(pose: Floats, depth: float) -> Floats:
