@@ -7,19 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
 import hardnet
-from hardnet.errors import HardnetError, InputError, MissingExtraError
-
-try:
-    import uvicorn
-    from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
-    from fastapi.staticfiles import StaticFiles
-    from starlette.types import ASGIApp
-except ImportError as error:
-    raise MissingExtraError("fastapi", "web") from error
-
+from hardnet.errors import HardnetError, InputError
 from hardnet.threads import usable_cores
 from hardnet.web import objects
 from hardnet.web.collection import Collection

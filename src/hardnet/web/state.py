@@ -27,10 +27,6 @@ from hardnet.web.collection import Collection
 from hardnet.web.work import Jobs, Pool
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-MAX_UPLOAD = 64_000_000
-"""Bytes of a request: two photos as cameras write them."""
-QUEUE = 8
-"""Requests that may wait for each thread that works."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,9 @@ class Settings:
     hosts: frozenset[str] = LOOPBACK  # names and addresses that requests may call the server by
     any_address: bool = False  # every address in numbers, too
     token: str | None = None  # what every request must show
-    max_upload: int = MAX_UPLOAD  # bytes of a request
+    max_upload: int = 64_000_000  # bytes of a request: two photos as cameras write them
     workers: int | None = None  # threads that work; by default one per core
-    queue: int = QUEUE  # requests that may wait for each of them
+    queue: int = 8  # requests that may wait for each of them
 
 
 MAX_PIXELS = 64_000_000
