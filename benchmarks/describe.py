@@ -22,7 +22,7 @@ from report.tables import write
 
 from hardnet import provenance
 from hardnet.descriptors import WEIGHTS, load, names
-from hardnet.interop.quantise import photo_patches
+from hardnet.interop.onnx import photo_patches
 
 Describe = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 

@@ -72,7 +72,7 @@ class Cache:
         self,
         about: Mapping[str, Any],
         make: Callable[[], T],
-        save: Callable[[Path, T], None],
+        save: Callable[[Path, T], object],
         load: Callable[[Path], V],
         suffix: str = "",
         label: str = "",
@@ -102,8 +102,12 @@ class Cache:
 
     def json(self, about: Mapping[str, Any], make: Callable[[], T]) -> T:
         """An entry of JSON values."""
-        value: T = self.get(about, make, _save_json, _load_json, ".json")
-        return value
+
+        def load(path: Path) -> T:
+            value: T = json.loads(path.read_text())
+            return value
+
+        return self.get(about, make, lambda path, v: path.write_text(json.dumps(v)), load, ".json")
 
     def array(
         self, about: Mapping[str, Any], make: Callable[[], NDArray[Any]], label: str = ""
@@ -139,11 +143,3 @@ def load_array(path: Path) -> NDArray[Any]:
 @cache
 def _version() -> str:
     return metadata.version("hardnet")
-
-
-def _save_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value))
-
-
-def _load_json(path: Path) -> Any:
-    return json.loads(path.read_text())

@@ -88,7 +88,7 @@ def read_image_file(path: Path) -> bytes:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file that has some, but no more than ``limit``."""
+    """The bytes of a regular file that has no more than ``limit``."""
     try:
         if (size := require_regular_file(path)) <= limit:
             with path.open("rb") as file:
@@ -100,8 +100,6 @@ def read_bytes(path: Path, limit: int) -> bytes:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
     if size > limit:
         raise _over(f"{path} is a file of {_megabytes(size)}", limit)
-    if not data:
-        raise HardnetError(f"{path} is empty: copy or download it again")
     return data
 
 
@@ -112,6 +110,8 @@ def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int
 
 def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
     """Raise if a file is no whole image, or would take too much memory or time to decode."""
+    if not data:
+        raise HardnetError(f"{path} is empty: copy or download it again")
     if is_truncated(data):
         raise HardnetError(f"{path} is truncated: copy or download it again")
     header = read_header(data)

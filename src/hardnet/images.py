@@ -90,8 +90,6 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
 
 def decode_image(data: bytes, name: str, max_bytes: int) -> Pixels:
     """The same for the bytes of an image file that are in memory; ``name`` is for errors."""
-    if not data:
-        raise HardnetError(f"{name} is empty: copy or download it again")
     return _checked_pixels(_decode(Path(name), data, max_bytes), name)
 
 

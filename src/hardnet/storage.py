@@ -179,10 +179,8 @@ class OwnedFolder:
         self._read_again()
         self.sweep()
         for place in [name for name in self._names if name.endswith("/")]:
-            with suppress(OSError, HardnetError):
-                nested = OwnedFolder.find(self.path / place)
-                if nested is not None and self._reaches(self.path / place):
-                    nested.dissolve()
+            if self._reaches(self.path / place):
+                _discard(self.path / place)
         self.remove(*self._names)
         (self.path / MARKER).unlink(missing_ok=True)
         if lock is not None:
@@ -217,11 +215,10 @@ def refuse_foreign(folder: Path, besides: Iterable[str] = ()) -> None:
             raise HardnetError(f"{folder} is in the way: it is not a folder, move it")
         return
     if OwnedFolder.find(folder) is None:
-        others = sorted(set(os.listdir(folder)) - set(besides))
-        others = [name for name in others if not name.startswith(MARKER)]
-        if others:
+        others = {name for name in os.listdir(folder) if not name.startswith(MARKER)}
+        if others := others - set(besides):
             raise HardnetError(
-                f"{folder} is in the way: hardnet did not make what is in it ({others[0]}); "
+                f"{folder} is in the way: hardnet did not make what is in it ({min(others)}); "
                 "move it, or choose another name"
             )
 
@@ -428,16 +425,11 @@ class FolderLock:
                 time.sleep(_POLL)
                 continue
             # Whoever had it before may have deleted it: a lock on a file without a name is none.
-            if self._is_named(file):
-                self._file = file
-                return True
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
+                    self._file = file
+                    return True
             file.close()
-
-    def _is_named(self, file: BinaryIO) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
-        except FileNotFoundError:
-            return False
 
     def remove(self) -> None:
         """Delete the file, if we have the lock and made the file; before it is released."""

@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 from hardnet.cli.app import app
 from hardnet.descriptors import OnnxDescriptor, load
 from hardnet.errors import HardnetError
-from hardnet.interop.onnx import Convolution, fold, to_onnx
-from hardnet.interop.quantise import (
+from hardnet.interop.onnx import (
+    Convolution,
     best_scale,
+    fold,
     photo_patches,
     quantise_weights,
     relu_chain,
+    to_onnx,
     to_onnx_int8,
 )
 from hardnet.nets import HardNet, TFeat, build_net, read_checkpoint, save_checkpoint

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hardnet import descriptors
-from hardnet.interop.onnx import to_onnx
-from hardnet.interop.quantise import to_onnx_int8
+from hardnet.interop.onnx import to_onnx, to_onnx_int8
 from hardnet.nets import Net, build_net, load_net, read_checkpoint
 
 MULTIPLY_ADDS = {8: 0.38, 16: 1.35, 24: 2.91, 32: 5.05}

@@ -27,7 +27,7 @@ from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
-    from hardnet.interop.colmap.reconstruction import ReconstructionReport, ReconstructionSettings
+    from hardnet.interop.colmap.reconstruction import ReconstructionReport
 
 
 @reads_images
@@ -83,9 +83,9 @@ def colmap(
 
                hardnet colmap photos -o work --pairs retrieval --index photos.index
     """
-    from hardnet.interop.colmap.database import CameraSettings
+    from hardnet.images import list_images
+    from hardnet.interop.colmap import CameraSettings, PairSettings, matching
     from hardnet.interop.colmap.mapping import MapperSettings
-    from hardnet.interop.colmap.pairs import PairSettings
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
 
@@ -107,7 +107,14 @@ def colmap(
         cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
         mapper=MapperSettings(min_images=min_images, seed=seed),
     )
-    _warn_of_many(images, settings)
+    count = len(list_images(images))
+    exhaustive = isinstance(chosen, PairSettings) and chosen.method == "exhaustive"
+    if exhaustive and count > matching.MANY_PHOTOS:
+        say(
+            f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
+            "after the other, --pairs sequential is much faster; else --pairs retrieval",
+            error=True,
+        )
     with Stage(resumes=True) as stage:
         report = reconstruct(
             images, output, settings, mapping=mapping, workers=workers or None, progress=stage
@@ -152,20 +159,6 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise HardnetError(f"--camera-params {text}: give numbers, separated by commas") from None
-
-
-def _warn_of_many(images: Path, settings: ReconstructionSettings) -> None:
-    from hardnet.images import list_images
-    from hardnet.interop.colmap.pairs import MANY_PHOTOS, PairSettings
-
-    count = len(list_images(images))
-    chosen = settings.pairs
-    if count > MANY_PHOTOS and isinstance(chosen, PairSettings) and chosen.method == "exhaustive":
-        say(
-            f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
-            "after the other, --pairs sequential is much faster; else --pairs retrieval",
-            error=True,
-        )
 
 
 def _show(report: ReconstructionReport, work: Path) -> None:

@@ -65,8 +65,7 @@ def export(
     if average and net_ is not None:
         raise HardnetError("--average is for registered networks: leave out --net")
     try:
-        from hardnet.interop.onnx import to_onnx
-        from hardnet.interop.quantise import relu_chain, to_onnx_int8
+        from hardnet.interop.onnx import relu_chain, to_onnx, to_onnx_int8
         from hardnet.learn.average import average_files
         from hardnet.nets import find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
@@ -124,7 +123,7 @@ def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -
     """Write the projection that joins windows, beside the weights files it is for."""
     from hardnet.descriptors import load
     from hardnet.descriptors import windows as joining
-    from hardnet.interop.quantise import photo_patches
+    from hardnet.interop.onnx import photo_patches
     from hardnet.storage import OwnedFolder, file_digest
 
     descriptor = joining.WindowsDescriptor(load(files[0]), sigmas)
@@ -158,7 +157,7 @@ def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
     """(N, 32, 32) patches drawn from a set in the Brown format, or of photographs."""
     import numpy as np
 
-    from hardnet.interop.quantise import photo_patches
+    from hardnet.interop.onnx import photo_patches
     from hardnet.patches import PATCH_SIZE
     from hardnet.patchsets.brown import read_brown
 

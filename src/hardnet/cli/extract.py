@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
 
 from hardnet.cli.options import AsJson, Describing, Photos, Workers, grouped, option, reads_images
-from hardnet.cli.output import Stage, answer, say
+from hardnet.cli.output import Stage, finish
 from hardnet.errors import counted
-
-if TYPE_CHECKING:
-    from hardnet.interop.extraction import ExtractionReport
 
 
 @reads_images
@@ -48,23 +42,12 @@ def extract(
         report = extract_to(
             output, photos, settings, workers=workers, overwrite=overwrite, progress=stage
         )
-    for reason in report.skipped.values():
-        say(f"skipped: {reason}", error=True)
-    seconds = time.perf_counter() - start
     skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
     facts = {"output": str(output), **vars(report), "skipped": skipped}
-    facts["seconds"] = round(seconds, 3)
-    answer(as_json, facts, _summary(report, output, seconds))
-    if report.skipped:
-        raise typer.Exit(1)
-
-
-def _summary(report: ExtractionReport, output: Path, seconds: float) -> str:
-    parts = [f"{counted(report.described, 'photo')} described in {seconds:.1f} s"]
-    if report.described:
-        parts.append(f"{report.keypoints / report.described:.0f} keypoints each")
-    if report.unchanged:
-        parts.append(f"{report.unchanged} unchanged")
-    if report.skipped:
-        parts.append(f"{len(report.skipped)} skipped")
-    return f"{output}: {', '.join(parts)}"
+    each = report.keypoints / max(report.described, 1)
+    done = f"{output}: {counted(report.described, 'photo')} described"
+    more = {
+        f"{each:.0f} keypoints each": report.described,
+        f"{report.unchanged} unchanged": report.unchanged,
+    }
+    finish(as_json, facts, report.skipped, start, done, more)

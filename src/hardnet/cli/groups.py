@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.groups import Group, Groups
+    from hardnet.retrieval.groups import Groups
     from hardnet.retrieval.index import Index
 
 
@@ -71,7 +72,10 @@ def groups(
         raise HardnetError("--json, --csv and --list print different things: choose one")
     kinds = _kinds(kind)
     if output is not None:
-        _check_page(output)
+        if output.suffix.lower() not in (".html", ".htm"):
+            raise HardnetError(f"{output}: the report is a page, name it {output.stem}.html")
+        if not output.parent.is_dir():
+            raise HardnetError(f"{output} cannot be written: there is no folder {output.parent}")
     resumes = is_index(photos) and not fresh
     try:
         with Stage(resumes=resumes) as stage, _opened(photos, descriptor, stage) as (index, bad):
@@ -110,13 +114,6 @@ def _kinds(text: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def _check_page(output: Path) -> None:
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise HardnetError(f"{output}: the report is a page, name it {output.stem}.html")
-    if not output.parent.is_dir():
-        raise HardnetError(f"{output} cannot be written: there is no folder {output.parent}")
-
-
 @contextmanager
 def _opened(
     photos: Path, descriptor: str | None, stage: Stage
@@ -151,30 +148,21 @@ def _print_csv(found: Groups) -> None:
 
 def _show(found: Groups) -> None:
     from hardnet.retrieval.kinds import KINDS
-
-    # No table of rich: it would fold a long path, which nobody could copy.
-    out = console()
-    for group in found.groups:
-        _show_group(group)
-    counts = {kind: sum(pair.kind == kind for pair in found.pairs) for kind in KINDS}
-    parts = ", ".join(f"{kind} {count}" for kind, count in counts.items() if count) or "none"
-    line = (
-        f"{counted(found.photos, 'photo')}, {counted(len(found.groups), 'group')}; pairs: {parts}"
-    )
-    out.print(line, soft_wrap=True, style="dim")
-    if removable := found.removable():
-        say(f"{counted(len(removable), 'copy')} could go: --list prints them")
-
-
-def _show_group(group: Group) -> None:
     from hardnet.retrieval.photos import shown
 
-    out = console()
-    out.print(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}", soft_wrap=True)
-    for path in group.photos[:SHOWN]:
-        best = group.kind == "copy" and path == group.best
-        mark, style = ("best", "bold") if best else ("", "")
-        line = f"  {mark:<4}  {escape(shown(path))}"
-        out.print(f"[{style}]{line}[/]" if style else line, soft_wrap=True)
-    if len(group.photos) > SHOWN:
-        out.print(f"        and {len(group.photos) - SHOWN} more", soft_wrap=True, style="dim")
+    # No table of rich: it would fold a long path, which nobody could copy.
+    out = partial(console().print, soft_wrap=True)
+    for group in found.groups:
+        out(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}")
+        for path in group.photos[:SHOWN]:
+            best = group.kind == "copy" and path == group.best
+            line = f"  {'best' if best else '':<4}  {escape(shown(path))}"
+            out(f"[bold]{line}[/]" if best else line)
+        if len(group.photos) > SHOWN:
+            out(f"        and {len(group.photos) - SHOWN} more", style="dim")
+    counts = {kind: sum(pair.kind == kind for pair in found.pairs) for kind in KINDS}
+    parts = ", ".join(f"{kind} {count}" for kind, count in counts.items() if count) or "none"
+    photos, groups = counted(found.photos, "photo"), counted(len(found.groups), "group")
+    out(f"{photos}, {groups}; pairs: {parts}", style="dim")
+    if removable := found.removable():
+        say(f"{counted(len(removable), 'copy')} could go: --list prints them")

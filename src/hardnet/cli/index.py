@@ -31,11 +31,10 @@ from hardnet.cli.options import (
     option,
     reads_images,
 )
-from hardnet.cli.output import Stage, answer, console, say
+from hardnet.cli.output import Stage, answer, console, finish, say
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.build import BuildReport
     from hardnet.retrieval.photos import Describing as Describers
     from hardnet.retrieval.photos import IndexSettings
 
@@ -155,14 +154,9 @@ def _vocabulary(
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
         )
-    seconds = time.perf_counter() - start
-    for reason in skipped.values():
-        say(f"skipped: {reason}", error=True)
     facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
-    facts |= {"skipped": skipped, "seconds": round(seconds, 3)}
-    answer(as_json, facts, f"{output}: {counted(len(made), 'word')} in {seconds:.1f} s")
-    if skipped:
-        raise typer.Exit(1)
+    facts |= {"skipped": skipped}
+    finish(as_json, facts, skipped, start, f"{output}: {counted(len(made), 'word')}", {})
 
 
 def _index(
@@ -185,9 +179,6 @@ def _index(
         report = build(
             folder, photos, settings, workers=workers, describing=by, progress=stage, **vocabulary
         )
-    seconds = time.perf_counter() - start
-    for reason in report.skipped.values():
-        say(f"skipped: {reason}", error=True)
     for name in report.without_features:
         say(f"without features: {shown(path_of(name, folder))}", error=True)
     if left_out:
@@ -198,10 +189,15 @@ def _index(
         )
     skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
     facts = {"index": str(folder), **vars(report), "skipped": skipped}
-    facts |= {"left_out": [str(photo) for photo in left_out], "seconds": round(seconds, 3)}
-    answer(as_json, facts, _summary(report, folder, seconds))
-    if report.skipped:
-        raise typer.Exit(1)
+    facts["left_out"] = [str(photo) for photo in left_out]
+    done = f"{folder}: {counted(report.indexed, 'photo')} indexed"
+    more = {
+        f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
+        f"{report.replaced} of them replaced": report.replaced,
+        f"{len(report.without_features)} without any feature": report.without_features,
+        f"{report.unchanged} unchanged": report.unchanged,
+    }
+    finish(as_json, facts, report.skipped, start, done, more)
 
 
 @contextmanager
@@ -217,21 +213,6 @@ def describing_on(
     # Ray reports dead workers on stdout, where a machine expects JSON.
     with redirect_stdout(sys.stderr), describers_on(address, settings, workers) as describers:
         yield describers
-
-
-def _summary(report: BuildReport, folder: Path, seconds: float) -> str:
-    parts = [f"{counted(report.indexed, 'photo')} indexed in {seconds:.1f} s"]
-    if report.indexed:
-        parts.append(f"{report.features / report.indexed:.0f} features each")
-    if report.replaced:
-        parts.append(f"{report.replaced} of them replaced")
-    if report.without_features:
-        parts.append(f"{len(report.without_features)} without any feature")
-    if report.unchanged:
-        parts.append(f"{report.unchanged} unchanged")
-    if report.skipped:
-        parts.append(f"{len(report.skipped)} skipped")
-    return f"{folder}: {', '.join(parts)}"
 
 
 @app.command("remove")
@@ -302,7 +283,7 @@ def _compact(folder: Folder) -> None:
     after = index.info()
     say(
         f"{folder}: {counted(before['segments'], 'segment')} became {after['segments']}, "
-        f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}",
+        f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}"
     )
 
 

@@ -12,15 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from hardnet.cli.options import (
-    AsJson,
-    Describing,
-    argument,
-    given,
-    grouped,
-    option,
-    reads_images,
-)
+from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
 from hardnet.cli.output import console, say
 from hardnet.errors import HardnetError, counted
 

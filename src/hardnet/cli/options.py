@@ -47,8 +47,7 @@ DescriptorName = Annotated[
 KnownDescriptor = Annotated[
     str | None,
     option(
-        ...,
-        "MODULE:FUNCTION, if the index was made with one: an index cannot name code to run.",
+        ..., "MODULE:FUNCTION, if the index was made with one: an index cannot name code to run."
     ),
 ]
 Keypoints = Annotated[int, option(..., "Keep the strongest per photo.", min=1)]

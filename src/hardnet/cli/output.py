@@ -11,6 +11,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
@@ -19,9 +20,9 @@ EVERY = 30.0
 """Seconds between two lines of progress where no bar can be shown."""
 
 
-def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Where commands print: ``:x:`` in the name of a file is no emoji."""
-    return Console(stderr=stderr, quiet=quiet, emoji=False, highlight=False)
+    return Console(stderr=stderr, emoji=False, highlight=False)
 
 
 def say(line: str, *, error: bool = False) -> None:
@@ -35,6 +36,30 @@ def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
         print(json.dumps(facts))
     else:
         say(line)
+
+
+def finish(
+    as_json: bool,
+    facts: Mapping[str, Any],
+    skipped: Mapping[str, str],
+    start: float,
+    done: str,
+    more: Mapping[str, Any],
+) -> None:
+    """End a command that works on photos, since ``start``: its answer, and what was ``skipped``.
+
+    The line for people says what is ``done`` in which time, and those of ``more`` that are not 0 or
+    empty. The exit code is 1 if photos were skipped.
+    """
+    seconds = perf_counter() - start
+    for reason in skipped.values():
+        say(f"skipped: {reason}", error=True)
+    parts = [text for text, count in more.items() if count]
+    parts += [f"{len(skipped)} skipped"] if skipped else []
+    line = ", ".join([f"{done} in {seconds:.1f} s", *parts])
+    answer(as_json, {**facts, "seconds": round(seconds, 3)}, line)
+    if skipped:
+        raise typer.Exit(1)
 
 
 def in_words(seconds: float) -> str:
@@ -73,22 +98,11 @@ class Stage:
     ) -> None:
         self._resumes = resumes
         self.console = output or console(stderr=True)
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            Elapsed(),
-        )
-        self._bar = Progress(
-            *columns,
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        plain = not self.console.is_terminal
+        self._bar = _bar(MofNCompleteColumn(), self.console, transient=True, disable=plain)
         self._task = self._bar.add_task("starting", total=None, left=None)
-        self._every, self._what = every, ""
-        self._start = self._said = self._since = perf_counter()
-        self._first = 0
+        self._line, self._what, self._first = now_and_then(self.console, every), "", 0
+        self._start = self._since = perf_counter()
 
     def __enter__(self) -> Stage:
         self._bar.start()
@@ -108,11 +122,7 @@ class Stage:
         steps = done - self._first
         left = (now - self._since) / steps * (total - done) if steps > 0 else None
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
-        if not self.console.is_terminal and now - self._said >= self._every:
-            self._said = now
-            times = _times(now - self._start, left)
-            line = f"{what}: {done} of {total}, {times}"
-            self.console.print(line, soft_wrap=True, markup=False)
+        self._line(f"{what}: {done} of {total}, {_times(now - self._start, left)}")
 
     def part(self, what: str) -> Callable[[int, int], None]:
         """A function that shows (done, total) of ``what``."""
@@ -144,11 +154,10 @@ def now_and_then(output: Console, every: float = EVERY) -> Callable[[str], None]
 
 def training_bar(output: Console, disable: bool = False) -> Progress:
     """A bar whose tasks have the field ``info``, a word on the present state."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} {task.fields[info]}", markup=False),
-        Elapsed(),
-        console=output,
-        disable=disable,
-    )
+    info = TextColumn("{task.completed}/{task.total} {task.fields[info]}", markup=False)
+    return _bar(info, output, disable=disable)
+
+
+def _bar(numbers: ProgressColumn, output: Console, **options: Any) -> Progress:
+    what = TextColumn("{task.description}", markup=False)
+    return Progress(what, BarColumn(), numbers, Elapsed(), console=output, **options)

@@ -7,21 +7,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from hardnet.cli.options import AsJson, Cluster, KnownDescriptor, argument, option, reads_images
-from hardnet.cli.output import say
+from hardnet.cli.output import console, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
     from hardnet.retrieval.cluster.shards import ShardedIndex
     from hardnet.retrieval.index import Index
-    from hardnet.retrieval.query import Box, Hit, Results
+    from hardnet.retrieval.query import Box, Results
 
 
 @reads_images
@@ -87,7 +87,7 @@ def search(
     answers = []
     known = precompile.is_done()
     once = "" if known else " The first search on a computer prepares it for all others."
-    waiting = Console(stderr=True, emoji=False).status(f"Searching...{once}")
+    waiting = console(stderr=True).status(f"Searching...{once}")
     with waiting, opened(index, descriptor, cluster, shards) as collection:
         for number, photos in enumerate(asked):
             results = collection.search(photos, k, regions[number] if boxes else None, chosen)
@@ -103,7 +103,9 @@ def search(
         objects = [results.to_json(index, len(collection), chosen) for results in answers]
         print(json.dumps(objects[0] if len(asked) == 1 else objects))
     for results in answers:
-        _report(results, len(collection), verifies, many=len(asked) > 1, as_json=as_json)
+        if not as_json:
+            _show(results, verifies, many=len(asked) > 1)
+        _warn(results, len(collection), verifies)
     if output is not None:  # after the hits, which a picture that cannot be written must not cost
         draw_results(output, answers)
         if not as_json:
@@ -131,11 +133,7 @@ def opened(
         yield index
 
 
-def _report(results: Results, images: int, verifies: bool, *, many: bool, as_json: bool) -> None:
-    if not as_json:
-        if many:
-            say(f"query: {results.query[0].path}")
-        _show(results, verifies)
+def _warn(results: Results, images: int, verifies: bool) -> None:
     for part in results.missing:
         say(f"missing: {part} did not answer; its photos are not among the hits", error=True)
     if not results.hits:
@@ -144,24 +142,22 @@ def _report(results: Results, images: int, verifies: bool, *, many: bool, as_jso
         say("no hit is verified: what is listed may show something else", error=True)
 
 
-def _show(results: Results, verifies: bool) -> None:
+def _show(results: Results, verifies: bool, many: bool) -> None:
+    from hardnet.retrieval.photos import shown
+
+    if many:
+        say(f"query: {results.query[0].path}")
     # No table of rich: it would fold a long path, which nobody could copy.
-    console = Console(soft_wrap=True, highlight=False, emoji=False)
+    out = partial(console().print, soft_wrap=True)
     if results.hits:
         heading = f"{'inliers':>7}  {'':<12}  " if verifies else ""
-        console.print(f"{'':>4}  {'score':>8}  {heading}photo", style="dim")
+        out(f"{'':>4}  {'score':>8}  {heading}photo", style="dim")
     for rank, hit in enumerate(results.hits, 1):
         style = "bold" if hit.verified else "dim"
         geometry = f"[{style}]{hit.inliers or '-':>7}  {hit.verdict:<12}[/]  " if verifies else ""
-        console.print(f"{rank:>4}  {hit.score:>8.4g}  {geometry}{_path(hit)}")
+        out(f"{rank:>4}  {hit.score:>8.4g}  {geometry}{escape(shown(hit.path))}")
     stages = ", ".join(f"{name} {1000 * time:.1f}" for name, time in results.seconds.items())
-    console.print(f"milliseconds: {stages}", style="dim")
-
-
-def _path(hit: Hit) -> str:
-    from hardnet.retrieval.photos import shown
-
-    return escape(shown(hit.path))
+    out(f"milliseconds: {stages}", style="dim")
 
 
 def _why_not(results: Results, images: int) -> str:

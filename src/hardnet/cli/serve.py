@@ -50,8 +50,7 @@ def serve(
             raise MissingExtraError(package.replace("_", "-"), "web")
     # Imported here so that `hardnet --help` does not wait for them.
     from hardnet.web.app import serve
-    from hardnet.web.guard import LOOPBACK
-    from hardnet.web.state import Settings
+    from hardnet.web.state import LOOPBACK, Settings
 
     local = host in LOOPBACK
     if token is not None and len(token) < _LEAST_TOKEN:

@@ -22,13 +22,7 @@ from hardnet import descriptors, detectors
 from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, write_entry
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, to_entry
-from hardnet.interop.feature_files import (
-    HDF5,
-    hdf5_facts,
-    hdf5_settings,
-    state_of,
-    write_hdf5_file,
-)
+from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, state_of, write_hdf5_file
 from hardnet.pipeline import extract_many
 from hardnet.storage import (
     FolderLock,
@@ -105,32 +99,35 @@ def extract_to(
         "detector_weights": detectors.weights(settings.detector),
     }
     report = ExtractionReport()
+    if extract is None:
+        extract = partial(
+            extract_many,
+            detector=detect,
+            descriptor=describe,
+            keypoints=settings.keypoints,
+            max_size=settings.max_size,
+            upright=settings.upright,
+            workers=workers,
+        )
     with open_output(output, kept, overwrite) as store:
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
         progress("describing", report.unchanged, total)
-        if extract is None:
-            extract = partial(
-                extract_many,
-                detector=detect,
-                descriptor=describe,
-                keypoints=settings.keypoints,
-                max_size=settings.max_size,
-                upright=settings.upright,
-                workers=workers,
-            )
         with closing(extract([images[name] for name in todo])) as results:
             for done, (name, (_, result)) in enumerate(zip(todo, results, strict=True), 1):
                 if isinstance(result, HardnetError):
                     store.drop(name)
                     report.skipped[name] = str(result)
+                elif why := store.add(name, result, todo[name]):
+                    report.skipped[name] = why
                 else:
-                    _add(store, name, result, todo[name], settings.half, report)
+                    report.described += 1
+                    report.keypoints += len(result)
                 progress("describing", report.unchanged + done, total)
         try:
             store.finish(lambda done, count: progress("writing", done, count))
         except HardnetError as error:
-            raise _kept(store, str(error)) from error
+            raise store.stopped(str(error)) from error
     return report
 
 
@@ -154,37 +151,6 @@ def _todo(
         else:
             todo[name] = state
     return todo
-
-
-def _add(
-    store: FeatureOutput,
-    name: str,
-    features: Features,
-    state: Mapping[str, int],
-    half: bool,
-    report: ExtractionReport,
-) -> None:
-    try:
-        store.add(name, features, state, half)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            report.skipped[name] = f"{features.path} has too long a name: rename the file"
-            return
-        if error.errno in _TAKEN:
-            report.skipped[name] = (
-                f"{features.path} cannot be called {name} in {store.folder}, which has something "
-                "else there: rename it, or its folder"
-            )
-            return
-        raise _kept(store, f"{store.folder} cannot be written: {error.strerror}") from error
-    report.described += 1
-    report.keypoints += len(features)
-
-
-def _kept(store: FeatureOutput, what: str) -> HardnetError:
-    return HardnetError(
-        f"{what}; what is described is kept in {store.folder}: the same command continues"
-    )
 
 
 @contextmanager
@@ -214,7 +180,15 @@ def open_output(
     if not lock.take():
         raise HardnetError(f"another process is writing {path}: wait for its end, or stop it")
     try:
-        owned = _owned(folder)
+        owned = OwnedFolder.find(folder)
+        if owned is None:
+            ours = []
+            if (folder / STATE).exists():  # made by a version without lists of files
+                _read_state(folder)
+                ours = [STATE, *_old_entries(folder)]
+            owned = OwnedFolder.mark(folder)
+            owned.adopt(*ours)
+        owned.sweep()
         try:
             yield FeatureOutput(path, owned, settings, overwrite)
         finally:
@@ -223,20 +197,6 @@ def open_output(
     finally:
         lock.remove()
         lock.release()
-
-
-def _owned(folder: Path) -> OwnedFolder:
-    """The folder with what is ours in it, also if a version without lists of files made it."""
-    owned = OwnedFolder.find(folder)
-    if owned is None:
-        ours = []
-        if (folder / STATE).exists():
-            _read_state(folder)
-            ours = [STATE, *_old_entries(folder)]
-        owned = OwnedFolder.mark(folder)
-        owned.adopt(*ours)
-    owned.sweep()
-    return owned
 
 
 class FeatureOutput:
@@ -263,11 +223,30 @@ class FeatureOutput:
                 return False
         return all(facts.get(key) == value for key, value in state.items())
 
-    def add(self, name: str, features: Features, state: Mapping[str, int], half: bool) -> None:
-        """Write the features of an image; raises OSError if the disk does not take them."""
-        part = self._owned.claim(f"{name}{NPZ}")
-        seen_from = self.path.parent if self._is_file else part.parent
-        write_entry(part, to_entry(features, seen_from, half, state), self._owned)
+    def add(self, name: str, features: Features, state: Mapping[str, int]) -> str | None:
+        """Write the features of an image; why they cannot have this name, None if they have it."""
+        try:
+            part = self._owned.claim(f"{name}{NPZ}")
+            seen_from = self.path.parent if self._is_file else part.parent
+            entry = to_entry(features, seen_from, self._settings["half"], state)
+            write_entry(part, entry, self._owned)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return f"{features.path} has too long a name: rename the file"
+            if error.errno in _TAKEN:
+                return (
+                    f"{features.path} cannot be called {name} in {self.folder}, which has "
+                    "something else there: rename it, or its folder"
+                )
+            what = f"{self.folder} cannot be written: {error.strerror}"
+            raise self.stopped(what) from error
+        return None
+
+    def stopped(self, why: str) -> HardnetError:
+        """The error that ends an extraction, and loses nothing."""
+        return HardnetError(
+            f"{why}; what is described is kept in {self.folder}: the same command continues"
+        )
 
     def drop(self, name: str) -> None:
         """Forget an image, if it is there: it has changed, and cannot be read any more."""

@@ -38,15 +38,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hardnet.entries import (
-    FACTS,
-    NO_FEATURES,
-    Entry,
-    Fact,
-    first_line,
-    refuse_large,
-    write_entry,
-)
+from hardnet.entries import FACTS, NO_FEATURES, Entry, Fact, first_line, refuse_large, write_entry
 from hardnet.errors import HardnetError
 from hardnet.features import Features, from_entry, to_entry
 from hardnet.storage import as_path, replacing

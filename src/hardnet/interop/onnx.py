@@ -4,19 +4,33 @@ The graph reads (N, 1, S, S) float patches and gives (N, D) unit vectors: all th
 in evaluation mode, with batch normalisation folded into the layer before it. A convolution that
 covers its whole input is a matrix product, which onnxruntime runs faster than the same thing called
 a convolution.
+
+HardNet and networks like it also have a form in 8-bit integers, calibrated on real patches. Weights
+get one scale per output channel, activations one scale per layer, and since they follow a ReLU they
+are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The first
+convolution (1 % of the work, but it sees the raw patch), the input normalisation, the sum of the
+last layer and the scaling to unit length stay in float. Unlike the graphs of
+``onnxruntime.quantization`` ours has no conversions in between, and scales of least squared error.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.frames import from_opencv
+from hardnet.images import list_images, read_image, to_grey
+from hardnet.patches import cut_for
+from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,6 +41,13 @@ if TYPE_CHECKING:
 
 OPSET = 17  # of March 2022; read by every onnxruntime the package allows
 _IR_VERSION = 8  # the file format that came with that opset
+ACTIVATION_LEVELS = 255
+WEIGHT_LEVELS = 63
+"""7-bit weights: older x86 CPUs (without VNNI) add pairs of products in 16 bits, and 2 x 255 x 63
+is the most that fits. Full 8-bit weights would give wrong descriptors there without a warning."""
+MIN_CALIBRATION = 64
+_MAX_CALIBRATION = 512  # more patches do not move the scales
+_CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 
 def to_onnx(net: Net) -> bytes:
@@ -40,103 +61,7 @@ def to_onnx(net: Net) -> bytes:
             writer.layer(layer)
     if writer.last != "descriptors":
         raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
-    return writer.graph.serialise(net.patch_size, net.dim)
-
-
-class _Writer:
-    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
-
-    def __init__(self, side: int, convolutions: int) -> None:
-        self.graph, self.last = Graph(), "patches"
-        self._side = side  # of the maps; 0 once there are vectors
-        self._convolutions = convolutions
-        self._written: Counter[str] = Counter()
-
-    def convolution(self, layer: Convolution) -> None:
-        """A convolution, or a matrix product where that is the same."""
-        number = self._number("conv")
-        final = number == self._convolutions - 1
-        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
-        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
-        slides = kernel != self._side or layer.padding
-        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
-        self.graph.constant(weight, values)
-        self.graph.constant(bias, layer.bias)
-        if slides:
-            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
-            self._slide(kernel, layer.stride, layer.padding)
-        else:
-            self._flatten()
-            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
-
-    def layer(self, layer: Layer) -> None:
-        """A layer without weights. A network with another kind of layer needs a branch here."""
-        from torch import nn
-
-        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
-
-        if layer is normalise_patches and self.last == "patches":
-            self.last = normalise_nodes(self.graph, pixels=self._side**2)
-        elif layer is unit_length:
-            self.last = unit_length_nodes(self.graph, self.last)
-        elif layer is flatten:
-            self._flatten()
-        elif isinstance(layer, nn.ReLU | nn.Tanh):
-            kind = type(layer).__name__.capitalize()
-            self._add(kind, f"{kind.lower()}{self._number(kind)}")
-        elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
-            kernel, stride = size
-            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
-            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
-            self._slide(kernel, stride, padding=0)
-        elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
-            self._instance_norm(layer)
-        else:
-            raise HardnetError(
-                f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
-            )
-
-    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
-        name = f"instance{self._number('instance')}"
-        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
-        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
-        names = f"{name}_scale", f"{name}_shift"
-        for key, value in zip(names, (scale, shift), strict=True):
-            self.graph.constant(key, value.astype(np.float32))
-        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
-
-    def _flatten(self) -> None:
-        if self._side:
-            self._add("Flatten", "flat")
-        self._side = 0
-
-    def _slide(self, kernel: int, stride: int, padding: int) -> None:
-        self._side = (self._side + 2 * padding - kernel) // stride + 1
-
-    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
-        self.last = self.graph.node(kind, [self.last, *constants], name, **attributes)
-
-    def _number(self, kind: str) -> int:
-        self._written[kind] += 1
-        return self._written[kind] - 1
-
-
-def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
-    """Stride, padding and kernel size in ONNX's words."""
-    return {
-        "kernel_shape": list(layer.weight.shape[2:]),
-        "pads": [layer.padding] * 4,
-        "strides": [layer.stride] * 2,
-    }
-
-
-def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
-    """Kernel and stride of a pooling without padding; None for others."""
-    kernel, stride = layer.kernel_size, layer.stride
-    plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
-    if plain and isinstance(kernel, int) and isinstance(stride, int):
-        return kernel, stride
-    return None
+    return writer.serialise(net.patch_size, net.dim)
 
 
 class Graph:
@@ -178,6 +103,103 @@ class Graph:
         )
         self._onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString(deterministic=True))
+
+
+class _Writer(Graph):
+    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
+
+    def __init__(self, side: int, convolutions: int) -> None:
+        super().__init__()
+        self.last = "patches"
+        self._side = side  # of the maps; 0 once there are vectors
+        self._convolutions = convolutions
+        self._written: Counter[str] = Counter()
+
+    def convolution(self, layer: Convolution) -> None:
+        """A convolution, or a matrix product where that is the same."""
+        number = self._number("conv")
+        final = number == self._convolutions - 1
+        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
+        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
+        slides = kernel != self._side or layer.padding
+        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
+        self.constant(weight, values)
+        self.constant(bias, layer.bias)
+        if slides:
+            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
+            self._slide(kernel, layer.stride, layer.padding)
+        else:
+            self._flatten()
+            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
+
+    def layer(self, layer: Layer) -> None:
+        """A layer without weights. A network with another kind of layer needs a branch here."""
+        from torch import nn
+
+        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
+
+        if layer is normalise_patches and self.last == "patches":
+            self.last = normalise_nodes(self, pixels=self._side**2)
+        elif layer is unit_length:
+            self.last = unit_length_nodes(self, self.last)
+        elif layer is flatten:
+            self._flatten()
+        elif isinstance(layer, nn.ReLU | nn.Tanh):
+            kind = type(layer).__name__.capitalize()
+            self._add(kind, f"{kind.lower()}{self._number(kind)}")
+        elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
+            kernel, stride = size
+            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
+            self._slide(kernel, stride, padding=0)
+        elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
+            self._instance_norm(layer)
+        else:
+            raise HardnetError(
+                f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
+            )
+
+    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
+        name = f"instance{self._number('instance')}"
+        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
+        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
+        self.constant(f"{name}_scale", scale.astype(np.float32))
+        self.constant(f"{name}_shift", shift.astype(np.float32))
+        names = f"{name}_scale", f"{name}_shift"
+        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
+
+    def _flatten(self) -> None:
+        if self._side:
+            self._add("Flatten", "flat")
+        self._side = 0
+
+    def _slide(self, kernel: int, stride: int, padding: int) -> None:
+        self._side = (self._side + 2 * padding - kernel) // stride + 1
+
+    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
+        self.last = self.node(kind, [self.last, *constants], name, **attributes)
+
+    def _number(self, kind: str) -> int:
+        self._written[kind] += 1
+        return self._written[kind] - 1
+
+
+def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
+    """Stride, padding and kernel size in ONNX's words."""
+    return {
+        "kernel_shape": list(layer.weight.shape[2:]),
+        "pads": [layer.padding] * 4,
+        "strides": [layer.stride] * 2,
+    }
+
+
+def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
+    """Kernel and stride of a pooling without padding; None for others."""
+    kernel, stride = layer.kernel_size, layer.stride
+    plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
+    if plain and isinstance(kernel, int) and isinstance(stride, int):
+        return kernel, stride
+    return None
 
 
 def normalise_nodes(graph: Graph, pixels: int) -> str:
@@ -260,16 +282,14 @@ def _fold(
         bias = (bias - double(norm.running_mean)) * scale
         if norm.bias is not None:
             bias += double(norm.bias)
-    stride, padding = _geometry(layer) if isinstance(layer, nn.Conv2d) else (1, 0)
-    return Convolution(weight.astype(np.float32), bias.astype(np.float32), stride, padding)
-
-
-def _geometry(layer: nn.Conv2d) -> tuple[int, int]:
+    folded = Convolution(weight.astype(np.float32), bias.astype(np.float32))
+    if not isinstance(layer, nn.Conv2d):
+        return folded
     plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
     square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
     if not plain or not square or isinstance(layer.padding, str):
         raise HardnetError(f"{layer} cannot be exported: only square convolutions of one group")
-    return layer.stride[0], layer.padding[0]
+    return replace(folded, stride=layer.stride[0], padding=layer.padding[0])
 
 
 def double(tensor: Tensor | None) -> NDArray[np.float64]:
@@ -277,3 +297,149 @@ def double(tensor: Tensor | None) -> NDArray[np.float64]:
     if tensor is None:
         raise HardnetError("the network has no batch norm statistics")
     return np.asarray(tensor.detach().cpu().double().numpy())
+
+
+def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
+    """The ONNX file, with input and output of ``to_onnx``, of a HardNet in evaluation mode.
+
+    ``patches`` (N, 32, 32) are real ones, N at least 64; the first 512 are used.
+    """
+    if len(patches) < MIN_CALIBRATION:
+        raise HardnetError(
+            f"calibration needs at least {MIN_CALIBRATION} patches, got {len(patches)}"
+        )
+    layers = relu_chain(net)
+    scales = calibrate(layers, patches[:_MAX_CALIBRATION])
+    graph = Graph()
+    zero = graph.constant("zero", np.uint8(0))
+    names = [graph.constant(f"scale{i}", np.float32(s)) for i, s in enumerate(scales)]
+
+    x = normalise_nodes(graph, pixels=net.patch_size**2)
+    first = layers[0]
+    weight, bias = graph.constant("w0", first.weight), graph.constant("b0", first.bias)
+    x = graph.node("Conv", [x, weight, bias], "conv0", **conv_attributes(first))
+    x = graph.node("QuantizeLinear", [x, names[0], zero], "q0")
+
+    for i, layer in enumerate(layers[1:-1], start=1):
+        integers, scale = quantise_weights(layer.weight)
+        # The bias is added to the integer sum of products, so it has the scale of those.
+        bias32 = np.round(layer.bias / (scale * scales[i - 1])).astype(np.int32)
+        x = graph.node(
+            "QLinearConv",
+            [
+                *(x, names[i - 1], zero),
+                graph.constant(f"w{i}", integers),
+                graph.constant(f"w_scale{i}", scale),
+                graph.constant(f"w_zero{i}", np.zeros(len(scale), np.int8)),
+                *(names[i], zero),
+                graph.constant(f"b{i}", bias32),
+            ],
+            f"q{i}",
+            **conv_attributes(layer),
+        )
+
+    last = layers[-1]
+    integers, scale = quantise_weights(last.weight)
+    columns = np.ascontiguousarray(integers.reshape(len(integers), -1).T)
+    flat = graph.node("Flatten", [x], "flat")
+    total = graph.node("MatMulInteger", [flat, graph.constant("w_last", columns)], "sum")
+    real = graph.node("Cast", [total], "sum_float", to=1)  # 1 is TensorProto.FLOAT
+    rescale = graph.constant("w_scale_last", (scale * scales[-1]).astype(np.float32))
+    product = graph.node("Mul", [real, rescale], "product")
+    y = graph.node("Add", [product, graph.constant("b_last", last.bias)], "y")
+    unit_length_nodes(graph, y)
+    return graph.serialise(net.patch_size, net.dim)
+
+
+def relu_chain(net: Net) -> list[Convolution]:
+    """The convolutions of HardNet or a network like it: ReLU follows all but the last."""
+    from torch import nn
+
+    from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
+
+    first, *chain, last, flat, unit = fold(net.layers())
+    convolutions = [layer for layer in (*chain, last) if isinstance(layer, Convolution)]
+    if (
+        (first, flat, unit) != (normalise_patches, flatten, unit_length)
+        or len(chain) != 2 * len(convolutions) - 2
+        or not all(isinstance(layer, nn.ReLU) for layer in chain[1::2])
+    ):
+        raise HardnetError(
+            f"{type(net).__name__} has no 8-bit form: it is not a chain of convolutions with ReLU"
+        )
+    return convolutions
+
+
+def quantise_weights(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """(O, ...) weights -> int8 of the same shape and (O,) scales; integer x scale ~ weight."""
+    rows = weight.reshape(len(weight), -1)
+    scale = np.maximum(np.abs(rows).max(1), 1e-12) / WEIGHT_LEVELS
+    integers = np.round(rows / scale[:, None]).astype(np.int8)
+    return integers.reshape(weight.shape), scale.astype(np.float32)
+
+
+def calibrate(layers: list[Convolution], patches: NDArray[np.uint8]) -> list[float]:
+    """The scale of every activation but the last layer's, from real patches."""
+    import torch
+    from torch.nn import functional as F
+
+    from hardnet.nets.hardnet import normalise_patches
+
+    scales = []
+    with torch.inference_mode():
+        x = normalise_patches(torch.from_numpy(patches).float()[:, None])
+        for layer, _ in pairwise(layers):
+            weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
+            x = F.conv2d(x, weight, bias, layer.stride, layer.padding).relu_()
+            scales.append(best_scale(x))
+    return scales
+
+
+def best_scale(activations: Tensor, levels: int = ACTIVATION_LEVELS) -> float:
+    """The scale of least mean squared error for 0..levels; values above it are clipped."""
+    # An odd step, so that it does not keep hitting the same column of every map.
+    sample = activations.flatten()[:: activations.numel() // 200_000 | 1]
+    largest = float(sample.max())
+    if largest <= 0:
+        raise HardnetError("a layer of the network gives only zeros on the calibration patches")
+
+    def error(scale: float) -> float:
+        restored = (sample / scale).round_().clamp_(0, levels).mul_(scale)
+        return float((restored - sample).square_().mean())
+
+    return float(min((largest * clip / levels for clip in _CLIP_SEARCH), key=error))
+
+
+def photo_patches(
+    folder: Path | str, count: int, seed: int = 0, descriptor: object = None
+) -> NDArray[np.uint8]:
+    """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
+
+    For a ``descriptor`` of K windows they are (N, K, 32, 32).
+    Fewer than ``count`` are returned if there are no more. Images that cannot be read are passed
+    over.
+    """
+    folder = as_path(folder)
+    if not folder.is_dir():
+        raise HardnetError(f"no folder {folder}")
+    random = np.random.default_rng(seed)
+    files = list_images(folder)
+    # A few patches of many photographs say more than many patches of a few.
+    files = [files[i] for i in random.permutation(len(files))[: max(16, count // 50)]]
+    each = -(-count // len(files))
+    cut = np.concatenate([_patches_of(path, each, random, descriptor) for path in files])
+    if not len(cut):
+        raise HardnetError(f"no patches in the photographs of {folder}")
+    return cut[random.permutation(len(cut))[:count]]
+
+
+def _patches_of(
+    path: Path, count: int, random: np.random.Generator, descriptor: object
+) -> NDArray[np.uint8]:
+    try:
+        grey = to_grey(read_image(path))
+    except HardnetError:  # a damaged or tiny image among many is no reason to stop
+        return cut_for(descriptor, np.zeros((1, 1), np.uint8), np.zeros((0, 2, 3), np.float32))
+    # More than wanted: the strongest alone would all be corners of high contrast.
+    frames = from_opencv(cv2.SIFT.create(4 * count).detect(grey, None))
+    return cut_for(descriptor, grey, frames[random.permutation(len(frames))[:count]])

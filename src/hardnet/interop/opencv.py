@@ -101,7 +101,11 @@ class HardNet:
         image = _unwrapped(image)
         pairs = zip(image, mask, strict=False) if _is_list(image, mask) else [(image, mask)]
         for one, its_mask in pairs:  # OpenCV checks that there are as many masks as images
-            check_mask(one, its_mask)
+            arrays = isinstance(one, np.ndarray) and isinstance(its_mask, np.ndarray)
+            # OpenCV reads past the end of a mask that is smaller than its image.
+            if arrays and its_mask.size and its_mask.shape[:2] != one.shape[:2]:
+                shapes = f"mask has shape {its_mask.shape}, its image {one.shape}"
+                raise OpenCVError(f"{shapes}: make it fit")
         return self._sift.detect(image, mask)
 
     def compute(self, image: Any, keypoints: Any, descriptors: Any = None) -> tuple[Any, Any]:
@@ -122,12 +126,16 @@ class HardNet:
             both = [self.compute(*pair) for pair in zip(image, keypoints, strict=True)]
             return tuple(kept for kept, _ in both), tuple(rows for _, rows in both)
         points = check_keypoints(keypoints)
-        if not points or image is None or is_empty(image):
+        if not points or _is_empty(image):
             return points, None
         rows = self._rows(grey(image), points)
         if isinstance(image, cv2.UMat):
             return points, cv2.UMat(rows)  # type: ignore[call-overload]
-        return points, write_into(rows, descriptors)
+        fits = isinstance(descriptors, np.ndarray) and descriptors.shape == rows.shape
+        if fits and descriptors.dtype == rows.dtype:
+            descriptors[...] = rows
+            return points, descriptors
+        return points, rows
 
     def detectAndCompute(
         self,
@@ -142,7 +150,7 @@ class HardNet:
         result is empty, as OpenCV's is.
         """
         image = _unwrapped(image)
-        if _is_list(image) or image is None or is_empty(image):
+        if _is_list(image) or _is_empty(image):
             raise OpenCVError("image is empty or no array: was it read? give (H, W) or BGR uint8")
         grey(image)  # for its error
         if useProvidedKeypoints:
@@ -161,19 +169,12 @@ class HardNet:
         """For ``cv2.BFMatcher``: ``cv2.NORM_L2``, or ``cv2.NORM_HAMMING`` for packed bits."""
         return int(cv2.NORM_HAMMING if self._row.dtype == np.uint8 else cv2.NORM_L2)
 
-    def empty(self) -> bool:
-        """True, as SIFT says of itself."""
-        return True
-
-    def clear(self) -> None:
-        """Nothing, as with SIFT."""
-
     def getDefaultName(self) -> str:
         """What OpenCV would call this class."""
         return "Feature2D.HardNet"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("get", "set")) or name in ("read", "save", "write"):
+        if name.startswith(("get", "set")) or name in ("clear", "empty", "read", "save", "write"):
             return getattr(self._sift, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
@@ -225,17 +226,9 @@ def grey(image: Any) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array, np.uint8)
 
 
-def is_empty(image: Any) -> bool:
-    """True for an image without pixels."""
+def _is_empty(image: Any) -> bool:
     array = image.get() if isinstance(image, cv2.UMat) else image
-    return isinstance(array, np.ndarray) and not array.size
-
-
-def check_mask(image: Any, mask: Any) -> None:
-    """OpenCV reads past the end of a mask that is smaller than its image."""
-    arrays = isinstance(image, np.ndarray) and isinstance(mask, np.ndarray)
-    if arrays and mask.size and mask.shape[:2] != image.shape[:2]:
-        raise OpenCVError(f"mask has shape {mask.shape}, its image {image.shape}: make it fit")
+    return array is None or (isinstance(array, np.ndarray) and not array.size)
 
 
 def check_keypoints(keypoints: Any) -> KeyPoints:
@@ -250,24 +243,8 @@ def check_keypoints(keypoints: Any) -> KeyPoints:
     return points
 
 
-def write_into(rows: NDArray[Any], target: Any) -> NDArray[Any]:
-    """The rows, in the array that is meant for them if they fit."""
-    fits = isinstance(target, np.ndarray) and target.shape == rows.shape
-    if not fits or target.dtype != rows.dtype:
-        return rows
-    target[...] = rows
-    written: NDArray[Any] = target
-    return written
-
-
-def _reduce_keypoint(point: cv2.KeyPoint) -> tuple[Any, ...]:
-    values = *point.pt, point.size, point.angle, point.response, point.octave, point.class_id
-    return cv2.KeyPoint, values
-
-
-def _reduce_match(match: cv2.DMatch) -> tuple[Any, ...]:
-    return cv2.DMatch, (match.queryIdx, match.trainIdx, match.imgIdx, match.distance)
-
-
-copyreg.pickle(cv2.KeyPoint, _reduce_keypoint)
-copyreg.pickle(cv2.DMatch, _reduce_match)
+copyreg.pickle(
+    cv2.KeyPoint,
+    lambda p: (cv2.KeyPoint, (*p.pt, p.size, p.angle, p.response, p.octave, p.class_id)),
+)
+copyreg.pickle(cv2.DMatch, lambda m: (cv2.DMatch, (m.queryIdx, m.trainIdx, m.imgIdx, m.distance)))

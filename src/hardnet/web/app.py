@@ -5,37 +5,27 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
 import hardnet
-from hardnet.errors import HardnetError, InputError, MissingExtraError
-
-try:
-    import uvicorn
-    from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.openapi.utils import get_openapi
-    from fastapi.responses import HTMLResponse, JSONResponse
-    from fastapi.staticfiles import StaticFiles
-    from starlette.types import ASGIApp
-except ImportError as error:
-    raise MissingExtraError("fastapi", "web") from error
-
-from hardnet import descriptors, detectors
-from hardnet.matching.matches import Strategy
-from hardnet.retrieval.search import MODES
+from hardnet.errors import HardnetError, InputError
 from hardnet.threads import usable_cores
 from hardnet.web import objects
 from hardnet.web.collection import Collection
 from hardnet.web.guard import Guard, Lane
-from hardnet.web.library import add_groups, add_jobs, add_photos, add_results
-from hardnet.web.questions import add_matching, add_searching
-from hardnet.web.state import MAX_PIXELS, PICTURES, PROBLEMS, Previews, Settings, State
-from hardnet.web.stored_results import StoredResults
-from hardnet.web.work import Jobs, Pool
+from hardnet.web.routes import PARTS, STATIC
+from hardnet.web.state import Settings, State, StoredResults
+from hardnet.web.work import Pool
 
-STATIC = files("hardnet") / "web" / "static"
+PICTURES = 256
+"""Small pictures that may be asked for at a time: the grid of a page, of a few people."""
 
 
 def make_app(settings: Settings) -> ASGIApp:
@@ -45,8 +35,7 @@ def make_app(settings: Settings) -> ASGIApp:
     if settings.index is not None:
         collection = Collection(settings.index, settings.roots, settings.descriptor)
     pools = Pool(workers), Pool(max(workers // 2, 1))
-    results = StoredResults(settings.results)
-    state = State(settings, *pools, Jobs(), Previews(), results, collection)
+    state = State(settings, *pools, StoredResults(settings.results), collection)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,6 +50,7 @@ def make_app(settings: Settings) -> ASGIApp:
         summary="Match and find photos.",
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
+        responses=objects.PROBLEMS,
         lifespan=lifespan,
     )
     app.state.shared = state
@@ -76,14 +66,7 @@ def make_app(settings: Settings) -> ASGIApp:
         Lane("POST", ("/preview",), at_once),
         Lane("GET", ("/photos/", "/results/"), PICTURES),
     ]
-    return Guard(
-        app,
-        hosts=settings.hosts,
-        any_address=settings.any_address,
-        token=settings.token,
-        max_bytes=settings.max_upload,
-        lanes=lanes,
-    )
+    return Guard(app, settings, lanes)
 
 
 async def _explain_error(_: Request, error: Exception) -> JSONResponse:
@@ -99,43 +82,11 @@ async def _explain_validation(_: Request, error: Exception) -> JSONResponse:
 
 def _schema(app: FastAPI) -> dict[str, Any]:
     if not app.openapi_schema:
-        made = get_openapi(
-            title=app.title, version=app.version, summary=app.summary, routes=app.routes
-        )
-        # Our errors are one sentence, not FastAPI's list.
+        schemas = FastAPI.openapi(app)["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):
-            made.get("components", {}).get("schemas", {}).pop(unused, None)
-        app.openapi_schema = made
+            schemas.pop(unused, None)  # our errors are one sentence, not FastAPI's list
+    assert app.openapi_schema is not None
     return app.openapi_schema
-
-
-def _pages(app: FastAPI, state: State) -> None:
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    def page() -> str:
-        return (STATIC / "index.html").read_text("utf-8")
-
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    def docs() -> str:
-        return (STATIC / "docs.html").read_text("utf-8")
-
-    @app.get("/info", response_model=objects.InfoAnswer, responses=PROBLEMS)
-    def info() -> dict[str, Any]:
-        """What this server can do, and which collection it has."""
-        collection = state.collection
-        return {
-            "version": hardnet.__version__,
-            "collection": None if collection is None else collection.info(),
-            "detectors": detectors.names(),
-            "descriptors": descriptors.available_names(),
-            "modes": list(MODES),
-            "ratio": Strategy().ratio,
-            "max_upload": state.settings.max_upload,
-            "max_pixels": MAX_PIXELS,
-            "results": bool(state.results),
-        }
-
-
-PARTS = (_pages, add_matching, add_searching, add_photos, add_jobs, add_groups, add_results)
 
 
 def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) -> None:

@@ -45,7 +45,6 @@ class Photo:
     """A photo of the index."""
 
     id: str  # how requests name it
-    name: str  # in the index
     path: str  # absolute
     image: int  # its number in the snapshot
     size: tuple[int, int]  # (width, height)
@@ -72,7 +71,6 @@ class Listing:
         found = [
             Photo(
                 id_of(name),
-                name,
                 path_of(name, self._folder),
                 number,
                 self.snapshot.size(number),
@@ -88,6 +86,10 @@ class Listing:
         """By absolute path."""
         return {photo.path: photo for photo in self.photos.values()}
 
+    def ids(self, *paths: str) -> list[str | None]:
+        """Of photos by their paths; they may have been removed meanwhile."""
+        return [photo.id if (photo := self.by_path.get(path)) else None for path in paths]
+
 
 class Collection:
     """An index, and what a server does with it; photos may be added from below the roots."""
@@ -101,7 +103,7 @@ class Collection:
         self._listing = Listing(self.index.snapshot, folder)
         self.found_groups: dict[str, Any] | None = None  # by the last comparison
         # What was removed before this server started can come back, too.
-        self._undo: list[list[str]] = [[path] for path in self.index.removed()]
+        self._undo = self.index.removed()
 
     @property
     def listing(self) -> Listing:
@@ -188,13 +190,12 @@ class Collection:
         from hardnet.retrieval.groups import find_groups
 
         found = find_groups(self.index, mirrored=mirrored, progress=job.tell)
-        listing = self.listing.by_path
-        answer = found.to_json()
+        listing, answer = self.listing, found.to_json()
         for pair, facts in zip(found.pairs, answer["pairs"], strict=True):
-            facts["ids"] = [_id(listing.get(path)) for path in (pair.a, pair.b)]
+            facts["ids"] = listing.ids(pair.a, pair.b)
             facts["points"] = np.round(pair.points, 2).tolist()
         for facts in answer["groups"]:
-            facts["ids"] = [_id(listing.get(path)) for path in facts["photos"]]
+            facts["ids"] = listing.ids(*facts["photos"])
         answer["photos"], answer["compared"] = found.photos, found.compared
         answer["removable"], answer["unread"] = found.removable(), found.unread
         self.found_groups = answer
@@ -238,7 +239,7 @@ class Collection:
         """Remove a photo from the index; its file stays."""
         with self._change:
             removed = self.index.remove(photo.path)
-            self._undo.append([photo.path])
+            self._undo.append(photo.path)
         return self._changed(removed)
 
     def undo(self) -> dict[str, Any]:
@@ -264,7 +265,3 @@ class Collection:
             "images": len(self.index),
             "undo": len(self._undo),
         }
-
-
-def _id(photo: Photo | None) -> str | None:
-    return None if photo is None else photo.id

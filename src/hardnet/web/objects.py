@@ -254,3 +254,21 @@ class Problem(BaseModel):
     """Why a request was refused."""
 
     detail: str
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": words}
+    for status, words in {
+        400: "A photo cannot be read, or the work cannot be done.",
+        401: "The token is missing.",
+        403: "The request comes from the page of another site.",
+        404: "There is no such photo, folder, job or results file.",
+        408: "The request took too long to arrive.",
+        409: "Another job is at work, or there is nothing to undo.",
+        413: "The request has too many bytes, or a photo too many pixels.",
+        421: "The host name is not this server's.",
+        422: "A parameter is missing or out of range.",
+        429: "Too much work at the moment; Retry-After says when to try again.",
+    }.items()
+}
+"""What any request may be answered with, for the description of the API."""

@@ -1,12 +1,15 @@
-"""What the requests share: settings, threads, the collection; pictures that come in and go out.
+"""What the requests share: settings, threads, the collection, results; pictures in and out.
 
 Uploads are checked before they are decoded.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +17,16 @@ import cv2
 import numpy as np
 from fastapi import HTTPException, UploadFile
 
+from hardnet.bench import report
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_header
 from hardnet.images import Pixels, decode_image, read_image, shrink, to_colour
-from hardnet.web import objects
+from hardnet.storage import file_state
 from hardnet.web.collection import Collection
-from hardnet.web.guard import LOOPBACK
-from hardnet.web.stored_results import StoredResults
 from hardnet.web.work import Jobs, Pool
 
-MAX_UPLOAD = 64_000_000
-"""Bytes of a request: two photos as cameras write them."""
-QUEUE = 8
-"""Requests that may wait for each thread that works."""
-PICTURES = 256
-"""Small pictures that may be asked for at a time: the grid of a page, of a few people."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,12 @@ class Settings:
     roots: Sequence[Path] = ()  # folders from which photos may be added
     results: Path | None = None  # folder of stored benchmark results
     descriptor: str | None = None  # for an index that was made with a Python function
-    hosts: frozenset[str] = LOOPBACK  # see :class:`~hardnet.web.guard.Guard`, like the following
-    any_address: bool = False  # see there
-    token: str | None = None  # see there
-    max_upload: int = MAX_UPLOAD  # bytes of a request
+    hosts: frozenset[str] = LOOPBACK  # names and addresses that requests may call the server by
+    any_address: bool = False  # every address in numbers, too
+    token: str | None = None  # what every request must show
+    max_upload: int = 64_000_000  # bytes of a request: two photos as cameras write them
     workers: int | None = None  # threads that work; by default one per core
-    queue: int = QUEUE  # requests that may wait for each of them
+    queue: int = 8  # requests that may wait for each of them
 
 
 MAX_PIXELS = 64_000_000
@@ -100,25 +97,82 @@ def to_jpeg(pixels: Pixels, size: int) -> bytes:
     return bytes(data)
 
 
-class Previews:
-    """Small copies of photos, made when they are first asked for and kept in the user's cache."""
+class StoredResults:
+    """The results files (.json) of a folder, as ``results`` of the repository."""
 
-    def __init__(self) -> None:
-        self._cache = Cache("previews")
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._cache = folder, Cache("figures")
+        self._drawing = threading.Lock()  # matplotlib draws one at a time
 
-    def get(self, photo: Path, size: int) -> bytes:
-        """A photo as JPEG with a longer side of at most ``size`` pixels."""
-        facts = photo.stat()
-        state = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
-        about = {"path": str(photo), "size": size, "state": state}
+    def files(self) -> dict[str, Path]:
+        """By the names that requests use."""
+        if self._folder is None or not self._folder.is_dir():
+            return {}
+        return {path.stem: path for path in sorted(self._folder.glob("*.json"))}
 
-        def write(path: Path, data: bytes) -> None:
-            path.write_bytes(data)
+    def entries(self) -> list[dict[str, Any]]:
+        """The files that have tables."""
+        found = []
+        for name in self.files():
+            try:
+                results = self._read(name)
+                shown = report.tables(results)
+            except (HardnetError, KeyError, TypeError, ValueError):  # some other JSON file
+                continue
+            if shown:
+                kind = str(results.get("kind", "speed"))
+                found.append({"name": name, "kind": kind, "title": shown[0].title})
+        return found
 
-        def make() -> bytes:
-            return to_jpeg(read_image(photo), size)
+    def get(self, name: str) -> dict[str, Any]:
+        """The tables and figures of one file."""
+        results = self._read(name)
+        shown = [
+            {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
+            for t in report.tables(results)
+        ]
+        return {
+            "name": name,
+            "kind": str(results.get("kind", "speed")),
+            "command": (results.get("provenance") or {}).get("command"),
+            "tables": shown,
+            "figures": _figures(results),
+        }
 
-        return self._cache.get(about, make, write, Path.read_bytes, ".jpg")
+    def figure(self, name: str, which: str) -> bytes:
+        """A figure as PNG, drawn when it is first asked for."""
+        results = self._read(name)
+        if which not in _figures(results):
+            raise HTTPException(404, "there is no such figure")
+        about = {"results": name, "figure": which, "state": file_state(self.files()[name])}
+
+        def draw(part: Path, _: None) -> None:
+            picture = part.with_name(f"{part.name}.png")
+            try:
+                report.figure(results, picture, which)
+                picture.replace(part)
+            finally:
+                picture.unlink(missing_ok=True)
+
+        with self._drawing:
+            return self._cache.get(about, lambda: None, draw, Path.read_bytes, ".png")
+
+    def _read(self, name: str) -> Any:
+        path = self.files().get(name)
+        if path is None:
+            raise HTTPException(404, "there are no such results")
+        return _read_results(path, file_state(path))
+
+
+@lru_cache(maxsize=256)
+def _read_results(path: Path, state: tuple[int, ...]) -> Any:
+    return report.read_results(path)
+
+
+def _figures(results: Any) -> list[str]:
+    if "kind" not in results or find_spec("matplotlib") is None:
+        return []
+    return report.figures(results)
 
 
 @dataclass
@@ -128,10 +182,10 @@ class State:
     settings: Settings
     pool: Pool
     pictures: Pool
-    jobs: Jobs
-    previews: Previews
     results: StoredResults
     collection: Collection | None
+    jobs: Jobs = field(default_factory=Jobs)
+    previews: Cache = field(default_factory=lambda: Cache("previews"))
 
     def searched(self) -> Collection:
         """The collection, if there is one."""
@@ -141,35 +195,23 @@ class State:
 
     def source(self, upload: Upload | None, photo: str | None) -> Upload | Path:
         """Where the pixels of a request are: in it, or in a photo of the index."""
-        if (upload is None) == (photo is None):
-            raise HTTPException(422, "give either a file or the id of a photo of the index")
-        if upload is not None:
+        if upload is not None and photo is None:
             return upload
+        if upload is not None or photo is None:
+            raise HTTPException(422, "give either a file or the id of a photo of the index")
         collection = self.searched()
-        return collection.file(collection.photo(photo or ""))
+        return collection.file(collection.photo(photo))
 
     def image(self, upload: Upload | None, photo: str | None) -> Pixels | Path:
         """The same, with the pixels of what is in the request."""
         source = self.source(upload, photo)
         return source.pixels() if isinstance(source, Upload) else source
 
+    def preview(self, photo: Path, size: int) -> bytes:
+        """A photo as JPEG with a longer side of at most ``size`` pixels, kept in the cache."""
+        about = {"path": str(photo), "size": size, "state": file_state(photo)[1:]}
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": objects.Problem, "description": words}
-    for status, words in {
-        400: "A photo cannot be read, or the work cannot be done.",
-        401: "The token is missing.",
-        403: "The request comes from the page of another site.",
-        404: "There is no such photo, folder, job or results file.",
-        408: "The request took too long to arrive.",
-        409: "Another job is at work, or there is nothing to undo.",
-        413: "The request has too many bytes, or a photo too many pixels.",
-        421: "The host name is not this server's.",
-        422: "A parameter is missing or out of range.",
-        429: "Too much work at the moment; Retry-After says when to try again.",
-    }.items()
-}
-"""What any request may be answered with, for the description of the API."""
+        def make() -> bytes:
+            return to_jpeg(read_image(photo), size)
 
-IMAGE = {"content": {JPEG: {}}, "description": "A picture."}
-FIGURE = {"content": {"image/png": {}}, "description": "A picture."}
+        return self.previews.get(about, make, Path.write_bytes, Path.read_bytes, ".jpg")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.interop.colmap.matching import in_blocks
-from hardnet.interop.colmap.pairs import PairSettings, choose_pairs, read_pairs
+from hardnet.interop.colmap.matching import PairSettings, choose_pairs, in_blocks, read_pairs
 
 
 def test_all_pairs_once() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardnet.interop.colmap.picture import CAMERA_COLOUR, Looks, draw, ply, viewpoint
+from hardnet.interop.colmap.reconstruction import CAMERA_COLOUR, Looks, draw, ply, viewpoint
 
 RED, GREEN = (0, 0, 255), (0, 255, 0)
 

@@ -1,8 +1,7 @@
 """COLMAP: databases from features and matches, and models from a folder of photos."""
 
 from hardnet.interop.colmap.database import CameraSettings
-from hardnet.interop.colmap.matching import write_database
-from hardnet.interop.colmap.pairs import PairSettings
+from hardnet.interop.colmap.matching import PairSettings, write_database
 from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
 
 __all__ = [

@@ -93,8 +93,15 @@ def write_photos(
             turns[name] = found
         else:
             refused[name] = found
-    if cameras.single:
-        _check_one_size({name: stored_size(sizes[name], turns[name]) for name in turns})
+    if cameras.single:  # COLMAP would leave out the photos of another size without a word
+        stored = {name: stored_size(sizes[name], turn) for name, turn in turns.items()}
+        first, size = next(iter(stored.items()), ("", (0, 0)))
+        for name, other in stored.items():
+            if other != size:
+                raise HardnetError(
+                    f"a single camera has photos of one size: {first} has {size[0]}x{size[1]} "
+                    f"pixels, {name} {other[0]}x{other[1]}; leave --single-camera out"
+                )
     pycolmap.Database.open(path).close()
     import_images(path, images, list(turns), cameras)
     _open_to_old_colmap(path)
@@ -174,10 +181,10 @@ def import_images(
         return
     with pycolmap.Database.open(database) as opened:
         for camera in opened.read_all_cameras():
-            params = camera.params
-            if settings.params is None:
+            params = np.array(settings.params or camera.params)
+            if settings.focal is not None:
                 params[list(camera.focal_length_idxs())] = settings.focal
-            camera.params = params if settings.params is None else list(settings.params)
+            camera.params = params
             camera.has_prior_focal_length = True
             opened.update_camera(camera)
 
@@ -206,17 +213,6 @@ def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:
             "save it without its EXIF orientation"
         )
     return int(orientation)
-
-
-def _check_one_size(stored: Mapping[str, tuple[int, int]]) -> None:
-    """A camera has one size; COLMAP would leave out the photos of another without a word."""
-    first, size = next(iter(stored.items()), ("", (0, 0)))
-    for name, other in stored.items():
-        if other != size:
-            raise HardnetError(
-                f"a single camera has photos of one size: {first} has {size[0]}x{size[1]} pixels, "
-                f"{name} {other[0]}x{other[1]}; leave --single-camera out"
-            )
 
 
 def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:

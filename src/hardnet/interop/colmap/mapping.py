@@ -29,8 +29,6 @@ from hardnet.interop.colmap.database import (
 from hardnet.storage import FolderLock, OwnedFolder, claim, refuse_other_settings, replacing
 from hardnet.stored_names import check_inside
 
-Mapper = Literal["incremental", "global"]
-
 PARTS = ("cameras", "images", "points3D")
 MODEL_FILES = (
     "project.ini",
@@ -58,7 +56,7 @@ class MapperSettings:
         refine_cameras: estimate focal length and distortion; False: they are known.
     """
 
-    mapper: Mapper = "incremental"
+    mapper: Literal["incremental", "global"] = "incremental"
     min_images: int = 3
     relaxed_angle: float = 2.0
     relaxed_inliers: int = 50
@@ -324,7 +322,7 @@ class WorkFolder:
         owned.sweep()
         check_database(self._folder / DATABASE)
         if not self._path.is_file():
-            self._write()
+            write_json(self._path, self._content)
             return
         try:
             found = json.loads(self._path.read_text())
@@ -345,7 +343,7 @@ class WorkFolder:
     def add(self, stage: str) -> None:
         """Remember that the stage is finished."""
         self._content["done"].append(stage)
-        self._write()
+        write_json(self._path, self._content)
 
     def once(self, stage: str, make: Callable[[], None]) -> None:
         """Make what the stage makes, unless it was finished."""
@@ -358,10 +356,7 @@ class WorkFolder:
         done = [stage for stage in self._content["done"] if stage not in stages]
         if done != self._content["done"]:
             self._content["done"] = done
-            self._write()
-
-    def _write(self) -> None:
-        write_json(self._path, self._content)
+            write_json(self._path, self._content)
 
 
 def _holds_files(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Match pairs of photos into a COLMAP database, as many at once as there are cores.
+"""Which photos to match with which, and their matches into a COLMAP database, on all cores.
 
 A pair whose matches are in the database is done: a run that was killed continues with the others.
 
@@ -8,15 +8,19 @@ and gives larger models than our inliers, which are stricter.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.frames import points_to_colmap
 from hardnet.interop.colmap.database import (
@@ -29,16 +33,106 @@ from hardnet.interop.colmap.database import (
     write_pair,
     write_photos,
 )
-from hardnet.interop.colmap.pairs import Pair
 from hardnet.matching.matches import Matches, Strategy, find_matches, match
 from hardnet.threads import in_order, usable_cores
 
+Pair = tuple[str, str]
 Verification = Literal["colmap", "hardnet"]
 """Who decides which matches of a pair agree with a geometry."""
 MIN_INLIERS = 15
 """COLMAP's own smallest number of matches of a pair it believes."""
 BLOCK = 64
 """Photos whose pairs are matched together; the features of two blocks are kept in memory."""
+MANY_PHOTOS = 300
+"""All pairs of more photos than this take long: 300 photos are 44,850 pairs."""
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """How pairs are chosen.
+
+    Attributes:
+        method: "exhaustive": every photo with every other; "sequential": with those that follow,
+            for the frames of a video or photos taken along a path.
+        overlap: sequential: how many of the following photos.
+        quadratic: sequential: also those 2, 4, 8, ... 2^overlap photos later.
+        loop: sequential: also every n-th photo with each other, to notice that the camera
+            came back; 0: none.
+    """
+
+    method: Literal["exhaustive", "sequential"] = "exhaustive"
+    overlap: int = 10
+    quadratic: bool = True
+    loop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in ("exhaustive", "sequential"):
+            raise HardnetError(f"no pairs '{self.method}': choose exhaustive or sequential")
+        if self.overlap < 1:
+            raise HardnetError(f"overlap is {self.overlap}: give at least 1")
+        if self.loop < 0:
+            raise HardnetError(f"loop is {self.loop}: give a number of photos, or 0 for none")
+
+
+def choose_pairs(names: Sequence[str], settings: PairSettings) -> list[Pair]:
+    """Pairs of photos to match, each once, in an order that does not depend on the machine."""
+    if settings.method == "exhaustive":
+        return list(combinations(sorted(names), 2))
+    order = sorted(names, key=_by_number)
+    steps = set(range(1, settings.overlap + 1))
+    if settings.quadratic:
+        steps |= {2**k for k in range(1, settings.overlap + 1)}
+    found = {(i, i + step) for i in range(len(order)) for step in steps if i + step < len(order)}
+    if settings.loop:
+        found |= set(combinations(range(0, len(order), settings.loop), 2))
+    return [(order[i], order[j]) for i, j in sorted(found)]
+
+
+def read_pairs(path: Path, names: Sequence[str], left_out: Sequence[str] = ()) -> list[Pair]:
+    """Pairs of a text file: two names of photos per line, with a space or a tab between.
+
+    Empty lines and lines that begin with # do not count, nor do pairs of photos that are left out.
+    """
+    known, passed = set(names), set(left_out)
+    found: dict[Pair, None] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        a, b = _split(line, known | passed, f"{path}, line {number}")
+        if a == b:
+            raise HardnetError(f"{path}, line {number}: {a} is paired with itself")
+        if a in known and b in known:
+            found[(min(a, b), max(a, b))] = None
+    if not found:
+        raise HardnetError(f"{path} names no pair of photos")
+    return list(found)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of pairs."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HardnetError(f"{path} cannot be read as a list of pairs: {error}") from error
+
+
+def _split(line: str, known: set[str], where: str) -> Pair:
+    """The two names of a line; names may contain spaces themselves."""
+    text = line.strip()
+    for gap in re.finditer(r"\s+", text):
+        a, b = text[: gap.start()], text[gap.end() :]
+        if a in known and b in known:
+            return a, b
+    words = text.split("\t") if "\t" in text else text.split()
+    if len(words) != 2:
+        raise HardnetError(f"{where}: '{text}' is not two names of photos")
+    missing = next(word for word in words if word not in known)
+    raise HardnetError(f"{where}: no photo is called {missing}; names are relative to the folder")
+
+
+def _by_number(name: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"(\d+)", name)
+    return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts if p]
 
 
 def write_database(
@@ -93,10 +187,6 @@ def match_pairs(
     with pycolmap.Database.open(path) as database:
         photos = read_photos(database, path)
 
-        def is_done(pair: Pair) -> bool:
-            first, second = (photos[name].id for name in pair)
-            return bool(database.exists_matches(first, second))
-
         def work(pair: Pair) -> tuple[Pair, NDArray[np.intp], Any]:
             a, b = (photos[name] for name in pair)
             first, second = map(load, pair)
@@ -109,7 +199,7 @@ def match_pairs(
                 indices, _ = find_matches(first, second, strategy)
             return pair, indices, verify_pair(a, b, indices, seed)
 
-        left = [pair for pair in pairs if not is_done(pair)]
+        left = [(a, b) for a, b in pairs if not database.exists_matches(photos[a].id, photos[b].id)]
         before = len(pairs) - len(left)
         progress(before, len(pairs))
         count = workers or usable_cores()
@@ -125,9 +215,8 @@ def in_blocks(pairs: Sequence[Pair], block: int = BLOCK) -> list[Pair]:
 
     Row by row, every pair of a thousand photos would read the features of its second photo again.
     """
-    order: Mapping[str, int] = {
-        name: number for number, name in enumerate(dict.fromkeys(n for p in pairs for n in p))
-    }
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    order = {name: number for number, name in enumerate(names)}
     return sorted(pairs, key=lambda p: (order[p[0]] // block, order[p[1]] // block))
 
 
