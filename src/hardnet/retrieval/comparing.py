@@ -40,7 +40,7 @@ from hardnet.retrieval.photos import path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
 from hardnet.retrieval.search import ImageFeatures, LocalShard
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import Verification, Verified
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Comparing:
     ) -> Evidence:
         position, _ = self.shard.snapshot.locate(verified.image)
         geometry = self.shard.snapshot.segments[position].geometry[verified.pairs[:, 1]]
-        xy_b = unpack(np.asarray(geometry), other.size)[:, :, 2]
+        xy_b = unpack_frames(np.asarray(geometry), other.size)[:, :, 2]
         xy_a = query.frames[verified.pairs[:, 0], :, 2].astype(np.float64)
         transform = verified.transform
         assert transform is not None

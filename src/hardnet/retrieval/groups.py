@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -32,12 +32,10 @@ from hardnet.retrieval.kinds import (
     moved,
 )
 from hardnet.retrieval.photos import path_of
+from hardnet.retrieval.store.snapshot import Progress, silent
 
 if TYPE_CHECKING:
     from hardnet.retrieval.index import Index
-
-Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
 
 LEVELS: tuple[tuple[Kind, ...], ...] = (
     ("copy",),
@@ -123,17 +121,13 @@ class Groups:
         return sorted({p for group in copies for p in group.photos if p != group.best})
 
 
-def _no_progress(what: str, done: int, total: int) -> None:
-    pass
-
-
 def find_groups(
     index: Index,
     *,
     mirrored: bool = True,
     keep: bool = True,
     thresholds: Thresholds = Thresholds(),  # noqa: B008 frozen
-    progress: Progress = _no_progress,
+    progress: Progress = silent,
 ) -> Groups:
     """Compare all photos of an index with each other.
 

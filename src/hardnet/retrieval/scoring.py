@@ -20,7 +20,7 @@ from hardnet.retrieval.store.segment import lower_bound
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
-    from hardnet.retrieval.store.statistics import Alive
+    from hardnet.retrieval.store.snapshot import Alive
 
 
 _ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are alive

@@ -31,7 +31,7 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Verification,
     Verified,
@@ -44,8 +44,7 @@ from hardnet.retrieval.verification import (
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.store.snapshot import Snapshot
-    from hardnet.retrieval.store.statistics import Statistics
+    from hardnet.retrieval.store.snapshot import Snapshot, Statistics
 
 
 POSTINGS_PER_PIECE = 1_000_000
@@ -178,7 +177,7 @@ class LocalShard:
         # All frames at once: for those of one image alone, the calls take longer than the work.
         counts = [len(rows) for rows in packed]
         each = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts[1:], axis=0)
-        frames, ends = unpack(np.concatenate(packed), each), np.cumsum(counts)
+        frames, ends = unpack_frames(np.concatenate(packed), each), np.cumsum(counts)
         return [
             ImageFeatures(image, words, signatures, frames[first:last], size)
             for (image, words, signatures, size), (first, last) in zip(

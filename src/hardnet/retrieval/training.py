@@ -27,6 +27,7 @@ from hardnet.retrieval.assignment import Assigner, Rows
 from hardnet.retrieval.cells import LARGE, CellAssigner, Cells, add_rows, make_cells, recall
 from hardnet.retrieval.kernels import BITS, compiled
 from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
@@ -39,8 +40,6 @@ FEWEST_PER_WORD = 8
 
 VOCABULARY = "vocabulary.safetensors"
 
-Progress = Callable[[str, int, int], None]
-
 
 def train_on_photos(
     photos: Mapping[str, Path],
@@ -50,7 +49,7 @@ def train_on_photos(
     *,
     words: int | None = None,
     seed: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> tuple[Vocabulary, dict[str, str]]:
     """Train words on a seeded sample of photos.
 
@@ -171,7 +170,7 @@ def train(
     descriptor: str,
     seed: int = 0,
     iterations: int = ITERATIONS,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
     checkpoint: Path | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Vocabulary:

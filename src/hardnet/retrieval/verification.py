@@ -22,7 +22,7 @@ from hardnet.retrieval.hypotheses import verify
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.pairs import gather, sort_terms
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.store.compact_frames import half_sizes, read_frames, shapes
+from hardnet.retrieval.store.segment import half_sizes, read_frames, shapes
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner, project
 from hardnet.retrieval.cells import CellAssigner, Cells
 from hardnet.retrieval.kernels import BITS, LINE, Signatures, compiled, prefetch
-from hardnet.retrieval.store.columns import tensor_file
+from hardnet.retrieval.store.files import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
 
