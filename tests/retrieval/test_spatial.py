@@ -14,6 +14,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, from_similarity, transform
 from hardnet.retrieval.query import Query
+from hardnet.retrieval.search import rerank
 from hardnet.retrieval.store.segment import (
     IndexedImage,
     Segment,
@@ -21,7 +22,7 @@ from hardnet.retrieval.store.segment import (
     unpack_frames,
     write_segment,
 )
-from hardnet.retrieval.verification import Verification, Verified, rerank, verify_parts
+from hardnet.retrieval.verification import Verification, Verified, verify_parts
 
 
 def verify_images(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.expansion import average_expansion, features_in_region, hqe_expansion
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
@@ -35,9 +35,7 @@ from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Verification,
     Verified,
-    features_in_region,
     find_correspondences,
-    rerank,
     verify_parts,
     word_table,
 )
@@ -298,6 +296,21 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
 def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDArray[np.int64]:
     """All images of the index, best first, after all stages of the mode: what benchmarks need."""
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
+
+
+def rerank(
+    images: NDArray[np.int64], scores: NDArray[np.float32], verified: Sequence[Verified]
+) -> NDArray[np.int64]:
+    """The order in which ranked images are shown once some of them are verified.
+
+    (n,) positions in ``images``: verified ones first, those with more inliers before those with
+    fewer, then by score and number; the others follow in the order they had.
+    """
+    inliers = {v.image: v.inliers for v in verified if v.transform is not None}
+    counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
+    place = np.arange(len(images))
+    moved = counts > 0
+    return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
 
 
 CHANCE_SHARE = 0.04

@@ -24,11 +24,22 @@ from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import Assigner, Rows
-from hardnet.retrieval.cells import LARGE, CellAssigner, Cells, add_rows, make_cells, recall
 from hardnet.retrieval.kernels import BITS, compiled
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.store.snapshot import Progress, silent
-from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
+from hardnet.retrieval.vocabulary import (
+    LARGE,
+    CellAssigner,
+    Cells,
+    Vocabulary,
+    add_rows,
+    load,
+    make_cells,
+    prepare,
+    recall,
+    save,
+    size_for,
+)
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 
