@@ -49,7 +49,7 @@ from hardnet.retrieval.kinds import (
 from hardnet.retrieval.photos import name_of, path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
-from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, ranking
+from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Progress, Snapshot, open_snapshot, silent
 from hardnet.retrieval.verification import Verification, Verified
@@ -250,6 +250,11 @@ FOLDER = "groups"
 
 _LOG = "compared.jsonl"
 _FORMAT = "hardnet-groups-3"
+_NUMBERS: dict[str, Any] = {
+    **dict.fromkeys(("inliers", "precise", "tentatives"), int),
+    **dict.fromkeys(("bordered", "agreed"), bool),
+    **dict.fromkeys(("explained", "spread", "alike", "drift", "turning"), float),
+}
 _NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
@@ -394,35 +399,21 @@ class Compared:
                     continue
 
     def _to_json(self, name: str, evidence: Evidence) -> dict[str, Any]:
-        plain = ("inliers", "precise", "tentatives", "bordered", "agreed")
+        plain = {field: getattr(evidence, field) for field in _NUMBERS}
         return {
             "photo": name,
             "state": self._photos.state(name),
             "transform": np.asarray(evidence.transform).ravel().tolist(),
-            **{field: getattr(evidence, field) for field in plain},
-            "explained": round(evidence.explained, 4),
-            "spread": round(evidence.spread, 4),
-            "alike": round(evidence.alike, 4),
-            "drift": round(evidence.drift, 4),
-            "turning": round(evidence.turning, 4),
+            **{k: round(value, 4) if _NUMBERS[k] is float else value for k, value in plain.items()},
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
         }
 
     def _from_json(self, name: str, value: dict[str, Any]) -> Evidence:
         return Evidence(
-            np.array(value["transform"], np.float64).reshape(2, 3),
-            (self._photos.size(name), self._photos.size(value["photo"])),
-            int(value["inliers"]),
-            int(value["precise"]),
-            int(value["tentatives"]),
-            float(value["explained"]),
-            float(value["spread"]),
-            np.array(value["points"], np.float32).reshape(-1, 4),
-            bool(value["bordered"]),
-            bool(value["agreed"]),
-            float(value["alike"]),
-            float(value["drift"]),
-            float(value["turning"]),
+            transform=np.array(value["transform"], np.float64).reshape(2, 3),
+            sizes=(self._photos.size(name), self._photos.size(value["photo"])),
+            points=np.array(value["points"], np.float32).reshape(-1, 4),
+            **{field: kind(value[field]) for field, kind in _NUMBERS.items()},
         )
 
 
@@ -436,7 +427,6 @@ def similar_pairs(
     index: str | os.PathLike[str],
     photos: Mapping[str, Path],
     similar: int = SIMILAR,
-    mode: str | Mode = DEFAULT_MODE,
     progress: Progress = silent,
 ) -> tuple[list[Pair], list[str]]:
     """Each photo with those that an index finds most similar to it; nothing is extracted again.
@@ -464,7 +454,7 @@ def similar_pairs(
     for done, (image, name) in enumerate(numbers.items()):
         progress("similar photos", done, len(numbers))
         (features,) = shard.features_of(np.array([image], np.int64))
-        ranked = ranking(features.as_query(), shard, mode).tolist()
+        ranked = ranking(features.as_query(), shard).tolist()
         others = [numbers[one] for one in ranked if one != image and one in numbers][:similar]
         found |= {(min(name, other), max(name, other)) for other in others}
     return sorted(found), [name for image, name in named if image < 0]

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -372,11 +373,8 @@ def page_data(groups: Groups, progress: Progress = silent) -> dict[str, Any]:
     ``photos`` have a path, a size and a thumbnail (a data URI, or null if the file is gone);
     ``groups`` name photos by number, and their pairs with outlines and inliers in pixels.
     """
-    chosen: dict[str, int] = {}
-    for group in groups.groups:
-        for photo in group.photos:
-            if len(chosen) < MOST_PHOTOS:
-                chosen.setdefault(photo, len(chosen))
+    every = dict.fromkeys(photo for group in groups.groups for photo in group.photos)
+    chosen = {photo: number for number, photo in enumerate(islice(every, MOST_PHOTOS))}
     photos = []
     for done, photo in enumerate(chosen):
         progress("thumbnails", done, len(chosen))

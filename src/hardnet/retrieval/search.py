@@ -42,7 +42,7 @@ from hardnet.retrieval.verification import (
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.store.snapshot import Snapshot, Statistics
+    from hardnet.retrieval.store.snapshot import Snapshot
 
 
 POSTINGS_PER_PIECE = 1_000_000
@@ -103,16 +103,10 @@ class Shard(Protocol):
 class LocalShard:
     """Segments of a snapshot, mapped into this process; any number of threads may ask."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        positions: Sequence[int] | None = None,
-        statistics: Statistics | None = None,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, positions: Sequence[int] | None = None) -> None:
         """Some segments, by position, of the snapshot; with the statistics of the whole index."""
-        self.snapshot = snapshot
+        self.snapshot, self.statistics = snapshot, snapshot.statistics
         self.positions = tuple(range(len(snapshot.segments)) if positions is None else positions)
-        self.statistics = snapshot.statistics if statistics is None else statistics
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
         """Images that match nothing score 0 and are in the ranking."""

@@ -23,8 +23,8 @@ from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
-from hardnet.retrieval.assignment import Assigner, Rows
-from hardnet.retrieval.kernels import BITS, compiled
+from hardnet.retrieval.assignment import Assigner, Rows, project
+from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.retrieval.vocabulary import (
@@ -378,22 +378,10 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        project(np.ascontiguousarray(rows[part], np.float32), axes, out[part])
+        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out
-
-
-@compiled
-def project(rows: Any, axes: Any, out: Any) -> None:
-    """Write rows (N, D) times axes (D, B) to ``out``, each row by itself and in one order."""
-    dim, bits = axes.shape
-    for n in range(len(rows)):
-        out[n] = np.float32(0)
-        for d in range(dim):
-            value = rows[n, d]
-            for b in range(bits):
-                out[n, b] += value * axes[d, b]
 
 
 def _median_thresholds(

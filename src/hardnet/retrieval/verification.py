@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -117,8 +117,7 @@ class Verified:
     features: int = 0  # of the query, which share them
 
 
-@dataclass(frozen=True, eq=False)
-class Correspondences:
+class Correspondences(NamedTuple):
     """Those of one query with several images, one image after the other."""
 
     totals: NDArray[np.int64]  # (n,) int64, how many each image has, also beyond the limit
@@ -129,8 +128,7 @@ class Correspondences:
     distances: NDArray[np.int64]  # (m,) int64, Hamming distances
 
 
-@dataclass(frozen=True, eq=False)
-class WordTable:
+class WordTable(NamedTuple):
     """The terms of a query, by word; see :func:`word_table`."""
 
     # (K // 64 + 1,) uint64, a bit for each word of the vocabulary, set for U of them
@@ -174,13 +172,10 @@ def find_correspondences(
     They are at most ``h_t`` bits apart: 128 if the word is enough. An image keeps ``limit`` of the
     smallest distance; at equal distance those of the lower word, query feature and posting.
     """
-    arrays = (
-        *(segment.offsets, segment.image_ids, segment.signatures),
-        *(segment.forward_offsets, segment.forward_words),
-        *(table.present, table.before, table.starts, table.features, table.signatures),
-    )
+    columns = segment.offsets, segment.image_ids, segment.signatures
+    words = segment.forward_offsets, segment.forward_words
     numbers = np.ascontiguousarray(images, np.int64)
-    totals, bounds, found = gather(numbers, *arrays, table.query_features, h_t, limit)
+    totals, bounds, found = gather(numbers, *columns, *words, *table, h_t, limit)
     return Correspondences(totals, bounds, *np.ascontiguousarray(found.T))
 
 
