@@ -189,86 +189,54 @@ def verify_parts(
     """Verify images of several segments; the answers by the image's number in all of them."""
     if not parts:
         return {}
-    asked = _ask(query, parts[0][0].words, verification)
-    pieces = []
+    table = word_table(query, parts[0][0].words, verification.ma)
+    regions = zip(query.boxes, query.view_sizes, strict=True)
+    longer = np.array([max(size if box is None else box[2:]) for box, size in regions])
+    scales, views_of = longer / PUBLISHED_SIZE, query.view.astype(np.int64)
+    query_frames = _comparable(query.frames, scales[query.view], verification.upright)
+    h_t = BITS if verification.h_t is None else verification.h_t
+
+    def verify_piece(piece: Part) -> list[Verified]:
+        """Verify some images on one thread."""
+        segment, base, images = piece
+        pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
+        sides = np.asarray(segment.image_sizes)[images].max(axis=1)
+        image_scales = sides / PUBLISHED_SIZE
+        where = pairs.bounds, pairs.postings, segment.geometry, sides.astype(np.float32)
+        frames = read_frames(*where, half_sizes(), shapes())
+        owner_scales = np.repeat(image_scales, np.diff(pairs.bounds))
+        counts, views, models, inliers = verify(
+            pairs.bounds,
+            pairs.features,
+            pairs.places,
+            pairs.distances,
+            views_of,
+            query_frames,
+            _comparable(frames, owner_scales, verification.upright),
+            verification.pixels**2,
+            verification.area_ratio,
+            verification.min_inliers,
+            verification.max_hypotheses,
+        )
+        # From pixels of photos of the published size to pixels of these.
+        models = models.reshape(-1, 2, 3) * image_scales[:, None, None]
+        models[:, :, :2] /= scales[views][:, None, None]
+        chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
+        columns = base + images, counts, views, pairs.totals, np.cumsum(counts)
+        found = []
+        rows = zip(models, np.stack(columns, 1).tolist(), strict=True)
+        for model, (image, count, view, tried, last) in rows:
+            transform, own = model if count else None, chosen[last - count : last]
+            found.append(Verified(image, count, transform, view, own, tried, len(query)))
+        return found
+
+    pieces: list[Part] = []
     for segment, base, images in parts:
         features = int(segment.feature_counts[images].sum())
         count = max(1, min(cv2.getNumThreads(), features // PIECE_FEATURES, len(images)))
         # The best images come first and take longest: every piece has its share of them.
         pieces += [(segment, base, images[start::count]) for start in range(count)]
-    answers = map_threads(lambda piece: _verify_piece(asked, *piece, verification), pieces)
-    return {one.image: one for piece in answers for one in piece}
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """A query as all segments need it."""
-
-    table: WordTable  # its terms by word
-    frames: NDArray[np.float64]  # (N, 6), see :func:`_comparable`
-    view: NDArray[np.int64]  # (N,) int64, the view of each feature
-    scales: NDArray[np.float64]  # (V,) longer side of each view over the published one
-
-
-def _ask(query: Query, words: int, verification: Verification) -> _Asked:
-    regions = zip(query.boxes, query.view_sizes, strict=True)
-    scales = np.array([max(size if box is None else box[2:]) for box, size in regions])
-    scales = scales / PUBLISHED_SIZE
-    return _Asked(
-        word_table(query, words, verification.ma),
-        _comparable(query.frames, scales[query.view], verification.upright),
-        query.view.astype(np.int64),
-        scales,
-    )
-
-
-def _verify_piece(
-    asked: _Asked,
-    segment: Segment,
-    base: int,
-    images: NDArray[np.int64],
-    verification: Verification,
-) -> list[Verified]:
-    """Verify some images on one thread."""
-    h_t = BITS if verification.h_t is None else verification.h_t
-    pairs = find_correspondences(asked.table, segment, images, h_t, verification.max_pairs)
-    sizes = np.asarray(segment.image_sizes)[images]
-    image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
-    frames = read_frames(
-        pairs.bounds,
-        pairs.postings,
-        segment.geometry,
-        sizes.max(axis=1).astype(np.float32),
-        half_sizes(),
-        shapes(),
-    )
-    owner_scales = np.repeat(image_scales, np.diff(pairs.bounds))
-    counts, views, models, inliers = verify(
-        pairs.bounds,
-        pairs.features,
-        pairs.places,
-        pairs.distances,
-        asked.view,
-        asked.frames,
-        _comparable(frames, owner_scales, verification.upright),
-        verification.pixels**2,
-        verification.area_ratio,
-        verification.min_inliers,
-        verification.max_hypotheses,
-    )
-    # From pixels of photos of the published size to pixels of these.
-    models = models.reshape(-1, 2, 3) * image_scales[:, None, None]
-    models[:, :, :2] /= asked.scales[views][:, None, None]
-    chosen = np.stack([pairs.features[inliers], pairs.postings[inliers]], 1)
-    features = asked.table.query_features
-    columns = base + images, counts, views, pairs.totals, np.cumsum(counts)
-    found = []
-    for model, (image, count, view, tried, last) in zip(
-        models, np.stack(columns, 1).tolist(), strict=True
-    ):
-        transform, own = model if count else None, chosen[last - count : last]
-        found.append(Verified(image, count, transform, view, own, tried, features))
-    return found
+    return {one.image: one for found in map_threads(verify_piece, pieces) for one in found}
 
 
 def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> NDArray[np.float64]:

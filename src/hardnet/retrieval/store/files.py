@@ -142,11 +142,6 @@ class VocabularyEntry:
     fingerprint: str
     file: FileFacts
 
-    @property
-    def path(self) -> str:
-        """Inside the folder of the index."""
-        return f"vocabulary-{self.fingerprint}.safetensors"
-
 
 @dataclass(frozen=True)
 class SegmentEntry:
@@ -173,10 +168,15 @@ class Manifest:
     def files(self) -> dict[str, FileFacts]:
         """All files that this generation needs, and what they must be."""
         files = {
-            self.vocabulary.path: self.vocabulary.file,
+            vocabulary_path(self.vocabulary.fingerprint): self.vocabulary.file,
             state_path(self.generation): self.state,
         }
         return files | {segment_path(entry.name): entry.facts.file for entry in self.segments}
+
+
+def vocabulary_path(fingerprint: str) -> str:
+    """Where a vocabulary lies in the folder of the index."""
+    return f"vocabulary-{fingerprint}.safetensors"
 
 
 def segment_path(name: str) -> str:

@@ -32,6 +32,7 @@ from hardnet.retrieval.store.files import (
     read_manifest,
     segment_path,
     state_path,
+    vocabulary_path,
     write_columns,
 )
 from hardnet.retrieval.store.segment import HashedNames, Segment, read_word
@@ -243,7 +244,7 @@ class Snapshot:
         """The words, read when first asked for."""
         from hardnet.retrieval.vocabulary import load
 
-        return load(self.folder / self.manifest.vocabulary.path)
+        return load(self.folder / vocabulary_path(self.manifest.vocabulary.fingerprint))
 
     def locate(self, image: int) -> tuple[int, int]:
         """Position of its segment, and its number there."""
@@ -320,7 +321,8 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     while True:
         try:
             snapshot = Snapshot(folder, manifest)
-            path, expected = folder / manifest.vocabulary.path, manifest.vocabulary.file.bytes
+            path = folder / vocabulary_path(manifest.vocabulary.fingerprint)
+            expected = manifest.vocabulary.file.bytes
             if (found := path.stat().st_size) != expected:  # reading it can wait
                 raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
             return snapshot

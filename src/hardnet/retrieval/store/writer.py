@@ -26,6 +26,7 @@ from hardnet.retrieval.store.files import (
     read_manifest,
     segment_path,
     state_path,
+    vocabulary_path,
     write_manifest,
 )
 from hardnet.retrieval.store.segment import (
@@ -47,7 +48,6 @@ from hardnet.retrieval.store.snapshot import (
 )
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
 from hardnet.storage import (
-    FileFacts,
     FolderLock,
     OwnedFolder,
     as_path,
@@ -121,8 +121,8 @@ class Writer(AbstractContextManager["Writer"]):
                 self._owned.durable = True
                 if self._manifest is not None:  # all that it names is ours: it has the checksums
                     self._owned.adopt(MANIFEST, *self._manifest.files())
-            self._staging = Staging(self._owned, self.words, segments, self._segment_features)
-            self._staging.begin(self.generation + 1)
+            limits = self.words, self._segment_features
+            self._staging = Staging(self._owned, *limits, segments, self.generation + 1)
             sweep(self._owned)
         except BaseException:
             self._lock.release()
@@ -245,9 +245,8 @@ class Writer(AbstractContextManager["Writer"]):
         else:
             assert self._create is not None
             settings, vocabulary = self._create["settings"], self._create["vocabulary"]
-            entry = VocabularyEntry(vocabulary.digest, FileFacts(0, 0))
-            written = write_file(owned.claim(entry.path), file_content(vocabulary))
-            entry = replace(entry, file=written)
+            path = owned.claim(vocabulary_path(vocabulary.digest))
+            entry = VocabularyEntry(vocabulary.digest, write_file(path, file_content(vocabulary)))
             manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
         for place in ("segments", "generations"):
             sync_folder(owned.path / place)
@@ -306,11 +305,16 @@ class Staging:
     """
 
     def __init__(
-        self, owned: OwnedFolder, words: int, segments: Sequence[Staged], segment_features: int
+        self,
+        owned: OwnedFolder,
+        words: int,
+        segment_features: int,
+        segments: Sequence[Staged],
+        generation: int,
     ) -> None:
         self.segments = list(segments)
         self._owned, self._words, self._segment_features = owned, words, segment_features
-        self.begin(0)
+        self.begin(generation)
 
     def begin(self, generation: int) -> None:
         """All so far is committed; this generation comes next."""
