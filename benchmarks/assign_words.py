@@ -29,8 +29,7 @@ from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
 from hardnet.retrieval import training
-from hardnet.retrieval.cells import LARGE, make_cells
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import LARGE, Vocabulary, make_cells
 
 Rows = NDArray[np.float32]
 Words = NDArray[Any]

@@ -25,8 +25,7 @@ from retrieval_growth import choose, default_photos, in_fresh_process
 from synthetic.collection import Collection, measure_shape
 
 from hardnet import provenance
-from hardnet.retrieval.compared import Photos
-from hardnet.retrieval.comparing import SHORTLIST, Comparing
+from hardnet.retrieval.comparing import SHORTLIST, Comparing, Photos
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import Thresholds
 from hardnet.retrieval.store.segment import IndexedImage

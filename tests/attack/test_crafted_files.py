@@ -23,8 +23,9 @@ from hardnet.errors import HardnetError
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.retrieval.index import Index
+from hardnet.retrieval.store import files
 from hardnet.retrieval.store import snapshot as store
-from hardnet.retrieval.store.columns import map_columns, write_columns
+from hardnet.retrieval.store.files import map_columns, write_columns
 
 QUICK: dict[str, Any] = {"descriptor": "rootsift", "keypoints": 60, "max_size": 200}
 
@@ -67,12 +68,12 @@ def use(place: Path) -> None:
 
 def rewrite_manifest(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Another manifest with a right checksum."""
-    path = place / "index" / store.MANIFEST
+    path = place / "index" / files.MANIFEST
     body = json.loads(path.read_text())
     change(body)
     del body["crc32"]
     version = body.pop("format")
-    document = {"format": version, "crc32": store._checksum(body), **body}
+    document = {"format": version, "crc32": files._checksum(body), **body}
     path.write_text(json.dumps(document))
 
 

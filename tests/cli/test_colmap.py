@@ -140,7 +140,7 @@ def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.Monk
         return [("camera.png", "motorcycle_left.png")], ["broken.jpg"]
 
     monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
-    monkeypatch.setattr("hardnet.retrieval.similar_pairs.similar_pairs", found)
+    monkeypatch.setattr("hardnet.retrieval.comparing.similar_pairs", found)
     command = ["colmap", str(album), "-o", str(tmp_path / "work"), "--pairs", "retrieval"]
     done = run.invoke(app, command)
     assert "--pairs retrieval needs --index" in str(done.exception)

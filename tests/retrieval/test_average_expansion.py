@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.expansion import AVERAGED_IMAGES, average_expansion
+from hardnet.retrieval.expansion import AVERAGED_IMAGES, average_expansion, features_in_region
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.search import ImageFeatures
-from hardnet.retrieval.verification import Verified, features_in_region
+from hardnet.retrieval.verification import Verified
 
 Box = tuple[float, float, float, float]
 NO_PAIRS = np.zeros((0, 2), np.int64)

@@ -5,7 +5,7 @@ import pytest
 
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.assignment import Assigner
-from hardnet.retrieval.cells import CellAssigner, Cells, make_cells, recall
+from hardnet.retrieval.vocabulary import CellAssigner, Cells, make_cells, recall
 
 
 def _words(count=2000, rows=500, dim=32, seed=0):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.compared import Compared, Photos
+from hardnet.retrieval.comparing import Compared, Photos
 from hardnet.retrieval.kinds import Evidence, Thresholds
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer

@@ -20,7 +20,7 @@ from hardnet.retrieval.scoring import (
 )
 from hardnet.retrieval.scoring import prepare_terms as prepare
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.store.statistics import Statistics, compute
+from hardnet.retrieval.store.snapshot import Statistics, compute_statistics
 
 BOW, HE = Scoring(method="bow"), Scoring(method="he")
 FIRST_PASS = Scoring(idf=False, normalise=False)
@@ -67,7 +67,7 @@ def make(path: Path, images: list[Image], words: int, alive: np.ndarray | None =
     ]
     write_segment(path, indexed, words)
     segment = Segment(path)
-    return Made(images, words, segment, compute([segment], [alive], words), alive)
+    return Made(images, words, segment, compute_statistics([segment], [alive], words), alive)
 
 
 def make_query(features: list[Image]) -> Query:

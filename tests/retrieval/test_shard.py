@@ -11,8 +11,7 @@ from hardnet.frames import from_similarity
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, prepare_terms, query_terms, score_images
 from hardnet.retrieval.search import LocalShard
-from hardnet.retrieval.store.compact_frames import pack
-from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.store.segment import IndexedImage, pack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.verification import Verification
@@ -38,7 +37,7 @@ def random_image(number: int) -> IndexedImage:
     frames = from_similarity(rng.uniform(20, 300, (count, 2)), rng.uniform(1, 5, count), 0.3)
     size = (320 + number, 330)
     return IndexedImage(
-        f"{number:03d}.jpg", size, words, signatures_near(rng, words), pack(frames, size)
+        f"{number:03d}.jpg", size, words, signatures_near(rng, words), pack_frames(frames, size)
     )
 
 
@@ -201,7 +200,7 @@ def test_features_are_those_that_were_added(many: Snapshot) -> None:
         assert (found.image, found.size, len(found)) == (number, image.size, len(image))
         np.testing.assert_array_equal(found.words, image.words[order])
         np.testing.assert_array_equal(found.signatures, image.signatures[order])
-        np.testing.assert_array_equal(pack(found.frames, image.size), image.geometry[order])
+        np.testing.assert_array_equal(pack_frames(found.frames, image.size), image.geometry[order])
     assert LocalShard(many).names(numbers) == ["059.jpg", "000.jpg", "004.jpg", "031.jpg"]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval.comparing import similar_pairs, write_pairs
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.similar_pairs import similar_pairs, write_pairs
 
 NAMES = ("camera.png", "motorcycle_left.png", "coins.png", "motorcycle_right.png", "coffee.png")
 

@@ -14,9 +14,15 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, from_similarity, transform
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.store.compact_frames import pack, unpack
-from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.verification import Verification, Verified, rerank, verify_parts
+from hardnet.retrieval.search import rerank
+from hardnet.retrieval.store.segment import (
+    IndexedImage,
+    Segment,
+    pack_frames,
+    unpack_frames,
+    write_segment,
+)
+from hardnet.retrieval.verification import Verification, Verified, verify_parts
 
 
 def verify_images(
@@ -74,7 +80,7 @@ def segment_of(tmp_path: Path):
         path.unlink(missing_ok=True)
         indexed = [
             IndexedImage(
-                str(number), size, words.astype(np.int32), bits_of(words), pack(frames, size)
+                str(number), size, words.astype(np.int32), bits_of(words), pack_frames(frames, size)
             )
             for number, (frames, words) in enumerate(images)
         ]
@@ -178,7 +184,7 @@ def test_equal_to_explicit_loops(segment_of, seed: int) -> None:
     verification = Verification(pixels=20.0, min_inliers=3)
     segment = segment_of((placed, words))
     (found,) = verify_images(query_of((frames, words)), segment, [0], verification)
-    stored = unpack(pack(placed, SIZE), SIZE)
+    stored = unpack_frames(pack_frames(placed, SIZE), SIZE)
     expected, model = slow_verify(frames, stored, 20.0**2)
     assert found.pairs[:, 0].tolist() == expected
     assert not {0, 1, 2, 3} & set(expected)

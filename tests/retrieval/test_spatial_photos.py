@@ -13,8 +13,13 @@ import hardnet
 from hardnet.features import Features
 from hardnet.images import read_image, to_grey
 from hardnet.retrieval.query import Query, make_query, region_of
-from hardnet.retrieval.store.compact_frames import pack, unpack
-from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
+from hardnet.retrieval.store.segment import (
+    IndexedImage,
+    Segment,
+    pack_frames,
+    unpack_frames,
+    write_segment,
+)
 from hardnet.retrieval.verification import Verification, Verified, verify_parts
 from hardnet.retrieval.vocabulary import Vocabulary, prepare
 
@@ -54,7 +59,7 @@ def segment_of(path: Path, features: list[Features], vocabulary: Vocabulary) -> 
         ready = vocabulary.prepare(one.descriptors)
         word = vocabulary.assign(ready)
         signatures = vocabulary.signatures(ready, word)[:, 0]
-        packed = pack(one.frames, one.image_size)
+        packed = pack_frames(one.frames, one.image_size)
         indexed.append(IndexedImage(str(number), one.image_size, word[:, 0], signatures, packed))
     write_segment(path, indexed, WORDS)
     return Segment(path)
@@ -107,7 +112,9 @@ def test_photo_and_warps_are_found_and_others_are_not(scene) -> None:
         exact = cv2.perspectiveTransform(own.frames[one.pairs[:, 0], :, 2][None], truth)[0]
         image = segment.image_ids[one.pairs[:, 1]]
         assert len(np.unique(image)) == 1
-        stored = unpack(segment.geometry[one.pairs[:, 1]], segment.image_sizes[one.image])[:, :, 2]
+        stored = unpack_frames(segment.geometry[one.pairs[:, 1]], segment.image_sizes[one.image])[
+            :, :, 2
+        ]
         assert (np.hypot(*(stored - exact).T) < 5).mean() > 0.9
 
 

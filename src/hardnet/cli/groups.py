@@ -65,8 +65,7 @@ def groups(
     """
     # Imported here so that `hardnet --help` does not wait for numba.
     from hardnet.retrieval.build import is_index
-    from hardnet.retrieval.groups import find_groups
-    from hardnet.retrieval.groups_page import write_page
+    from hardnet.retrieval.groups import find_groups, write_page
 
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")

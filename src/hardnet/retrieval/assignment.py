@@ -1,7 +1,7 @@
 """The nearest words of descriptors: products of 8-bit integers, the best few of them exactly.
 
-Large vocabularies are searched by cells (``cells``), which find the near cells in this way. Speed
-and recall beside faiss, flat and graphs: ``benchmarks/assign_words.py``.
+Large vocabularies are searched by cells (``vocabulary``), of which the near ones are found so.
+Speed and recall beside faiss, flat and graphs: ``benchmarks/assign_words.py``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ others are committed a few hundred at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from hardnet.retrieval.photos import (
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import open_snapshot
+from hardnet.retrieval.store.snapshot import Progress, open_snapshot, silent
 from hardnet.retrieval.store.writer import NewIndex, Writer, committed
 from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary
@@ -39,8 +39,6 @@ from hardnet.storage import FolderLock, OwnedFolder, publish, refuse_foreign, re
 
 COMMIT_IMAGES = 500
 """Photos that are committed at once: about a minute's work is lost if the process is killed."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -66,7 +64,7 @@ def build(
     workers: int | None = None,
     describing: Describing | None = None,
     commit_images: int = COMMIT_IMAGES,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> BuildReport:
     """Make an index of photos, or continue one.
 
@@ -131,7 +129,7 @@ def write_vocabulary(
     words: int,
     seed: int = 0,
     workers: int | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> tuple[Vocabulary, dict[str, str]]:
     """Train words on photos, and folders of photos, into a file.
 

@@ -2,17 +2,25 @@
 
 The query is what the index knows of the photo. Its mirror image is not known: only for that the
 photo is read again, and described as a mirror shows it.
+
+What was found is kept in a log beside the index, one line per photo and way to look at it: the
+photo, the state of its file, and the photos that it found. So a photo is compared once; a line of a
+photo that was changed or removed says nothing any more. A line that a kill has cut short is as good
+as none.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import cv2
 import numpy as np
@@ -25,23 +33,27 @@ from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_for
 from hardnet.retrieval.kinds import (
     Evidence,
+    Laid,
     Size,
     Thresholds,
     corners,
     inverse,
+    is_border,
     is_edit,
     kind_of,
+    lay,
     may_be_copy,
     measure,
     moved,
 )
-from hardnet.retrieval.overlay import Laid, is_border, lay
-from hardnet.retrieval.photos import path_of
+from hardnet.retrieval.photos import name_of, path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
-from hardnet.retrieval.search import ImageFeatures, LocalShard
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
+from hardnet.retrieval.store.segment import unpack_frames
+from hardnet.retrieval.store.snapshot import Progress, Snapshot, open_snapshot, silent
 from hardnet.retrieval.verification import Verification, Verified
+from hardnet.storage import FolderLock, OwnedFolder, as_path, replacing
 
 if TYPE_CHECKING:
     from hardnet.retrieval.index import Index
@@ -154,7 +166,7 @@ class Comparing:
     ) -> Evidence:
         position, _ = self.shard.snapshot.locate(verified.image)
         geometry = self.shard.snapshot.segments[position].geometry[verified.pairs[:, 1]]
-        xy_b = unpack(np.asarray(geometry), other.size)[:, :, 2]
+        xy_b = unpack_frames(np.asarray(geometry), other.size)[:, :, 2]
         xy_a = query.frames[verified.pairs[:, 0], :, 2].astype(np.float64)
         transform = verified.transform
         assert transform is not None
@@ -231,3 +243,223 @@ def mirror_queries(comparing: Comparing, images: Sequence[int]) -> Iterator[Quer
         finally:
             for one in waiting:
                 one.cancel()
+
+
+FOLDER = "groups"
+"""Inside the folder of an index; it lists its files itself: no writer of the index sweeps them."""
+
+_LOG = "compared.jsonl"
+_FORMAT = "hardnet-groups-3"
+_NUMBERS: dict[str, Any] = {
+    **dict.fromkeys(("inliers", "precise", "tentatives"), int),
+    **dict.fromkeys(("bordered", "agreed"), bool),
+    **dict.fromkeys(("explained", "spread", "alike", "drift", "turning"), float),
+}
+_NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
+
+
+class Photos:
+    """The photos that an index has now: their numbers and the states of their files, by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        names = snapshot.names()
+        numbers = snapshot.find_many(names).tolist()
+        self.numbers: dict[str, int] = dict(zip(names, numbers, strict=True))
+        self._snapshot = snapshot
+
+    def state(self, name: str) -> tuple[int, int] | None:
+        """Bytes and time of change of its file; None if the index does not have the photo."""
+        image = self.numbers.get(name)
+        return None if image is None else self._snapshot.file(image)
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Width and height."""
+        return self._snapshot.size(self.numbers[name])
+
+
+class Compared:
+    """The log, on the disk if the folder of the index may be written to, else in memory.
+
+    ``about`` are JSON values that must be the same for old lines to count.
+    """
+
+    def __init__(self, folder: Path | None, about: Mapping[str, Any], photos: Photos) -> None:
+        self._photos = photos
+        self._done: set[tuple[str, bool]] = set()
+        self._memory: list[tuple[str, str, Evidence]] = []
+        self._path: Path | None = None
+        self._file: IO[str] | None = None
+        self._lock: FolderLock | None = None
+        self._head = json.dumps({"format": _FORMAT, **about}, sort_keys=True)
+        if folder is not None and os.access(folder, os.W_OK):
+            self._open(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others compare."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def has(self, name: str, mirrored: bool) -> bool:
+        """Whether a photo has been compared, or its mirror image has."""
+        return (name, mirrored) in self._done
+
+    def add(self, name: str, mirrored: bool, found: Mapping[str, Evidence]) -> None:
+        """Keep what a photo, or its mirror image, has found, by name."""
+        self._done.add((name, mirrored))
+        if self._file is None:
+            self._memory += [(name, other, evidence) for other, evidence in found.items()]
+            return
+        line = {
+            "photo": name,
+            "mirrored": mirrored,
+            "state": self._photos.state(name),
+            "found": [self._to_json(other, evidence) for other, evidence in found.items()],
+        }
+        # A line break in front: the line before may have been cut short by a kill.
+        self._file.write(f"\n{json.dumps(line)}\n")
+        self._file.flush()
+
+    def pairs(self) -> Iterator[tuple[str, str, Evidence]]:
+        """All that was found: the photo that asked, one that answered, and what was measured."""
+        yield from self._memory
+        for _, value in self._values():
+            for one in value["found"]:
+                try:
+                    if self._photos.state(one["photo"]) != tuple(one["state"]):
+                        continue
+                    evidence = self._from_json(value["photo"], one)
+                except _NOT_OURS:
+                    continue
+                yield value["photo"], one["photo"], evidence
+
+    def _open(self, folder: Path) -> None:
+        place = folder / FOLDER
+        if (index := OwnedFolder.find(folder)) is not None:
+            index.claim(f"{FOLDER}/")
+        place.mkdir(exist_ok=True)
+        lock = FolderLock(place)
+        if not lock.take():
+            raise HardnetError(
+                f"another process is comparing the photos of {folder}: wait until it has "
+                "finished, then repeat the command"
+            )
+        self._lock = lock
+        try:
+            owned = OwnedFolder.begin(place, ["lock"])
+            owned.sweep()
+            self._path = owned.claim(_LOG)
+            self._begin(self._path, owned)
+            self._file = self._path.open("a", encoding="utf-8")
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, path: Path, owned: OwnedFolder) -> None:
+        """Take up the lines that hold, and write the log again if most do not."""
+        lines = 0
+        self._done = {(value["photo"], bool(value["mirrored"])) for _, value in self._values()}
+        if path.exists():
+            with path.open("rb") as file:
+                lines = sum(line != b"\n" for line in file)
+        if lines > 2 * len(self._done):
+            with replacing(path, owned) as part, part.open("w", encoding="utf-8") as file:
+                file.write(f"{self._head}\n")
+                file.writelines(line for line, _ in self._values())
+        elif not lines:
+            path.write_text(f"{self._head}\n", encoding="utf-8")
+
+    def _values(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The lines that hold, as they are and as JSON values; one at a time is in memory."""
+        if self._path is None or not self._path.exists():
+            return
+        if self._file is not None:
+            self._file.flush()
+        with self._path.open(encoding="utf-8", errors="replace") as file:
+            if file.readline().rstrip("\n") != self._head:
+                return
+            for line in file:
+                try:
+                    value = json.loads(line)
+                    holds = self._photos.state(value["photo"]) == tuple(value["state"])
+                    if holds and isinstance(value["found"], list) and "mirrored" in value:
+                        yield line, value
+                except _NOT_OURS:
+                    continue
+
+    def _to_json(self, name: str, evidence: Evidence) -> dict[str, Any]:
+        plain = {field: getattr(evidence, field) for field in _NUMBERS}
+        return {
+            "photo": name,
+            "state": self._photos.state(name),
+            "transform": np.asarray(evidence.transform).ravel().tolist(),
+            **{k: round(value, 4) if _NUMBERS[k] is float else value for k, value in plain.items()},
+            "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
+        }
+
+    def _from_json(self, name: str, value: dict[str, Any]) -> Evidence:
+        return Evidence(
+            transform=np.array(value["transform"], np.float64).reshape(2, 3),
+            sizes=(self._photos.size(name), self._photos.size(value["photo"])),
+            points=np.array(value["points"], np.float32).reshape(-1, 4),
+            **{field: kind(value[field]) for field, kind in _NUMBERS.items()},
+        )
+
+
+SIMILAR = 20
+"""Photos that each photo is paired with."""
+
+Pair = tuple[str, str]
+
+
+def similar_pairs(
+    index: str | os.PathLike[str],
+    photos: Mapping[str, Path],
+    similar: int = SIMILAR,
+    progress: Progress = silent,
+) -> tuple[list[Pair], list[str]]:
+    """Each photo with those that an index finds most similar to it; nothing is extracted again.
+
+    ``photos`` are what to call them in the pairs -> file; the index may have others, too. Returns
+    pairs of names, each once, sorted; and the names of photos that the index does not have.
+
+    Raises:
+        HardnetError: the index has not even two of the photos.
+    """
+    if similar < 1:
+        raise HardnetError(f"similar is {similar}: give at least 1")
+    folder = as_path(index)
+    snapshot = open_snapshot(folder)
+    shard = LocalShard(snapshot)
+    images = snapshot.find_many([name_of(photo, folder) for photo in photos.values()]).tolist()
+    named = list(zip(images, photos, strict=True))
+    numbers = {image: name for image, name in named if image >= 0}
+    if len(numbers) < 2:
+        raise HardnetError(
+            f"{folder} has {len(numbers)} of {len(photos)} photos: add them with "
+            "`hardnet index add`"
+        )
+    found: set[Pair] = set()
+    for done, (image, name) in enumerate(numbers.items()):
+        progress("similar photos", done, len(numbers))
+        (features,) = shard.features_of(np.array([image], np.int64))
+        ranked = ranking(features.as_query(), shard).tolist()
+        others = [numbers[one] for one in ranked if one != image and one in numbers][:similar]
+        found |= {(min(name, other), max(name, other)) for other in others}
+    return sorted(found), [name for image, name in named if image < 0]
+
+
+def write_pairs(path: Path, pairs: list[Pair]) -> None:
+    """Write pairs as ``hardnet colmap --pairs-file`` reads them."""
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")

@@ -11,6 +11,7 @@ images are averaged. Of an image only those words count that lie in the query's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from hardnet.retrieval.kernels import compiled
 from hardnet.retrieval.query import BowTerms, HeTerms, bow_terms, he_terms
-from hardnet.retrieval.verification import features_in_region
 
 if TYPE_CHECKING:
     from hardnet.retrieval.kernels import Signatures
@@ -166,3 +166,21 @@ def average_expansion(
     weights = np.concatenate([np.full(len(bag), 1 / len(bag)) for bag in bags])
     tf = np.bincount(where, weights, len(words)) / len(bags)
     return BowTerms(words.astype(np.int32), tf.astype(np.float32))
+
+
+def features_in_region(query: Query, verified: Verified, image: ImageFeatures) -> ImageFeatures:
+    """The features of a verified image that its transform's inverse puts in the query's region.
+
+    The region is the box of the view that the transform starts from, or all of that view. None of
+    an image that is not verified.
+    """
+    keep = np.zeros(len(image.frames), np.bool_)
+    if verified.transform is not None:
+        box, size = query.boxes[verified.view], query.view_sizes[verified.view]
+        # The border of an image runs half a pixel outside the centres of its outermost pixels.
+        x, y, width, height = box if box is not None else (-0.5, -0.5, *size)
+        linear, shift = verified.transform[:, :2], verified.transform[:, 2]
+        back = np.linalg.solve(linear, (image.frames[:, :, 2] - shift).T)
+        keep = (back[0] > x) & (back[0] < x + width) & (back[1] > y) & (back[1] < y + height)
+    parts = ("words", "signatures", "frames")
+    return replace(image, **{part: getattr(image, part)[keep] for part in parts})

@@ -25,7 +25,7 @@ from hardnet.images import Source, as_array, read_image
 from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
-from hardnet.retrieval.build import BuildReport, Progress, check_begun
+from hardnet.retrieval.build import BuildReport, check_begun
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
     KEYPOINTS,
@@ -42,7 +42,7 @@ from hardnet.retrieval.photos import (
 )
 from hardnet.retrieval.query import Box, Query, Results, inside, make_query, view_boxes
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
-from hardnet.retrieval.store.snapshot import Report, open_snapshot, verify
+from hardnet.retrieval.store.snapshot import Progress, Report, open_snapshot, silent, verify
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import as_path
@@ -56,10 +56,6 @@ Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Image files, and folders that are searched recursively."""
 
 QueryPhoto = Source | Features
-
-
-def _no_progress(what: str, done: int, total: int) -> None:
-    pass
 
 
 class Index:
@@ -103,7 +99,7 @@ class Index:
         spread: bool = True,
         hidden: bool = False,
         workers: int | None = None,
-        progress: Progress = _no_progress,
+        progress: Progress = silent,
     ) -> Index:
         """Make an index of photos, or continue one that was begun with the same settings.
 
@@ -305,7 +301,7 @@ class Index:
         *,
         hidden: bool = False,
         workers: int | None = None,
-        progress: Progress = _no_progress,
+        progress: Progress = silent,
     ) -> BuildReport:
         """Add photos; those that changed are replaced, those that did not are passed over.
 
@@ -352,7 +348,7 @@ class Index:
             missing = writer.remove(sorted(names))
         return len(names) - len(missing)
 
-    def compact(self, progress: Progress = _no_progress) -> None:
+    def compact(self, progress: Progress = silent) -> None:
         """Join small segments, and free the room of removed photos."""
         with self._changing() as writer:
             writer.compact(waste=0.0, progress=progress)

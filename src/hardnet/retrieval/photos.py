@@ -30,9 +30,8 @@ from hardnet.errors import HardnetError, counted
 from hardnet.features import Features, check_settings
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
-from hardnet.retrieval.store.compact_frames import pack
-from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import MANIFEST
+from hardnet.retrieval.store.files import MANIFEST
+from hardnet.retrieval.store.segment import IndexedImage, pack_frames
 from hardnet.storage import file_digest, refuse_other_settings, replacing
 
 if TYPE_CHECKING:
@@ -372,7 +371,7 @@ def quantise_many(
         start = 0
         for name, features in some:
             part = slice(start, start + len(features))
-            packed = pack(features.frames, features.image_size)
+            packed = pack_frames(features.frames, features.image_size)
             yield IndexedImage(name, features.image_size, words[part], signatures[part], packed)
             start = part.stop
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -219,9 +219,6 @@ class Results(Sequence[Hit]):
 
     def __len__(self) -> int:
         return len(self.hits)
-
-    def __iter__(self) -> Iterator[Hit]:
-        return iter(self.hits)
 
     @property
     def verified(self) -> list[Hit]:

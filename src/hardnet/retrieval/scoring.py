@@ -8,7 +8,7 @@ images are divided among segments, or on the number of threads: not in the last 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from hardnet.retrieval.store.segment import lower_bound
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
-    from hardnet.retrieval.store.statistics import Alive
+    from hardnet.retrieval.store.snapshot import Alive
 
 
 _ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are alive
@@ -59,8 +59,7 @@ def query_terms(query: Query, scoring: Scoring) -> Terms:
     return make(query, scoring.ma)
 
 
-@dataclass(frozen=True, eq=False)
-class Matching:
+class Matching(NamedTuple):
     """What a Hamming embedding adds to the words of its terms."""
 
     signatures: NDArray[np.uint64]  # (T, 2) uint64
@@ -125,10 +124,8 @@ def score_images(
     if matching is None:
         add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
     else:
-        m = matching
-        how = m.signatures, m.starts, m.decay, m.h_t, m.burstiness
         postings = offsets, image_ids, segment.signatures
-        add_he(words, weights, *how, *postings, np.int64(first), images, sums)
+        add_he(words, weights, *matching, *postings, np.int64(first), images, sums)
     scores = np.empty(last - first, np.float32)
     # Kernels are compiled once per kind of array; those of a snapshot are read-only.
     living, lengths = _ALL if alive is None else alive[first:last], norms[first:last]

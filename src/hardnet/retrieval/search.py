@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.expansion import average_expansion, hqe_expansion
+from hardnet.retrieval.expansion import average_expansion, features_in_region, hqe_expansion
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
@@ -31,13 +31,11 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Verification,
     Verified,
-    features_in_region,
     find_correspondences,
-    rerank,
     verify_parts,
     word_table,
 )
@@ -45,7 +43,6 @@ from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.snapshot import Snapshot
-    from hardnet.retrieval.store.statistics import Statistics
 
 
 POSTINGS_PER_PIECE = 1_000_000
@@ -106,16 +103,10 @@ class Shard(Protocol):
 class LocalShard:
     """Segments of a snapshot, mapped into this process; any number of threads may ask."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        positions: Sequence[int] | None = None,
-        statistics: Statistics | None = None,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, positions: Sequence[int] | None = None) -> None:
         """Some segments, by position, of the snapshot; with the statistics of the whole index."""
-        self.snapshot = snapshot
+        self.snapshot, self.statistics = snapshot, snapshot.statistics
         self.positions = tuple(range(len(snapshot.segments)) if positions is None else positions)
-        self.statistics = snapshot.statistics if statistics is None else statistics
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
         """Images that match nothing score 0 and are in the ranking."""
@@ -178,7 +169,7 @@ class LocalShard:
         # All frames at once: for those of one image alone, the calls take longer than the work.
         counts = [len(rows) for rows in packed]
         each = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts[1:], axis=0)
-        frames, ends = unpack(np.concatenate(packed), each), np.cumsum(counts)
+        frames, ends = unpack_frames(np.concatenate(packed), each), np.cumsum(counts)
         return [
             ImageFeatures(image, words, signatures, frames[first:last], size)
             for (image, words, signatures, size), (first, last) in zip(
@@ -299,6 +290,21 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
 def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDArray[np.int64]:
     """All images of the index, best first, after all stages of the mode: what benchmarks need."""
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
+
+
+def rerank(
+    images: NDArray[np.int64], scores: NDArray[np.float32], verified: Sequence[Verified]
+) -> NDArray[np.int64]:
+    """The order in which ranked images are shown once some of them are verified.
+
+    (n,) positions in ``images``: verified ones first, those with more inliers before those with
+    fewer, then by score and number; the others follow in the order they had.
+    """
+    inliers = {v.image: v.inliers for v in verified if v.transform is not None}
+    counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
+    place = np.arange(len(images))
+    moved = counts > 0
+    return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
 
 
 CHANCE_SHARE = 0.04

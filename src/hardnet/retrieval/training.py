@@ -23,11 +23,23 @@ from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
-from hardnet.retrieval.assignment import Assigner, Rows
-from hardnet.retrieval.cells import LARGE, CellAssigner, Cells, add_rows, make_cells, recall
-from hardnet.retrieval.kernels import BITS, compiled
+from hardnet.retrieval.assignment import Assigner, Rows, project
+from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.photos import Describing, IndexSettings
-from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
+from hardnet.retrieval.store.snapshot import Progress, silent
+from hardnet.retrieval.vocabulary import (
+    LARGE,
+    CellAssigner,
+    Cells,
+    Vocabulary,
+    add_rows,
+    load,
+    make_cells,
+    prepare,
+    recall,
+    save,
+    size_for,
+)
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 
@@ -39,8 +51,6 @@ FEWEST_PER_WORD = 8
 
 VOCABULARY = "vocabulary.safetensors"
 
-Progress = Callable[[str, int, int], None]
-
 
 def train_on_photos(
     photos: Mapping[str, Path],
@@ -50,7 +60,7 @@ def train_on_photos(
     *,
     words: int | None = None,
     seed: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> tuple[Vocabulary, dict[str, str]]:
     """Train words on a seeded sample of photos.
 
@@ -171,7 +181,7 @@ def train(
     descriptor: str,
     seed: int = 0,
     iterations: int = ITERATIONS,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
     checkpoint: Path | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Vocabulary:
@@ -368,22 +378,10 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        project(np.ascontiguousarray(rows[part], np.float32), axes, out[part])
+        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out
-
-
-@compiled
-def project(rows: Any, axes: Any, out: Any) -> None:
-    """Write rows (N, D) times axes (D, B) to ``out``, each row by itself and in one order."""
-    dim, bits = axes.shape
-    for n in range(len(rows)):
-        out[n] = np.float32(0)
-        for d in range(dim):
-            value = rows[n, d]
-            for b in range(bits):
-                out[n, b] += value * axes[d, b]
 
 
 def _median_thresholds(

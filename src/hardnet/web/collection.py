@@ -26,7 +26,7 @@ from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import LEFT_OUT, path_of
 from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, mode_named
-from hardnet.retrieval.store.compact_frames import unpack
+from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot
 from hardnet.retrieval.verification import Verification
 from hardnet.web.work import Check, Job
@@ -173,7 +173,7 @@ class Collection:
         position, _ = snapshot.locate(photo.image)
         features, postings = found.pairs.T
         geometry = snapshot.segments[position].geometry[postings]
-        there = unpack(np.asarray(geometry), photo.size)[:, :, 2]
+        there = unpack_frames(np.asarray(geometry), photo.size)[:, :, 2]
         pairs = np.concatenate([query.frames[features][:, :, 2], there], 1)
         path, size = views[0].path, views[0].image_size
         return photo.to_json() | {

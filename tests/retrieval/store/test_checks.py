@@ -13,8 +13,12 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.retrieval.query import BowTerms, HeTerms
 from hardnet.retrieval.scoring import Scoring, prepare_terms, score_images
-from hardnet.retrieval.store.snapshot import open_snapshot, read_manifest, verify
-from hardnet.retrieval.store.statistics import compute
+from hardnet.retrieval.store.files import read_manifest
+from hardnet.retrieval.store.snapshot import (
+    compute_statistics,
+    open_snapshot,
+    verify,
+)
 from hardnet.retrieval.store.writer import Writer
 
 KINDS = ["segments", "generations", "vocabulary"]
@@ -178,7 +182,10 @@ def test_a_damaged_segment_is_not_read_beyond_its_end(made_index: Path) -> None:
         assert found.tolist() == [0] * segment.images
     with pytest.raises(HardnetError, match=f"{path} is damaged: it points outside itself; {FIX}"):
         segment.postings_of(0)
-    assert compute([segment], [None], len(words)).bow_norms[0].tolist() == [0] * segment.images
+    assert (
+        compute_statistics([segment], [None], len(words)).bow_norms[0].tolist()
+        == [0] * segment.images
+    )
 
 
 def test_offsets_that_do_not_ascend(made_index: Path) -> None:

@@ -9,16 +9,20 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import snapshot as snapshots
-from hardnet.retrieval.store.segment import IndexedImage, write_segment
-from hardnet.retrieval.store.snapshot import (
+from hardnet.retrieval.store.files import (
     Manifest,
     SegmentEntry,
-    Snapshot,
-    open_snapshot,
     read_manifest,
+    segment_path,
     write_manifest,
 )
-from hardnet.retrieval.store.statistics import compute, write_state
+from hardnet.retrieval.store.segment import IndexedImage, write_segment
+from hardnet.retrieval.store.snapshot import (
+    Snapshot,
+    compute_statistics,
+    open_snapshot,
+    write_state,
+)
 from hardnet.retrieval.store.writer import Writer
 
 
@@ -112,9 +116,9 @@ def large_index(folder: Path, made: SimpleNamespace, segments: int, each: int) -
     alive = [None] * segments
     total = segments * each
     facts = {**vars(empty), "generation": 2, "segments": tuple(entries), "images": total}
-    parts = [snapshots.Segment(folder / entry.path) for entry in entries]
+    parts = [snapshots.Segment(folder / segment_path(entry.name)) for entry in entries]
     state = write_state(
-        folder / "generations" / "00000002.safetensors", alive, compute(parts, alive, 50)
+        folder / "generations" / "00000002.safetensors", alive, compute_statistics(parts, alive, 50)
     )
     write_manifest(folder, Manifest(**{**facts, "features": 3 * total, "state": state}))
     return folder

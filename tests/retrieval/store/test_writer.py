@@ -11,8 +11,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import writer as writing
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import open_snapshot, verify
-from hardnet.retrieval.store.statistics import compute
+from hardnet.retrieval.store.snapshot import compute_statistics, open_snapshot, verify
 from hardnet.retrieval.store.writer import MANY, Writer
 from hardnet.storage import MARKER, OwnedFolder
 
@@ -219,7 +218,7 @@ def test_many_small_commits_do_not_make_many_segments(
 
 def test_statistics_are_those_of_the_living(made_index: Path) -> None:
     snapshot = open_snapshot(made_index)
-    found, expected = snapshot.statistics, compute(snapshot.segments, snapshot.alive, 50)
+    found, expected = snapshot.statistics, compute_statistics(snapshot.segments, snapshot.alive, 50)
     assert found.images == expected.images == 3
     np.testing.assert_array_equal(found.document_counts, expected.document_counts)
     np.testing.assert_array_equal(found.idf, expected.idf)

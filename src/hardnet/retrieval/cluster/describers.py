@@ -276,6 +276,39 @@ def dispatch(
     ]  # a heap: the earliest is needed first
     workers = [_Worker(actor, actor.ready.remote()) for actor in actors]
     done: dict[int, Any] = {}
+
+    def collect(worker: _Worker, ready: set[Any]) -> None:
+        """Take what a worker has finished; what it lost goes back."""
+        for ref in [worker.waking, *worker.in_hand]:
+            if ref not in ready:
+                continue
+            given = worker.in_hand.pop(ref, None)
+            try:
+                answer = ray.get(ref)
+                if given is None:
+                    worker.waking = None
+                else:
+                    done.update(zip(given.places, answer, strict=True))
+            except HardnetError as error:
+                raise HardnetError(reason(error)) from error
+            except ray.exceptions.RayTaskError:
+                raise  # a fault in the program: others would have it as well
+            except ray.exceptions.RayError as error:
+                worker.waking = worker.actor.ready.remote()
+                if given is not None:
+                    again(given, reason(error))
+
+    def again(lost: Batch, why: str) -> None:
+        lost.attempts += 1
+        [place, *others] = lost.places
+        if not others and lost.attempts >= ATTEMPTS:
+            done[place] = failed(place, why)
+        elif others and lost.attempts >= 2:
+            for one in lost.places:
+                heapq.heappush(todo, Batch((one,), 1))
+        else:
+            heapq.heappush(todo, lost)
+
     following = 0
     while following < count:
         for worker in workers:
@@ -287,7 +320,7 @@ def dispatch(
         refs += [worker.waking for worker in workers if worker.waking is not None]
         ready, _ = ray.wait(refs, num_returns=1)
         for worker in workers:
-            _collect(ray, worker, set(ready), todo, done, failed)
+            collect(worker, set(ready))
         while following in done:
             yield done.pop(following)
             following += 1
@@ -300,50 +333,3 @@ def _may_take(worker: _Worker, batch: Batch) -> bool:
     if batch.attempts or any(other.attempts for other in worker.in_hand.values()):
         return not worker.in_hand
     return len(worker.in_hand) < IN_HAND
-
-
-def _collect(
-    ray: Any,
-    worker: _Worker,
-    ready: set[Any],
-    todo: list[Batch],
-    done: dict[int, Any],
-    failed: Callable[[int, str], Any],
-) -> None:
-    """Take what a worker has finished; what it lost goes back."""
-    for ref in [worker.waking, *worker.in_hand]:
-        if ref not in ready:
-            continue
-        batch = worker.in_hand.pop(ref, None)
-        try:
-            answer = ray.get(ref)
-            if batch is None:
-                worker.waking = None
-            else:
-                done.update(zip(batch.places, answer, strict=True))
-        except HardnetError as error:
-            raise HardnetError(reason(error)) from error
-        except ray.exceptions.RayTaskError:
-            raise  # a fault in the program: others would have it as well
-        except ray.exceptions.RayError as error:
-            worker.waking = worker.actor.ready.remote()
-            if batch is not None:
-                _again(batch, reason(error), todo, done, failed)
-
-
-def _again(
-    batch: Batch,
-    why: str,
-    todo: list[Batch],
-    done: dict[int, Any],
-    failed: Callable[[int, str], Any],
-) -> None:
-    batch.attempts += 1
-    [place, *others] = batch.places
-    if not others and batch.attempts >= ATTEMPTS:
-        done[place] = failed(place, why)
-    elif others and batch.attempts >= 2:
-        for one in batch.places:
-            heapq.heappush(todo, Batch((one,), 1))
-    else:
-        heapq.heappush(todo, batch)

@@ -1,23 +1,34 @@
-"""A segment: some images of an index in one file that never changes, sorted by word."""
+"""A segment: some images of an index in one file that never changes, sorted by word.
+
+A frame is kept in six bytes, precise enough to verify a hypothesis by it. A = s S R: a half-size s,
+a symmetric stretch S of area 1, a rotation R (the polar decomposition).
+
+    uint16   upper bits             lower bits
+    0        x, 12 bits             upper half of the size code
+    1        y, 12 bits             lower half of the size code
+    2        angle of R, 8 bits     ratio of the axes of S, 4 bits; direction of the long one, 4
+
+Places and sizes are relative to the longer side of the image.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.frames import Frames, check_frames, rotation
 from hardnet.retrieval.kernels import compiled
-from hardnet.retrieval.store.columns import REPAIR, map_columns, write_columns
-from hardnet.storage import FileFacts
+from hardnet.retrieval.store.files import REPAIR, SegmentFacts, map_columns, write_columns
 
 SEGMENT_IMAGES = 65_536
 """At most, since a posting says its image in two bytes."""
@@ -38,22 +49,12 @@ class IndexedImage:
     size: tuple[int, int]  # width and height in pixels
     words: NDArray[np.int32]  # (N,) int32, the word of each feature
     signatures: NDArray[np.uint64]  # (N, 2) uint64
-    # (N, 3) uint16, see :mod:`~hardnet.retrieval.store.compact_frames`
-    geometry: NDArray[np.uint16]
+    geometry: NDArray[np.uint16]  # (N, 3) uint16, see :func:`pack_frames`
     file_bytes: int = 0  # size of the file it was read from
     mtime_ns: int = 0  # when that file was last changed
 
     def __len__(self) -> int:
         return len(self.words)
-
-
-@dataclass(frozen=True)
-class SegmentFacts:
-    """What the manifest knows of a segment."""
-
-    images: int
-    features: int
-    file: FileFacts
 
 
 class HashedNames:
@@ -73,10 +74,6 @@ def encode_name(name: str) -> bytes:
         raise HardnetError(
             f"the name {name!r} has half a character at position {error.start}: rename the image"
         ) from error
-
-
-def _decode_name(stored: bytes) -> str:
-    return stored.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,36 +153,41 @@ def _write(path: Path, contents: Contents, words: int) -> SegmentFacts:
             f"a segment of {images} images, {features} features and {words} words: the limits "
             f"are {SEGMENT_IMAGES}, {_MAX_FEATURES} and {MAX_WORDS}"
         )
-    offsets = np.zeros(words + 1, np.uint32)
-    image_ids, signatures, geometry = sort_postings(
-        contents.words, contents.image_ids, contents.signatures, contents.geometry, offsets
-    )
-    forward_offsets = np.concatenate([[0], np.cumsum(contents.features)]).astype(np.uint32)
-    forward_words, documents = list_words(offsets, image_ids, forward_offsets)
+    by_word = np.argsort(contents.words, kind="stable")
+    sorted_words, image_ids = contents.words[by_word], contents.image_ids[by_word]
+    first = np.diff(sorted_words, prepend=-1) > 0  # a word begins, or its next image
+    first[1:] |= image_ids[1:] != image_ids[:-1]
+    documents = np.bincount(sorted_words[first], minlength=words)
+    by_image = np.argsort(image_ids, kind="stable")
+    four_bytes = sorted_words[by_image].astype("<u4").view(np.uint8).reshape(-1, 4)
     names = HashedNames(contents.names)
-    lengths = np.array([len(name) for name in names.encoded], np.int64)
     by_hash = np.argsort(names.hashes, kind="stable")
     facts = write_columns(
         path,
         {
-            "offsets": offsets,
+            "offsets": _starts(np.bincount(sorted_words, minlength=words)),
             "image_ids": image_ids,
-            "signatures": signatures,
-            "geometry": geometry,
+            "signatures": contents.signatures[by_word],
+            "geometry": contents.geometry[by_word],
             # One less than the images of a word that has any: up to 65,536 in two bytes.
             "more_documents": (documents - (documents > 0)).astype(np.uint16),
-            "forward_offsets": forward_offsets,
-            "forward_words": forward_words,
+            "forward_offsets": _starts(contents.features),
+            "forward_words": four_bytes[:, :3],
             "image_sizes": contents.sizes,
             "file_bytes": contents.file_bytes,
             "mtime_ns": contents.mtime_ns,
             "names": np.frombuffer(b"".join(names.encoded), np.uint8),
-            "name_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32),
+            "name_offsets": _starts([len(name) for name in names.encoded]),
             "name_hashes": names.hashes[by_hash],
             "name_order": by_hash.astype(np.uint16),
         },
     )
     return SegmentFacts(images, features, facts)
+
+
+def _starts(counts: ArrayLike) -> NDArray[np.uint32]:
+    """Where each of some parts begins, and where the last one ends."""
+    return np.append(0, np.cumsum(counts)).astype(np.uint32)
 
 
 class Segment:
@@ -293,17 +295,13 @@ class Segment:
 
     def name(self, image: int) -> str:
         """The name of an image."""
-        return _decode_name(self._stored_name(image))
+        return self._stored_name(image).decode("utf-8", "surrogateescape")
 
     def names(self) -> list[str]:
         """The names of all images."""
         stored, edges = self.name_bytes.tobytes(), self.name_offsets.tolist()
-        return [_decode_name(stored[start:end]) for start, end in pairwise(edges)]
-
-    def find(self, name: str) -> int | None:
-        """The image of that name, removed or not."""
-        _, images = self.find_many(HashedNames([name]))
-        return int(images[0]) if len(images) else None
+        parts = (stored[start:end] for start, end in pairwise(edges))
+        return [part.decode("utf-8", "surrogateescape") for part in parts]
 
     def find_many(self, names: HashedNames) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(n,) which of the names are here, and (n,) the images of those, removed or not."""
@@ -365,58 +363,6 @@ def lower_bound(
 
 
 @compiled
-def sort_postings(
-    words: Any, image_ids: Any, signatures: Any, geometry: Any, offsets: Any
-) -> tuple[NDArray[np.uint16], NDArray[np.uint64], NDArray[np.uint16]]:
-    """Image ids, signatures and geometry in the order of the words: a stable counting sort.
-
-    ``offsets`` (K + 1,), zeros, become where each word begins.
-    """
-    count = len(offsets) - 1
-    for feature in range(len(words)):
-        offsets[words[feature] + 1] += np.uint32(1)
-    for word in range(count):
-        offsets[word + 1] += offsets[word]
-    free = offsets[:count].copy()
-    sorted_ids = np.empty_like(image_ids)
-    sorted_signatures = np.empty_like(signatures)
-    sorted_geometry = np.empty_like(geometry)
-    for feature in range(len(words)):
-        posting = free[words[feature]]
-        free[words[feature]] = posting + np.uint32(1)
-        sorted_ids[posting] = image_ids[feature]
-        sorted_signatures[posting, 0] = signatures[feature, 0]
-        sorted_signatures[posting, 1] = signatures[feature, 1]
-        sorted_geometry[posting, 0] = geometry[feature, 0]
-        sorted_geometry[posting, 1] = geometry[feature, 1]
-        sorted_geometry[posting, 2] = geometry[feature, 2]
-    return sorted_ids, sorted_signatures, sorted_geometry
-
-
-@compiled
-def list_words(
-    offsets: Any, image_ids: Any, forward_offsets: Any
-) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """The other direction: (P, 3) the words of each image, and (K,) how many images a word has."""
-    free = forward_offsets[:-1].copy()
-    forward = np.empty((len(image_ids), 3), np.uint8)
-    documents = np.zeros(len(offsets) - 1, np.uint32)
-    for word in range(len(offsets) - 1):
-        last = np.int64(-1)
-        for posting in range(offsets[word], offsets[word + 1]):
-            image = np.int64(image_ids[posting])
-            slot = free[image]
-            forward[slot, 0] = word & 255
-            forward[slot, 1] = (word >> 8) & 255
-            forward[slot, 2] = (word >> 16) & 255
-            free[image] = slot + np.uint32(1)
-            if image != last:
-                documents[word] += np.uint32(1)
-                last = image
-    return forward, documents
-
-
-@compiled
 def find_postings(image: int, words: Any, offsets: Any, image_ids: Any) -> NDArray[np.int64]:
     """(n,) where the postings of an image lie, in the order of its words (n,), with repeats."""
     out = np.empty(len(words), np.int64)
@@ -428,3 +374,107 @@ def find_postings(image: int, words: Any, offsets: Any, image_ids: Any) -> NDArr
         begin, end = np.int64(offsets[word]), np.int64(offsets[word + 1])
         out[i] = lower_bound(image_ids, begin, end, np.int64(image))
     return out
+
+
+PLACES = 4096
+SMALLEST, OCTAVES = -13.0, 14.0
+"""Half-sizes: log2 of the smallest relative to the longer side, and how many octaves follow."""
+SIZES = 256
+ANGLES = 256
+STRETCHES, LONGEST = 16, 8.0
+"""Ratios of the axes: steps from 1 to the longest, equal in the logarithm."""
+DIRECTIONS = 16
+
+
+def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint16]:
+    """(N, 3) frames (N, 2, 3) as six bytes each.
+
+    Places outside the image, sizes and stretches beyond the range become the nearest that can be
+    said. A mirrored frame (negative determinant) loses its mirroring: the y axis of its patch is
+    turned round, so that it covers the same pixels and its x axis points the same way.
+    """
+    frames = check_frames(frames)
+    longer = float(max(image_size))
+    place = np.floor((frames[:, :, 2].astype(np.float64) + 0.5) * (PLACES / longer))
+    place = np.clip(place, 0, PLACES - 1).astype(np.uint16)
+
+    a, b, c, d = frames[:, :, :2].astype(np.float64).reshape(-1, 4).T
+    mirrored = a * d < b * c
+    b, d = np.where(mirrored, -b, b), np.where(mirrored, -d, d)
+    # Half the sum and the difference of the two axes, each with its angle: A in closed form.
+    total, spread = np.hypot(a + d, c - b), np.hypot(a - d, c + b)
+    angle = np.arctan2(c - b, a + d)
+    direction = (np.arctan2(c + b, a - d) + angle) / 2
+    area = np.maximum(total**2 - spread**2, 0) / 4
+    half = np.sqrt(area) / longer
+    octaves = np.log2(np.maximum(half, 2.0 ** (SMALLEST - 1))) - SMALLEST
+    size = np.clip(np.floor(octaves * (SIZES / OCTAVES)), 0, SIZES - 1).astype(np.uint16)
+
+    flat = (total + spread) / np.maximum(total - spread, 1e-9 * (total + spread) + 1e-30)
+    steps = np.log(np.maximum(flat, 1)) * ((STRETCHES - 1) / np.log(LONGEST))
+    stretch = np.clip(np.rint(steps), 0, STRETCHES - 1).astype(np.uint16)
+    turn = np.rint(angle * (ANGLES / (2 * np.pi))).astype(np.int64) % ANGLES
+    axis = np.rint(direction * (DIRECTIONS / np.pi)).astype(np.int64) % DIRECTIONS
+    axis[stretch == 0] = 0  # a circle has no direction
+    shape = turn.astype(np.uint16) << 8 | stretch << 4 | axis.astype(np.uint16)
+    return np.stack([place[:, 0] << 4 | size >> 4, place[:, 1] << 4 | size & 15, shape], 1)
+
+
+def unpack_frames(packed: NDArray[np.uint16], image_size: ArrayLike) -> Frames:
+    """(N, 2, 3) of packed frames (N, 3); the size of the image, or (N, 2) of each frame's image."""
+    longer = np.asarray(image_size, np.float32).max(axis=-1)
+    size = (packed[:, 0] & 15) << 4 | packed[:, 1] & 15
+    half = half_sizes()[size] * longer
+    out = np.empty((len(packed), 2, 3), np.float32)
+    out[:, :, :2] = shapes()[packed[:, 2]] * half[:, None, None]
+    step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
+    out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
+    return out
+
+
+@compiled
+def read_frames(
+    bounds: Any, postings: Any, geometry: Any, longer: Any, half_sizes: Any, shapes: Any
+) -> Any:
+    """What ``unpack_frames`` gives, of the rows ``postings`` (N,) of ``geometry`` (P, 3) only.
+
+    Those of image i begin at ``bounds[i]``; ``longer`` (I,) float32 are the longer sides.
+    """
+    out = np.empty((len(postings), 2, 3), np.float32)
+    for image in range(len(longer)):
+        step = longer[image] / np.float32(PLACES)
+        for at in range(bounds[image], bounds[image + 1]):
+            packed = geometry[postings[at]]
+            half = half_sizes[(packed[0] & 15) << 4 | packed[1] & 15] * longer[image]
+            for row in range(2):
+                for column in range(2):
+                    out[at, row, column] = shapes[packed[2], row, column] * half
+                place = np.float32(packed[row] >> 4) + np.float32(0.5)
+                out[at, row, 2] = place * step - np.float32(0.5)
+    return out
+
+
+@cache
+def half_sizes() -> NDArray[np.float32]:
+    """(256,) the half-size of each code, relative to the longer side."""
+    octaves = SMALLEST + (np.arange(SIZES) + 0.5) * (OCTAVES / SIZES)
+    return _constant(np.exp2(octaves))
+
+
+@cache
+def shapes() -> NDArray[np.float32]:
+    """(65536, 2, 2) the matrix S R of each third number; a megabyte."""
+    turns = rotation(np.arange(ANGLES) * (2 * np.pi / ANGLES))
+    axes = rotation(np.arange(DIRECTIONS) * (np.pi / DIRECTIONS))
+    ratio = LONGEST ** (np.arange(STRETCHES) / (STRETCHES - 1))
+    diagonal = np.zeros((STRETCHES, 1, 2, 2))
+    diagonal[:, 0, 0, 0], diagonal[:, 0, 1, 1] = np.sqrt(ratio), 1 / np.sqrt(ratio)
+    stretched = (axes @ diagonal @ axes.swapaxes(1, 2)).reshape(-1, 2, 2)
+    return _constant((stretched[None] @ turns[:, None]).reshape(-1, 2, 2))
+
+
+def _constant(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Cached arrays are shared, so nobody may change them."""
+    table = values.astype(np.float32)
+    table.flags.writeable = False
+    return table

@@ -1,21 +1,20 @@
 """What a reader sees of an index: one generation, whatever the writer does meanwhile.
 
-The manifest says which files are the index, and what each of them must be. It is the only file that
-is ever replaced, and it is replaced at once: so a reader sees one generation or the next, whenever
-the writer is killed.
+What changes with every generation is its state: which images are removed, and what scoring must
+know about the whole index. The writer computes it at every commit, so that a query reads it and
+never derives it. It counts the images that are alive, and no others, whatever segments they lie in.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,140 +22,193 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.columns import REPAIR, map_columns
-from hardnet.retrieval.store.segment import HashedNames, Segment, SegmentFacts
-from hardnet.retrieval.store.statistics import bases_of, read_alive, read_statistics
-from hardnet.storage import FileFacts, as_path, replace_file
+from hardnet.retrieval.kernels import compiled
+from hardnet.retrieval.store.files import (
+    MANIFEST,
+    REPAIR,
+    Column,
+    Manifest,
+    map_columns,
+    read_manifest,
+    segment_path,
+    state_path,
+    vocabulary_path,
+    write_columns,
+)
+from hardnet.retrieval.store.segment import HashedNames, Segment, read_word
+from hardnet.storage import FileFacts, as_path
+from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-
-_PLAIN = re.compile(r"[\w-]+")  # a name without a path
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it is done, and of how much."""
 
 
-@dataclass(frozen=True)
-class VocabularyEntry:
-    """The file of the vocabulary, by its digest, which the format calls fingerprint."""
-
-    fingerprint: str
-    file: FileFacts
-
-    @property
-    def path(self) -> str:
-        """Inside the folder of the index."""
-        return f"vocabulary-{self.fingerprint}.safetensors"
+def silent(what: str, done: int, total: int) -> None:
+    """The progress of what nobody watches."""
 
 
-@dataclass(frozen=True)
-class SegmentEntry:
-    """A segment's name and facts."""
+Alive = NDArray[np.bool_] | None
+"""(I,) which images of a segment are in the index; None for all."""
 
-    name: str
-    facts: SegmentFacts
-
-    @property
-    def path(self) -> str:
-        """Inside the folder of the index."""
-        return segment_path(self.name)
+IMAGES_PER_PIECE = 4096
+"""Images of one thread's piece of work."""
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """One generation of an index."""
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Counts and norms over the images that are alive."""
 
-    generation: int  # counts the commits, from 1
-    settings: dict[str, Any]  # of the features, as the builder gave them; JSON values
-    words: int  # size of the vocabulary
-    vocabulary: VocabularyEntry  # its file
-    segments: tuple[SegmentEntry, ...]  # in the order of their image numbers
-    state: FileFacts  # the file of what changes with each generation: removed images and statistics
-    images: int  # how many can be found
-    features: int  # how many they have
-    removed: int  # how many images are stored that cannot be found any more
-
-    def files(self) -> dict[str, FileFacts]:
-        """All files that this generation needs, and what they must be."""
-        files = {
-            self.vocabulary.path: self.vocabulary.file,
-            state_path(self.generation): self.state,
-        }
-        return files | {entry.path: entry.facts.file for entry in self.segments}
+    images: int  # how many there are
+    document_counts: NDArray[np.uint32]  # (K,) uint32, in how many of them each word occurs
+    idf: NDArray[np.float32]  # (K,) float32, log(images / count); 0 for words that occur nowhere
+    # Per segment (I,) float32, length of the vector of tf x idf
+    bow_norms: tuple[NDArray[np.float32], ...]
+    # Per segment (I,) float32, length of the vector of idf of the image's words, each taken once
+    he_norms: tuple[NDArray[np.float32], ...]
 
 
-def segment_path(name: str) -> str:
-    """Where a segment lies in the folder of the index."""
-    return f"segments/{name}.safetensors"
+def compute_statistics(
+    segments: Sequence[Segment], alive: Sequence[Alive], words: int
+) -> Statistics:
+    """The statistics of an index.
+
+    Removing an image and never having added it give the same numbers. The norms of removed images
+    are computed like any other and mean nothing.
+    """
+    counts = np.zeros(words, np.int64)
+    images = 0
+    for segment, living in zip(segments, alive, strict=True):
+        counts += segment.document_counts
+        images += segment.images
+        if living is not None:
+            removed = np.flatnonzero(~living)
+            forget_documents(removed, segment.forward_offsets, segment.forward_words, counts)
+            images -= len(removed)
+    document_counts = counts.astype(np.uint32)
+    idf = inverse_document_frequency(images, document_counts)
+    norms = [_norms(segment, idf) for segment in segments]
+    bow, he = (tuple(one[which] for one in norms) for which in range(2))
+    return Statistics(images, document_counts, idf, bow, he)
 
 
-def state_path(generation: int) -> str:
-    """Where the state of a generation lies in the folder of the index."""
-    return f"generations/{generation:08d}.safetensors"
+def inverse_document_frequency(
+    images: int, document_counts: NDArray[np.uint32]
+) -> NDArray[np.float32]:
+    """(K,) log(images / count); 0 for words that occur in no image."""
+    seen = document_counts > 0
+    idf = np.zeros(len(document_counts), np.float32)
+    idf[seen] = np.log(images / document_counts[seen].astype(np.float64))
+    return idf
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Make this generation the one that readers see."""
-    body = asdict(manifest)
-    document = {"format": FORMAT, "crc32": _checksum(body), **body}
-    replace_file(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+def _norms(
+    segment: Segment, idf: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    bow, he = (np.zeros(segment.images, np.float32) for _ in range(2))
+
+    def piece(first: int) -> None:
+        last = min(first + IMAGES_PER_PIECE, segment.images)
+        measure_images(first, last, segment.forward_offsets, segment.forward_words, idf, bow, he)
+
+    map_threads(piece, range(0, segment.images, IMAGES_PER_PIECE))
+    return bow, he
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The generation that is visible now."""
-    path = folder / MANIFEST
-    try:
-        body: Any = json.loads(path.read_bytes())
-        version, checksum = body.pop("format"), body.pop("crc32")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise HardnetError(
-            f"{folder} holds no index (no {MANIFEST}): build one with hardnet index build"
-        ) from error
-    except OSError as error:
-        raise HardnetError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise HardnetError(f"{path} is damaged: it is no manifest of an index; {REPAIR}") from error
-    if version != FORMAT:
-        raise HardnetError(
-            f"{path} is of format {version}, this version of hardnet reads format {FORMAT}: "
-            'pip install --upgrade "hardnet[search]", or build the index again'
-        )
-    if checksum != _checksum(body):
-        raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
-    try:
-        manifest = _parse(body)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
-    names = [entry.name for entry in manifest.segments]
-    if not all(_PLAIN.fullmatch(str(n)) for n in (*names, manifest.vocabulary.fingerprint)):
-        raise HardnetError(f"{path} names files outside the index: do not use this index")
-    return manifest
+def write_state(path: Path, alive: Sequence[Alive], statistics: Statistics) -> FileFacts:
+    """Write the state of a generation."""
+    sizes = [len(norms) for norms in statistics.bow_norms]
+    dead = [
+        base + np.flatnonzero(~living)
+        for base, living in zip(bases_of(sizes), alive, strict=True)
+        if living is not None
+    ]
+    return write_columns(
+        path,
+        {
+            "removed": _joined(dead, np.uint32),
+            "document_counts": statistics.document_counts,
+            "bow_norms": _joined(statistics.bow_norms, np.float32),
+            "he_norms": _joined(statistics.he_norms, np.float32),
+        },
+    )
 
 
-def _checksum(body: dict[str, Any]) -> int:
-    """Crc32 over all values, however the file is laid out."""
-    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+def read_state(
+    columns: dict[str, Column], sizes: Sequence[int], images: int
+) -> tuple[tuple[Alive, ...], Statistics]:
+    """Which images of segments of these sizes are alive, and the statistics of all ``images``.
+
+    The norms stay mapped.
+    """
+    bases, removed = bases_of(sizes), columns["removed"].astype(np.int64)
+    alive: list[Alive] = []
+    for base, size in zip(bases, sizes, strict=True):
+        first, last = np.searchsorted(removed, [base, base + size])
+        living = np.ones(size, bool)
+        living[removed[first:last] - base] = False
+        living.flags.writeable = False
+        alive.append(living if last > first else None)
+    if not len(columns["bow_norms"]) == len(columns["he_norms"]) == sum(sizes):
+        raise ValueError("it has norms of other images")
+    bow, he = (
+        tuple(np.split(columns[name], bases[1:])) if sizes else ()
+        for name in ("bow_norms", "he_norms")
+    )
+    counts: NDArray[np.uint32] = columns["document_counts"]
+    idf = inverse_document_frequency(images, counts)
+    return tuple(alive), Statistics(images, counts, idf, bow, he)
 
 
-def _parse(body: dict[str, Any]) -> Manifest:
-    def segment(name: str, facts: dict[str, Any]) -> SegmentEntry:
-        images, features, file = facts["images"], facts["features"], FileFacts(**facts["file"])
-        return SegmentEntry(name, SegmentFacts(images, features, file))
+def bases_of(sizes: Sequence[int]) -> list[int]:
+    """The number of the first image of each segment."""
+    return list(accumulate(sizes, initial=0))[:-1]
 
-    vocabulary = body["vocabulary"]
-    entry = VocabularyEntry(vocabulary["fingerprint"], FileFacts(**vocabulary["file"]))
-    segments = tuple(segment(one["name"], one["facts"]) for one in body["segments"])
-    state = FileFacts(**body["state"])
-    manifest = Manifest(**{**body, "vocabulary": entry, "segments": segments, "state": state})
-    counts = [manifest.generation, manifest.words, manifest.images, manifest.features]
-    counts += [manifest.removed, *(n for e in segments for n in (e.facts.images, e.facts.features))]
-    counts += [n for file in manifest.files().values() for n in (file.bytes, file.crc32)]
-    if not all(type(number) is int and number >= 0 for number in counts):
-        raise ValueError("a number in it is none")
-    if not isinstance(manifest.settings, dict):
-        raise ValueError("it has no settings")
-    return manifest
+
+def _joined(parts: Sequence[Column], kind: type[np.generic]) -> Column:
+    return np.concatenate(parts).astype(kind) if len(parts) else np.zeros(0, kind)
+
+
+@compiled
+def forget_documents(images: Any, forward_offsets: Any, forward_words: Any, counts: Any) -> None:
+    """Take one from ``counts`` (K,) for each word of each of ``images`` (n,), however often."""
+    for image in images:
+        previous = np.int64(-1)
+        for place in range(forward_offsets[image], forward_offsets[image + 1]):
+            word = read_word(forward_words, place)
+            if word != previous and word < len(counts):  # or the segment is damaged
+                counts[word] -= 1
+            previous = word
+
+
+@compiled
+def measure_images(
+    first: int, last: int, forward_offsets: Any, forward_words: Any, idf: Any, bow: Any, he: Any
+) -> None:
+    """Fill ``bow`` and ``he`` (I,), the lengths of the vectors, of images ``first`` to ``last``.
+
+    The words of an image are ascending, so equal words lie side by side: a run of tf of them adds
+    (tf idf)^2 to the one and idf^2 to the other.
+    """
+    for image in range(first, last):
+        bow_sum, he_sum, previous, tf = 0.0, 0.0, np.int64(-1), 0
+        for place in range(forward_offsets[image], forward_offsets[image + 1]):
+            word = read_word(forward_words, place)
+            if word >= len(idf):  # the segment is damaged
+                continue
+            if word != previous:
+                square = np.float64(idf[previous]) ** 2 if tf else 0.0
+                bow_sum += tf * tf * square
+                he_sum += square
+                previous, tf = word, 0
+            tf += 1
+        if tf:
+            square = np.float64(idf[previous]) ** 2
+            bow_sum += tf * tf * square
+            he_sum += square
+        bow[image], he[image] = np.sqrt(bow_sum), np.sqrt(he_sum)
 
 
 class Snapshot:
@@ -173,7 +225,8 @@ class Snapshot:
         self.words = manifest.words
         self.images, self.features = manifest.images, manifest.features  # removed do not count
         self.segments = tuple(
-            Segment(folder / entry.path, entry.facts.file.bytes) for entry in manifest.segments
+            Segment(folder / segment_path(entry.name), entry.facts.file.bytes)
+            for entry in manifest.segments
         )
         sizes = [len(segment) for segment in self.segments]
         self.bases = tuple(bases_of(sizes))
@@ -182,8 +235,7 @@ class Snapshot:
         path = folder / state_path(manifest.generation)
         state = map_columns(path, manifest.state.bytes)
         try:
-            self.alive = read_alive(state, sizes)
-            self.statistics = read_statistics(state, sizes, self.images)
+            self.alive, self.statistics = read_state(state, sizes, self.images)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
 
@@ -192,7 +244,7 @@ class Snapshot:
         """The words, read when first asked for."""
         from hardnet.retrieval.vocabulary import load
 
-        return load(self.folder / self.manifest.vocabulary.path)
+        return load(self.folder / vocabulary_path(self.manifest.vocabulary.fingerprint))
 
     def locate(self, image: int) -> tuple[int, int]:
         """Position of its segment, and its number there."""
@@ -269,7 +321,8 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     while True:
         try:
             snapshot = Snapshot(folder, manifest)
-            path, expected = folder / manifest.vocabulary.path, manifest.vocabulary.file.bytes
+            path = folder / vocabulary_path(manifest.vocabulary.fingerprint)
+            expected = manifest.vocabulary.file.bytes
             if (found := path.stat().st_size) != expected:  # reading it can wait
                 raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
             return snapshot
@@ -280,9 +333,6 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
                 raise HardnetError(f"{error.filename} is missing; {REPAIR}") from error
             manifest = newer
 
-
-Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
 
 _CHUNK = 1 << 24
 
@@ -302,7 +352,7 @@ class Report:
         return not self.problems
 
 
-def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> Report:
+def verify(folder: str | os.PathLike[str], progress: Progress = silent) -> Report:
     """Compare every file of the newest generation with its size and checksum.
 
     A writer may work meanwhile; it needs no lock and no right to write. The progress is "checking",
@@ -317,8 +367,7 @@ def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> 
             found, size = 0, 0
             while chunk := file.read(_CHUNK):
                 found, size = zlib.crc32(chunk, found), size + len(chunk)
-                if progress:
-                    progress("checking", min(done + size, total), total)
+                progress("checking", min(done + size, total), total)
             done += facts.bytes
             if size != facts.bytes:
                 problems.append(f"{file.name} has {size} bytes instead of {facts.bytes}")

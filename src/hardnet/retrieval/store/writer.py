@@ -16,32 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.store.columns import REPAIR
+from hardnet.retrieval.store.files import (
+    MANIFEST,
+    REPAIR,
+    Manifest,
+    SegmentEntry,
+    SegmentFacts,
+    VocabularyEntry,
+    read_manifest,
+    segment_path,
+    state_path,
+    vocabulary_path,
+    write_manifest,
+)
 from hardnet.retrieval.store.segment import (
     SEGMENT_IMAGES,
     HashedNames,
     IndexedImage,
     Segment,
-    SegmentFacts,
     encode_name,
     merge_segments,
     write_segment,
 )
 from hardnet.retrieval.store.snapshot import (
-    MANIFEST,
-    Manifest,
-    SegmentEntry,
-    VocabularyEntry,
+    Alive,
+    Progress,
+    compute_statistics,
     open_snapshot,
-    read_manifest,
-    segment_path,
-    state_path,
-    write_manifest,
+    silent,
+    write_state,
 )
-from hardnet.retrieval.store.statistics import Alive, compute, write_state
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
 from hardnet.storage import (
-    FileFacts,
     FolderLock,
     OwnedFolder,
     as_path,
@@ -61,9 +67,6 @@ MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
 """What is about the same size: shares of a full segment."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
 
 
 class NewIndex(TypedDict):
@@ -118,8 +121,8 @@ class Writer(AbstractContextManager["Writer"]):
                 self._owned.durable = True
                 if self._manifest is not None:  # all that it names is ours: it has the checksums
                     self._owned.adopt(MANIFEST, *self._manifest.files())
-            self._staging = Staging(self._owned, self.words, segments, self._segment_features)
-            self._staging.begin(self.generation + 1)
+            limits = self.words, self._segment_features
+            self._staging = Staging(self._owned, *limits, segments, self.generation + 1)
             sweep(self._owned)
         except BaseException:
             self._lock.release()
@@ -193,7 +196,7 @@ class Writer(AbstractContextManager["Writer"]):
         found = self._staging.unearth(wanted)
         return [name for name in wanted if name not in found]
 
-    def compact(self, waste: float = 0.1, progress: Progress | None = None) -> None:
+    def compact(self, waste: float = 0.1, progress: Progress = silent) -> None:
         """Write segments again that are small, or of which more than ``waste`` is removed images.
 
         With ``waste`` 0 no byte of a removed image is left after the commit.
@@ -232,7 +235,7 @@ class Writer(AbstractContextManager["Writer"]):
         facts: dict[str, Any] = {
             "generation": generation,
             "segments": tuple(one.entry for one in staged),
-            "state": write_state(state, alive, compute(segments, alive, self.words)),
+            "state": write_state(state, alive, compute_statistics(segments, alive, self.words)),
             "images": images,
             "features": sum(one.living[1] for one in staged),
             "removed": sum(len(segment) for segment in segments) - images,
@@ -242,9 +245,8 @@ class Writer(AbstractContextManager["Writer"]):
         else:
             assert self._create is not None
             settings, vocabulary = self._create["settings"], self._create["vocabulary"]
-            entry = VocabularyEntry(vocabulary.digest, FileFacts(0, 0))
-            written = write_file(owned.claim(entry.path), file_content(vocabulary))
-            entry = replace(entry, file=written)
+            path = owned.claim(vocabulary_path(vocabulary.digest))
+            entry = VocabularyEntry(vocabulary.digest, write_file(path, file_content(vocabulary)))
             manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
         for place in ("segments", "generations"):
             sync_folder(owned.path / place)
@@ -303,11 +305,16 @@ class Staging:
     """
 
     def __init__(
-        self, owned: OwnedFolder, words: int, segments: Sequence[Staged], segment_features: int
+        self,
+        owned: OwnedFolder,
+        words: int,
+        segment_features: int,
+        segments: Sequence[Staged],
+        generation: int,
     ) -> None:
         self.segments = list(segments)
         self._owned, self._words, self._segment_features = owned, words, segment_features
-        self.begin(0)
+        self.begin(generation)
 
     def begin(self, generation: int) -> None:
         """All so far is committed; this generation comes next."""
@@ -374,7 +381,7 @@ class Staging:
             if len(alike) > MANY:
                 self.merge(alike)
 
-    def merge(self, chosen: Sequence[Staged], progress: Progress | None = None) -> None:
+    def merge(self, chosen: Sequence[Staged], progress: Progress = silent) -> None:
         """Put as few new segments as possible in the place of some, without removed images.
 
         Raises:
@@ -383,8 +390,7 @@ class Staging:
         groups = self._groups(chosen)
         merged: list[Staged] = []
         for done, group in enumerate(groups):
-            if progress:
-                progress("compacting", done, len(groups))
+            progress("compacting", done, len(groups))
             if len(group) == 1 and group[0].alive is None:
                 merged += group
                 continue
@@ -395,8 +401,7 @@ class Staging:
                     )
             parts = [(staged.segment, staged.alive) for staged in group]
             merged.append(self._write(partial(merge_segments, parts=parts, words=self._words)))
-        if progress:
-            progress("compacting", len(groups), len(groups))
+        progress("compacting", len(groups), len(groups))
         if any(staged not in merged for staged in chosen):
             self.segments = [s for s in self.segments if s not in chosen] + merged
             self.changed = True

@@ -10,8 +10,7 @@ import pytest
 
 from hardnet.bench.copies import EDITS, QUALITY, Edit
 from hardnet.images import Pixels
-from hardnet.retrieval.kinds import Thresholds, corners, inverse
-from hardnet.retrieval.overlay import is_border, lay
+from hardnet.retrieval.kinds import Thresholds, corners, inverse, is_border, lay
 
 LIMITS = Thresholds()
 SAME = np.eye(2, 3)
