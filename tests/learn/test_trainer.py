@@ -471,7 +471,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 
 def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
     from hardnet.nets import read_checkpoint
-    from hardnet.patchsets.sets import open_sets
+    from hardnet.patchsets.patchset import open_sets
 
     with BrownWriter(tmp_path / "set") as writer:
         patches = np.random.default_rng(0).integers(0, 256, (64, 64, 64), dtype=np.uint8)

@@ -28,7 +28,7 @@ from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
-from hardnet.patchsets.sets import folder_and_split
+from hardnet.patchsets.patchset import folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
