@@ -67,8 +67,7 @@ def export(
     try:
         from hardnet.interop.onnx import to_onnx
         from hardnet.interop.quantise import relu_chain, to_onnx_int8
-        from hardnet.learn.average import average_files
-        from hardnet.nets import find_net, load_net, read_checkpoint, save_checkpoint
+        from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet.storage import OwnedFolder, file_digest, publish

@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.learn.average import Average, fresh_statistics
 from hardnet.learn.batches import (
     DROPOUT,
     SAMPLING,
@@ -59,7 +58,7 @@ from hardnet.learn.run import (
     write_weights,
 )
 from hardnet.learn.teacher import teacher_outputs
-from hardnet.nets import Net
+from hardnet.nets import Average, Net, fresh_statistics
 from hardnet.patchsets.patchset import Patches, PatchSet
 from hardnet.storage import FolderLock
 
