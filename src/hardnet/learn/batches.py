@@ -254,7 +254,7 @@ class PairSampler:
                 f"and the set has {len(self._first)}: use a smaller batch or a larger set"
             )
         count = 1 if sets is None else int(sets.max()) + 1
-        self._shares = _checked_shares(weights, count)
+        self._shares = shares_of_sets(weights, count)
         self._members: list[Ints] = []
         if count > 1 and len(weights) and sets is not None:
             set_of_point = sets[self._order[self._first]]
@@ -376,7 +376,8 @@ def split_batch(batch: int, shares: NDArray[np.float64], step: int) -> list[int]
     return [int(n) for n in np.diff(np.floor(ends + offset), prepend=0)]
 
 
-def _checked_shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+def shares_of_sets(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+    """(count,) the share of each set in the pairs, from ``weights``: one for each set, or none."""
     if not len(weights):
         return np.full(count, 1 / count)
     given = np.asarray(weights, np.float64)

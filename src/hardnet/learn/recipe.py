@@ -303,27 +303,15 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
         )
     if not 0 <= recipe.seed <= _LARGEST_SEED:
         raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
-    if recipe.weights:
-        _check_weights(recipe, where)
     if stored:  # with our own names in their place
         ours = {key: _DEFAULTS[key] for key in CODE if ":" in getattr(recipe, key)}
         recipe = replace(recipe, **ours)
     _check_choices(recipe, where)
 
 
-def _check_weights(recipe: Recipe, where: object) -> None:
-    if len(recipe.weights) != len(recipe.data):
-        raise HardnetError(
-            f"{where}: weights has {len(recipe.weights)} values for {len(recipe.data)} sets "
-            "of data; give one per set, or none"
-        )
-    for weight in recipe.weights:
-        if not 0 < weight < math.inf:
-            raise HardnetError(f"{where}: weights must be positive, got {weight}")
-
-
 def _check_choices(recipe: Recipe, where: object) -> None:
     try:
+        from hardnet.learn.batches import shares_of_sets
         from hardnet.learn.objective import Objective
         from hardnet.nets import NETS, find_net
     except ImportError:
@@ -333,6 +321,7 @@ def _check_choices(recipe: Recipe, where: object) -> None:
     if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
         raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     try:
+        shares_of_sets(recipe.weights, len(recipe.data))
         find_net(recipe.net)
         Objective(**recipe.axes)
     except HardnetError as error:
