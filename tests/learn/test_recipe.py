@@ -11,7 +11,8 @@ pytest.importorskip("omegaconf")
 pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import Recipe, find_recipe, read_recipe, refuse_changes, write_recipe
+from hardnet.learn.recipe import Recipe, find_recipe, read_recipe, refuse_changes
+from hardnet.learn.run import write_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -170,22 +170,17 @@ class Threads:
         if self.count == 1:
             return map(function, items)
         if self._pool is None:
-            self._pool = _start(self.count)
+            together = threading.Barrier(self.count)
+
+            def begin() -> None:
+                torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
+                together.wait()
+
+            self._pool = ThreadPoolExecutor(self.count, "chunks", begin)
+            for done in [self._pool.submit(int) for _ in range(self.count)]:
+                done.result()
+            torch.set_num_threads(self.count)  # the default of later threads as it was
         return self._pool.map(function, items)
-
-
-def _start(count: int) -> ThreadPoolExecutor:
-    together = threading.Barrier(count)
-
-    def begin() -> None:
-        torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
-        together.wait()
-
-    pool = ThreadPoolExecutor(count, "chunks", begin)
-    for done in [pool.submit(int) for _ in range(count)]:
-        done.result()
-    torch.set_num_threads(count)  # the default of later threads as it was
-    return pool
 
 
 Totals: TypeAlias = dict[Tensor, Tensor]

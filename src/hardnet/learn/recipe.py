@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,6 @@ from typing import Any
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import as_path, refuse_other_settings
 from hardnet.stored_names import check_registered
-
-AXES = (
-    "sampling",
-    "negatives",
-    "loss",
-    "margin",
-    "regularizer",
-    "regularizer_weight",
-    "anchor_swap",
-    "same_patch",
-)
-"""The keys that make the objective; see :class:`hardnet.learn.objective.Objective`."""
 
 CODE = ("loss", "net")
 """The keys that may name code of the user, as ``module:name``."""
@@ -134,9 +122,11 @@ class Recipe:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """The arguments of ``Objective``."""
-        teacher = TEACHER if self.teacher else ()
-        return {key: getattr(self, key) for key in (*AXES, *teacher)}
+        """The keys that make the objective: the fields of ``Objective``."""
+        from hardnet.learn.objective import Objective
+
+        keys = [each.name for each in fields(Objective)]
+        return {key: getattr(self, key) for key in keys if self.teacher or key not in TEACHER}
 
     def learning_rate(self, step: int) -> float:
         """Linear decay per step.
@@ -232,16 +222,6 @@ def _filled(path: Path, key: str, value: Any) -> Any:
     if isinstance(default, list) and not isinstance(value, list):
         raise HardnetError(f"{path}: {key} is a list: write [{value}] in place of {value}")
     return value
-
-
-def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
-    from omegaconf import OmegaConf
-
-    from hardnet.learn.run import write_whole
-
-    text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:

@@ -115,7 +115,8 @@ def save_checkpoint(
     """
     if name not in NETS and ":" not in name:
         raise unknown_net(name)
-    facts = {"net": name, "dropout": _dropout(net), **(metadata or {})}
+    dropout = next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
+    facts = {"net": name, "dropout": dropout, **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
     if name in NETS:
         _fit(NETS[name], name, state, Path(path))
@@ -242,10 +243,6 @@ def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) ->
 def _shapes(kind: type[Net]) -> dict[str, torch.Size]:
     with torch.device("meta"):
         return {k: v.shape for k, v in kind().state_dict().items()}
-
-
-def _dropout(net: nn.Module) -> float:
-    return next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
 
 
 def _some(names: list[str], most: int = 4) -> str:
