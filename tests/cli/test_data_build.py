@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hardnet.cli.app import app
 from hardnet.errors import HardnetError
-from hardnet.patchsets.sets import identify
+from hardnet.patchsets.patchset import identify
 
 from .conftest import Run
 

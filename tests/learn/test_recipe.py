@@ -11,7 +11,8 @@ pytest.importorskip("omegaconf")
 pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import Recipe, find_recipe, read_recipe, refuse_changes, write_recipe
+from hardnet.learn.recipe import Recipe, find_recipe, read_recipe, refuse_changes
+from hardnet.learn.run import write_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -75,7 +76,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("regularizer_weight=-1", "regularizer_weight must not be negative"),
         ("negatives=corss", "negatives: .*corss.*did you mean cross"),
         ("loss=hibrid", "did you mean hybrid"),
-        ("weights=[1,2]", "weights has 2 values for 1 sets"),
+        ("weights=[1,2]", "weights has 2 numbers for 1 patch sets"),
         ("weights=[0]", "weights must be positive"),
         ("workers=0", "workers must be positive"),
         ("devices=0", "devices must be positive"),
@@ -99,7 +100,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("weight_decay=-1", "weight_decay must not be negative"),
         ("validation_pairs=0", "validation_pairs must be positive"),
         ("seed=-1", "seed must be from 0"),
-        ("weights=[nan]", "weights must be positive, got nan"),
+        ("weights=[nan]", "weights must be positive numbers, got nan"),
         ("weights=1", r"weights is a list: write \[1\]"),
         ("data=sets/a", r"data is a list: write \[sets/a\]"),
         ("data={a: 1}", "data is a list"),

@@ -21,10 +21,9 @@ torch = pytest.importorskip("torch")
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn import run
 from hardnet.learn.distributed import open_fabric, to_input
-from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT
-from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
+from hardnet.learn.trainer import MinedEpochs, Progress, Trainer, keep_freed_memory
 from hardnet.nets import find_net, load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
@@ -471,7 +470,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 
 def test_origin_is_beside_and_inside_the_weights(tmp_path: Path) -> None:
     from hardnet.nets import read_checkpoint
-    from hardnet.patchsets.sets import open_sets
+    from hardnet.patchsets.patchset import open_sets
 
     with BrownWriter(tmp_path / "set") as writer:
         patches = np.random.default_rng(0).integers(0, 256, (64, 64, 64), dtype=np.uint8)

@@ -27,8 +27,15 @@ from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
-from hardnet.patchsets.patchset import Ints, Patches, PatchSet, Progress, silent
-from hardnet.patchsets.sets import folder_and_split, open_sets
+from hardnet.patchsets.patchset import (
+    Ints,
+    Patches,
+    PatchSet,
+    Progress,
+    folder_and_split,
+    open_sets,
+    silent,
+)
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
 

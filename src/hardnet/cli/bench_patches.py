@@ -36,7 +36,7 @@ def brown(
     from hardnet.bench.store import Store
     from hardnet.descriptors import load
     from hardnet.patchsets.brown import read_brown
-    from hardnet.patchsets.sets import require
+    from hardnet.patchsets.patchset import require
     from hardnet.provenance import data_digest
 
     for folder in sets:
@@ -69,7 +69,7 @@ def w1bs(
     """
     from hardnet.bench import w1bs as benchmark
     from hardnet.bench.store import Store
-    from hardnet.patchsets.sets import require
+    from hardnet.patchsets.patchset import require
     from hardnet.patchsets.w1bs import read_w1bs
     from hardnet.provenance import data_digest
 
@@ -116,7 +116,7 @@ def hpatches(
     from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
     from hardnet.bench.store import Store
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
-    from hardnet.patchsets.sets import require
+    from hardnet.patchsets.patchset import require
     from hardnet.provenance import data_digest
 
     chosen = [task.strip() for task in only.split(",")]

@@ -160,7 +160,7 @@ def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
     from hardnet.images import write_image
     from hardnet.patchsets.hpatches import read_strip
     from hardnet.patchsets.info import draw_rows, matching_rows, strip_rows
-    from hardnet.patchsets.sets import open_set
+    from hardnet.patchsets.patchset import open_set
 
     if path.is_file():
         picture = draw_rows(strip_rows(read_strip(path), points, seed))

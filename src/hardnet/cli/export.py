@@ -66,8 +66,7 @@ def export(
         raise HardnetError("--average is for registered networks: leave out --net")
     try:
         from hardnet.interop.onnx import relu_chain, to_onnx, to_onnx_int8
-        from hardnet.learn.average import average_files
-        from hardnet.nets import find_net, load_net, read_checkpoint, save_checkpoint
+        from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet.storage import OwnedFolder, file_digest, publish

@@ -201,7 +201,7 @@ def _train(
 
 def _open(settings: Recipe, console: Console) -> PatchSet:
     from hardnet.nets import find_net
-    from hardnet.patchsets.sets import open_sets
+    from hardnet.patchsets.patchset import open_sets
 
     with training_bar(console) as bar:
         task = bar.add_task("reading patches", total=None, info="")

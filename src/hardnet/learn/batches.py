@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import DivergedError, HardnetError, MissingExtraError
 from hardnet.images import Pixels
 from hardnet.patches import patch_ticks
 from hardnet.patchsets.patchset import Ints, PatchSet
@@ -254,7 +255,7 @@ class PairSampler:
                 f"and the set has {len(self._first)}: use a smaller batch or a larger set"
             )
         count = 1 if sets is None else int(sets.max()) + 1
-        self._shares = _checked_shares(weights, count)
+        self._shares = shares_of_sets(weights, count)
         self._members: list[Ints] = []
         if count > 1 and len(weights) and sets is not None:
             set_of_point = sets[self._order[self._first]]
@@ -376,7 +377,8 @@ def split_batch(batch: int, shares: NDArray[np.float64], step: int) -> list[int]
     return [int(n) for n in np.diff(np.floor(ends + offset), prepend=0)]
 
 
-def _checked_shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+def shares_of_sets(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+    """(count,) the share of each set in the pairs, from ``weights``: one for each set, or none."""
     if not len(weights):
         return np.full(count, 1 / count)
     given = np.asarray(weights, np.float64)
@@ -391,3 +393,60 @@ def _checked_shares(weights: Sequence[float], count: int) -> NDArray[np.float64]
             "leave out a set that is not to be used"
         )
     return np.asarray(given / given.sum())
+
+
+# Classical hard-negative mining: the closest negatives of the whole training set, once per epoch.
+# The paper compares with it (table 2) and finds that it overfits: among the nearest of all patches
+# there are many that do show the same point, under another name.
+
+NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
+QUERIES = 16_384  # at a time, so that ctrl-C is answered
+
+
+def mine(
+    descriptors: NDArray[np.float32], points: Ints, seed: int, neighbours: int = NEIGHBOURS
+) -> Ints:
+    """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
+
+    Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
+    kept, and one of them is drawn. Where none is left, any patch of another point is drawn. The
+    exact search takes N^2 D multiplications.
+    """
+    if len(points) == 0 or (points == points[0]).all():
+        raise HardnetError("classical mining needs patches of two 3D points at least")
+    if not np.isfinite(descriptors).all():
+        raise DivergedError("classical mining: a descriptor is not finite; lower lr")
+    rng = np.random.default_rng(seed)
+    nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
+    other = points[nearest] != points[:, None]
+    # The largest of independent uniform numbers is at each place equally often.
+    chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
+    negative = np.take_along_axis(nearest, chosen[:, None], axis=1)[:, 0]
+    without = np.flatnonzero(~other.any(axis=1))
+    negative[without] = _of_another_point(points, without, rng)
+    return negative
+
+
+def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> Ints:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("faiss-cpu", "train") from None
+    data = np.ascontiguousarray(descriptors, dtype=np.float32)
+    index: Any = faiss.IndexFlatL2(data.shape[1])
+    index.add(data)
+    found = np.empty((len(data), neighbours), np.int64)
+    for start in range(0, len(data), QUERIES):
+        part = slice(start, start + QUERIES)
+        found[part] = index.search(data[part], neighbours)[1]
+    return found
+
+
+def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
+    """For each of ``patches`` any patch that does not show its point, all equally likely."""
+    order = np.argsort(points, kind="stable")
+    ordered = points[order]
+    first = np.searchsorted(ordered, points[patches], side="left")
+    same = np.searchsorted(ordered, points[patches], side="right") - first
+    place = rng.integers(len(points) - same)
+    return order[np.where(place < first, place, place + same)]

@@ -24,7 +24,6 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -65,7 +64,17 @@ class Norm:
         var = (square - mean.square()).clamp_min(0)
         self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
         self._scale = (var + self._module.eps).rsqrt().to(self._dtype)
-        _update_running(self._module, mean, var * self._count / max(self._count - 1, 1))
+        module = self._module
+        if module.running_mean is None or module.running_var is None:
+            return
+        assert module.num_batches_tracked is not None
+        module.num_batches_tracked.add_(1)
+        weight = module.momentum
+        if weight is None:  # the mean of all batches so far
+            weight = 1 / float(module.num_batches_tracked)
+        unbiased = var * self._count / max(self._count - 1, 1)
+        module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
+        module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise a chunk."""
@@ -116,18 +125,6 @@ def _along_channels(channels: Tensor, x: Tensor) -> Tensor:
     return channels.view(-1, *[1] * (x.ndim - 2))
 
 
-def _update_running(module: _BatchNorm, mean: Tensor, unbiased: Tensor) -> None:
-    if module.running_mean is None or module.running_var is None:
-        return
-    assert module.num_batches_tracked is not None
-    module.num_batches_tracked.add_(1)
-    weight = module.momentum
-    if weight is None:  # the mean of all batches so far
-        weight = 1 / float(module.num_batches_tracked)
-    module.running_mean.lerp_(mean.to(module.running_mean.dtype), weight)
-    module.running_var.lerp_(unbiased.to(module.running_var.dtype), weight)
-
-
 _LEVELS = 2**16  # a mask entry is decided by 16 random bits
 _PER_BLOCK = 16  # 16-bit numbers in one block of Philox, which counts in blocks of 256 bits
 
@@ -143,12 +140,7 @@ def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: Ints) -> Tensor
         return x
     # The last axis runs fastest in memory: channels for images, as activations are channels last.
     shape = (*x.shape[:1], *x.shape[2:], *x.shape[1:2])
-    kept = _random_bits(seed, layer, rows, int(np.prod(shape[1:]))) >= round(rate * _LEVELS)
-    mask = torch.from_numpy(kept).view(shape).movedim(-1, 1).to(x.device)
-    return x * (mask.to(x.dtype) / (1 - rate))
-
-
-def _random_bits(seed: int, layer: int, rows: Ints, size: int) -> NDArray[np.uint16]:
+    size = int(np.prod(shape[1:]))
     blocks = -(-size // _PER_BLOCK)
     ends = np.flatnonzero(np.diff(rows) != 1) + 1
     key = (seed % 2**64) + (layer << 64)
@@ -157,8 +149,9 @@ def _random_bits(seed: int, layer: int, rows: Ints, size: int) -> NDArray[np.uin
         for run in np.split(rows, ends)
         if len(run)
     ]
-    bits = np.concatenate(runs).view(np.uint16).reshape(len(rows), -1)
-    return bits[:, :size]
+    bits = np.concatenate(runs).view(np.uint16).reshape(len(rows), -1)[:, :size]
+    mask = torch.from_numpy(bits >= round(rate * _LEVELS)).view(shape).movedim(-1, 1)
+    return x * (mask.to(x.device, x.dtype) / (1 - rate))
 
 
 class Threads:
@@ -177,22 +170,17 @@ class Threads:
         if self.count == 1:
             return map(function, items)
         if self._pool is None:
-            self._pool = _start(self.count)
+            together = threading.Barrier(self.count)
+
+            def begin() -> None:
+                torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
+                together.wait()
+
+            self._pool = ThreadPoolExecutor(self.count, "chunks", begin)
+            for done in [self._pool.submit(int) for _ in range(self.count)]:
+                done.result()
+            torch.set_num_threads(self.count)  # the default of later threads as it was
         return self._pool.map(function, items)
-
-
-def _start(count: int) -> ThreadPoolExecutor:
-    together = threading.Barrier(count)
-
-    def begin() -> None:
-        torch.set_num_threads(1)  # holds for this thread, and as the default of later ones
-        together.wait()
-
-    pool = ThreadPoolExecutor(count, "chunks", begin)
-    for done in [pool.submit(int) for _ in range(count)]:
-        done.result()
-    torch.set_num_threads(count)  # the default of later threads as it was
-    return pool
 
 
 Totals: TypeAlias = dict[Tensor, Tensor]
@@ -219,7 +207,7 @@ class ChunkedNet:
         self.segments = cut(net.layers() if layers is None else layers)
         self.parameters = [p for p in net.parameters() if p.requires_grad]
         self.threads = Threads(torch.get_num_threads())
-        self._stores: list[Store] = []
+        self.stores: list[Store] = []  # of the last step, for the next one
 
     def __call__(
         self, patches: Tensor, seed: int, rows: Tensor | None = None, total: int | None = None
@@ -258,17 +246,11 @@ class ChunkedNet:
                 x = segment.forward(x, 0, np.zeros(1, np.int64))
                 sizes.append(x.numel())
         wanted = [n * kept_values(sizes) for n in chunks]
-        stores, self._stores = self._stores, []
+        stores, self.stores = self.stores, []
         if [store.size for store in stores] == wanted:
             return stores
         del stores  # before its successor is there
         return [Store(size, patches) for size in wanted]
-
-    def give_back(self, stores: list[Store]) -> None:
-        """For the next step."""
-        for store in stores:
-            store.clear()
-        self._stores = stores
 
 
 class _Chunked(torch.autograd.Function):
@@ -333,7 +315,9 @@ class _Step:
             self._stores[c].put(_GRADIENT, part)
         for i in range(self._last, -1, -1):
             self._backward_segment(i, totals)
-        self._net.give_back(self._stores)
+        for store in self._stores:
+            store.clear()
+        self._net.stores = self._stores
         return [totals.get(p) for p in self._net.parameters]
 
     def _backward_segment(self, i: int, totals: Totals) -> None:
@@ -404,11 +388,18 @@ class Segment:
         ):
             last = None
         layers = self.layers if last is None else self.layers[:-1]
-        if last is not None and self._is_relu(layers):
+        kinds = [type(layer) for layer in layers]
+        plain = self.norm is not None and not self.norm.affine
+        if last is not None and plain and kinds in ([nn.ReLU], [nn.ReLU, nn.Dropout]):
             with torch.no_grad():
                 y = self._run(layers, x, seed, rows)
-                gradient = _convolution_backward(last, y, gradient, totals)
-                return _relu_backward(layers, y, gradient), totals
+                below = _convolution_backward(last, y, gradient, totals)
+                # What was dropped is zero in y, so the mask need not be drawn again.
+                for layer in layers:
+                    if isinstance(layer, nn.Dropout) and layer.p:
+                        below.mul_(1 / (1 - layer.p))
+                torch.ops.aten.threshold_backward.grad_input(below, y, 0, grad_input=below)
+                return below, totals
         modules = [m for m in (self.norm, *layers) if isinstance(m, nn.Module)]
         wanted: list[Tensor] = [p for m in modules for p in m.parameters() if p.requires_grad]
         if self.norm is not None:
@@ -437,11 +428,6 @@ class Segment:
             else:
                 x = layer(x)
         return x
-
-    def _is_relu(self, layers: tuple[Layer, ...]) -> bool:
-        kinds = [type(layer) for layer in layers]
-        plain = self.norm is not None and not self.norm.affine
-        return plain and kinds in ([nn.ReLU], [nn.ReLU, nn.Dropout])
 
 
 def cut(layers: Iterable[Layer]) -> list[Segment]:
@@ -472,18 +458,6 @@ def _convolution_backward(
     return found[0]
 
 
-def _relu_backward(layers: tuple[Layer, ...], y: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient by the input of ReLU and dropout, in the memory of the one by their output ``y``.
-
-    What was dropped is zero in ``y``, so the mask need not be drawn again.
-    """
-    for layer in layers:
-        if isinstance(layer, nn.Dropout) and layer.p:
-            gradient.mul_(1 / (1 - layer.p))
-    out: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, y, 0, grad_input=gradient)
-    return out
-
-
 def add_to(totals: Totals, values: Totals) -> None:
     """Add the gradients of a chunk."""
     for parameter, value in values.items():
@@ -493,7 +467,7 @@ def add_to(totals: Totals, values: Totals) -> None:
             totals[parameter] = value
 
 
-class Store:
+class Store(dict[Hashable, Tensor]):
     """Named tensors in one piece of memory: that of a chunk, in this training step and the next.
 
     Left to the C library, buffers of many sizes that come and go in this order fill about twice the
@@ -501,16 +475,10 @@ class Store:
     """
 
     def __init__(self, size: int, like: Tensor) -> None:
+        super().__init__()
         self.size = size
         self._memory = torch.empty(size, dtype=like.dtype, device=like.device)
         self._places: dict[Hashable, tuple[int, int]] = {}
-        self._values: dict[Hashable, Tensor] = {}
-
-    def __contains__(self, name: Hashable) -> bool:
-        return name in self._values
-
-    def __getitem__(self, name: Hashable) -> Tensor:
-        return self._values[name]
 
     def put(self, name: Hashable, value: Tensor) -> None:
         """Copy ``value`` to the first gap that is large enough; without one, keep it as it is."""
@@ -526,16 +494,16 @@ class Store:
             self._places[name] = (start, start + size)
             place = self._memory[start : start + size].as_strided(value.shape, value.stride())
             value = place.copy_(value)
-        self._values[name] = value
+        self[name] = value
 
     def drop(self, name: Hashable) -> None:
         """Forget a tensor; its place is free."""
-        del self._values[name]
+        del self[name]
         self._places.pop(name, None)
 
     def clear(self) -> None:
         """Forget all."""
-        self._values.clear()
+        super().clear()
         self._places.clear()
 
 

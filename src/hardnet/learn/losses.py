@@ -3,7 +3,7 @@
 Row i of the distance matrix D holds the distances of anchor a_i to every positive, column i those
 of positive p_i to every anchor. A sampling picks the distance of one negative for pair i: the
 closest of the batch, that of one other pair drawn blindly, or of a patch that was mined over the
-whole training set (:mod:`hardnet.learn.mining`). It takes (n, D) unit vectors and gives (n,)
+whole training set (:func:`hardnet.learn.batches.mine`). It takes (n, D) unit vectors and gives (n,)
 distances, inf for a pair that has no negative. With ``anchor_swap`` the closer of two negatives is
 taken, one of the anchor (the row) and one of the positive (the column). Distances below
 ``same_patch`` are copies of a patch, not negatives. The hardest may also be looked for within the

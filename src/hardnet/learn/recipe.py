@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,6 @@ from typing import Any
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import as_path, refuse_other_settings
 from hardnet.stored_names import check_registered
-
-AXES = (
-    "sampling",
-    "negatives",
-    "loss",
-    "margin",
-    "regularizer",
-    "regularizer_weight",
-    "anchor_swap",
-    "same_patch",
-)
-"""The keys that make the objective; see :class:`hardnet.learn.objective.Objective`."""
 
 CODE = ("loss", "net")
 """The keys that may name code of the user, as ``module:name``."""
@@ -134,9 +122,11 @@ class Recipe:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """The arguments of ``Objective``."""
-        teacher = TEACHER if self.teacher else ()
-        return {key: getattr(self, key) for key in (*AXES, *teacher)}
+        """The keys that make the objective: the fields of ``Objective``."""
+        from hardnet.learn.objective import Objective
+
+        keys = [each.name for each in fields(Objective)]
+        return {key: getattr(self, key) for key in keys if self.teacher or key not in TEACHER}
 
     def learning_rate(self, step: int) -> float:
         """Linear decay per step.
@@ -234,16 +224,6 @@ def _filled(path: Path, key: str, value: Any) -> Any:
     return value
 
 
-def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
-    from omegaconf import OmegaConf
-
-    from hardnet.learn.run import write_whole
-
-    text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
-    write_whole(path, lambda file: file.write(text.encode()))
-
-
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
     """Refuse to resume a run with another recipe than ``stored``, the one it began with.
 
@@ -303,27 +283,15 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
         )
     if not 0 <= recipe.seed <= _LARGEST_SEED:
         raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
-    if recipe.weights:
-        _check_weights(recipe, where)
     if stored:  # with our own names in their place
         ours = {key: _DEFAULTS[key] for key in CODE if ":" in getattr(recipe, key)}
         recipe = replace(recipe, **ours)
     _check_choices(recipe, where)
 
 
-def _check_weights(recipe: Recipe, where: object) -> None:
-    if len(recipe.weights) != len(recipe.data):
-        raise HardnetError(
-            f"{where}: weights has {len(recipe.weights)} values for {len(recipe.data)} sets "
-            "of data; give one per set, or none"
-        )
-    for weight in recipe.weights:
-        if not 0 < weight < math.inf:
-            raise HardnetError(f"{where}: weights must be positive, got {weight}")
-
-
 def _check_choices(recipe: Recipe, where: object) -> None:
     try:
+        from hardnet.learn.batches import shares_of_sets
         from hardnet.learn.objective import Objective
         from hardnet.nets import NETS, find_net
     except ImportError:
@@ -333,6 +301,7 @@ def _check_choices(recipe: Recipe, where: object) -> None:
     if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
         raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     try:
+        shares_of_sets(recipe.weights, len(recipe.data))
         find_net(recipe.net)
         Objective(**recipe.axes)
     except HardnetError as error:

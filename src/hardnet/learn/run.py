@@ -26,9 +26,9 @@ from safetensors import SafetensorError
 from hardnet import provenance
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
-from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes, write_recipe
+from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
-from hardnet.patchsets.sets import folder_and_split
+from hardnet.patchsets.patchset import folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
@@ -145,6 +145,14 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:  # PyTorch reports a failed write as RuntimeError
         raise failed_write(path, error) from error
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
+    from omegaconf import OmegaConf
+
+    text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def failed_write(path: Path, error: Exception) -> HardnetError:

@@ -24,7 +24,7 @@ from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
 from hardnet.errors import HardnetError
 from hardnet.learn.batches import SYMMETRIES, Flips
-from hardnet.patchsets.patchset import Ints, Patches, PatchSet, silent
+from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet, silent
 from hardnet.storage import FolderLock
 
 BLOCK = 2048
@@ -45,19 +45,13 @@ class TeacherOutputs:
     """
 
     def __init__(self, parts: Sequence[NDArray[np.int8]]) -> None:
-        self._parts = parts
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self._rows = JoinedRows(parts)
         self.dim = int(parts[0].shape[2])
 
     def __call__(self, patches: Ints, flips: Flips | None = None) -> NDArray[np.float32]:
         """(n,) numbers of patches, flipped or not -> (n, D) unit vectors."""
         symmetry = np.zeros(len(patches), np.int64) if flips is None else flips.numbers
-        rows = np.empty((len(patches), self.dim), np.int8)
-        part = np.searchsorted(self._starts, patches, side="right") - 1
-        for k in np.unique(part):
-            here = part == k
-            rows[here] = self._parts[k][patches[here] - self._starts[k], symmetry[here]]
-        return from_bytes(rows)
+        return from_bytes(self._rows[patches][np.arange(len(patches)), symmetry])
 
 
 def to_bytes(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

@@ -17,20 +17,21 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.learn.average import Average, fresh_statistics
 from hardnet.learn.batches import (
     DROPOUT,
+    MINING,
     SAMPLING,
     Batch,
     Batches,
     PairSampler,
+    mine,
     prefetched,
     seed_of,
 )
@@ -39,13 +40,13 @@ from hardnet.learn.distributed import (
     any_rank,
     describe,
     from_rank_zero,
+    gather_rows,
     naming_lost_processes,
     open_fabric,
     rows_of,
     sum_gradients,
     world_group,
 )
-from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.objective import Objective, Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run import (
@@ -57,11 +58,15 @@ from hardnet.learn.run import (
     weights_file,
     write_state,
     write_weights,
+    write_whole,
 )
 from hardnet.learn.teacher import teacher_outputs
-from hardnet.nets import Net
-from hardnet.patchsets.patchset import Patches, PatchSet
-from hardnet.storage import FolderLock
+from hardnet.nets import Average, Net, fresh_statistics
+from hardnet.patchsets.patchset import Ints, Patches, PatchSet
+from hardnet.storage import FolderLock, OwnedFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 
@@ -322,6 +327,73 @@ class Trainer:
         if self._epochs is not None:
             self._epochs.saved(self._saved)
         self._saved = self.step
+
+
+class MinedEpochs:
+    """The hard negatives of the whole set, found again at the first step of each epoch.
+
+    ``folder``, that of the run, keeps the tables of the current and the next epoch: a run resumed
+    in the middle of an epoch needs them. Each process describes its part of the set.
+    """
+
+    def __init__(
+        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
+    ) -> None:
+        self._net, self._train_set, self._folder = net, train_set, folder
+        self._steps, self._seed, self._fabric = steps, seed, fabric
+
+    def end(self, step: int) -> int:
+        """One after the last step of the epoch that ``step`` is in."""
+        return step - step % self._steps + self._steps
+
+    def __call__(self, step: int) -> Ints:
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
+
+        At the first step of an epoch they are mined with the network as it is now; in its middle,
+        where a resumed run begins, they are read from the folder.
+        """
+        epoch = step // self._steps
+        path = self._folder / f"mined-{epoch}.npy"
+        if step % self._steps:
+            return from_rank_zero(self._fabric, partial(_read_mined, path))
+        descriptors = self._describe_all()
+
+        def mine_and_keep() -> Ints:
+            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
+            OwnedFolder.mark(self._folder)  # so that it can be dropped
+            write_whole(path, lambda file: np.save(file, mined))
+            return mined
+
+        return from_rank_zero(self._fabric, mine_and_keep)
+
+    def saved(self, step: int) -> None:
+        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
+        owned = OwnedFolder.mark(self._folder)
+        for name in owned.names(".npy"):
+            epoch = name.removeprefix("mined-").removesuffix(".npy")
+            if epoch.isdecimal() and int(epoch) < step // self._steps:
+                owned.remove(name)
+
+    def _describe_all(self) -> NDArray[np.float32]:
+        patches = self._train_set.patches
+        share = -(-len(patches) // self._fabric.world_size)
+        first = self._fabric.global_rank * share
+        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
+        own[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
+        return np.asarray(joined.cpu().numpy())
+
+
+def _read_mined(path: Path) -> Ints:
+    try:
+        mined: Ints = np.load(path)
+    except (OSError, ValueError) as error:
+        raise HardnetError(
+            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
+            "restore it, or begin again in another --output"
+        ) from error
+    return mined
 
 
 def plan_pairs(

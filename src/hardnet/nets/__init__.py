@@ -14,23 +14,30 @@ are PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them a
 front of the names; they are read with ``weights_only=True``, so that a file can never run code.
 Which network one belongs to is read from the names and shapes of its parameters, so two networks
 must not have all of these in common.
+
+Weights of one network that began alike have a mean: of the last steps of a run, or of several runs.
+It often has most of what each of them learnt.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import HardnetError
+from hardnet.images import Pixels
 from hardnet.nets.hardnet import (
     HardNet,
     Medium,
@@ -108,7 +115,8 @@ def save_checkpoint(
     """
     if name not in NETS and ":" not in name:
         raise unknown_net(name)
-    facts = {"net": name, "dropout": _dropout(net), **(metadata or {})}
+    dropout = next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
+    facts = {"net": name, "dropout": dropout, **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
     if name in NETS:
         _fit(NETS[name], name, state, Path(path))
@@ -237,13 +245,88 @@ def _shapes(kind: type[Net]) -> dict[str, torch.Size]:
         return {k: v.shape for k, v in kind().state_dict().items()}
 
 
-def _dropout(net: nn.Module) -> float:
-    return next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
-
-
 def _some(names: list[str], most: int = 4) -> str:
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
+
+
+_BATCH = 1024
+"""Patches at a time for the statistics, as many as a batch of training has."""
+
+
+def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
+    """The network with the mean weights of several files, ready to describe.
+
+    Args:
+        paths: weights of one and the same network; each counts alike.
+        patches: (N, S, S) with S the network's, which its batch statistics are measured on.
+    """
+    first = read_checkpoint(paths[0]).net
+    for path in paths:
+        if (name := read_checkpoint(path).net) != first:
+            raise HardnetError(
+                f"{path} is of network {name}, {paths[0]} of {first}: only weights of one network "
+                "can be averaged"
+            )
+    mean, net = Average(), load_net(paths[0])
+    for path in paths:
+        mean.add(load_net(path))
+    with torch.no_grad():
+        mean.copy_to(net)
+        for module in net.modules():
+            module.training = isinstance(module, _BatchNorm)  # and no dropout
+        with fresh_statistics(net):
+            for part in torch.split(torch.from_numpy(patches[:, None].astype(np.float32)), _BATCH):
+                net(part)
+    return net.eval()
+
+
+class Average:
+    """The mean of the weights after each step that was added (stochastic weight averaging).
+
+    The statistics of batch normalisation have no useful mean: they are measured again with the
+    averaged weights.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean: dict[str, Tensor] = {}
+
+    def add(self, net: nn.Module) -> None:
+        """Count the weights as they are now."""
+        self._count += 1
+        for name, parameter in net.named_parameters():
+            weight = parameter.detach()
+            mean = self._mean.get(name, weight).to(weight)  # a checkpoint is read into memory
+            self._mean[name] = torch.lerp(mean, weight, 1 / self._count)
+
+    def copy_to(self, net: nn.Module) -> None:
+        """Replace the weights by their mean."""
+        for name, parameter in net.named_parameters():
+            parameter.detach().copy_(self._mean[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"count": self._count, "mean": self._mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self._count, self._mean = int(state["count"]), dict(state["mean"])
+
+
+@contextmanager
+def fresh_statistics(net: nn.Module) -> Iterator[None]:
+    """Batch normalisation forgets what it knew, and learns the mean of all batches it sees here."""
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
 
 
 __all__ = ["NETS", "HardNet", "HardTFeat", "Net", "TFeat", "build_net", "find_net"]

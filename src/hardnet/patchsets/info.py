@@ -12,8 +12,7 @@ import numpy as np
 from hardnet.images import Pixels
 from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
 from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of, read_strip
-from hardnet.patchsets.patchset import picture_size, set_cache
-from hardnet.patchsets.sets import open_set
+from hardnet.patchsets.patchset import open_set, picture_size, set_cache
 from hardnet.patchsets.w1bs import W1BS
 from hardnet.provenance import data_digest, members
 from hardnet.storage import as_path

@@ -1,7 +1,8 @@
 """What training and patch benchmarks consume: patches and the 3D point each one shows.
 
-On disk the patches of every format lie in large pictures, png or bmp. They are decoded once, into
-the user's cache, and mapped into memory from there.
+A set is opened by the name of its folder, whatever its format, and several become one. On disk the
+patches of every format lie in large pictures, png or bmp. They are decoded once, into the user's
+cache, and mapped into memory from there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import cv2
 import numpy as np
@@ -22,8 +23,14 @@ from hardnet.cache import Cache, files_state, load_array, save_array
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
-from hardnet.storage import claim
+from hardnet.storage import as_path, claim
 
+if TYPE_CHECKING:
+    from hardnet.patchsets.brown import Brown
+    from hardnet.patchsets.hpatches import HPatches
+    from hardnet.patchsets.w1bs import W1BS
+
+Kind = Literal["brown", "hpatches", "w1bs"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -147,6 +154,104 @@ class JoinedRows:
             here = part == k
             out[here] = self._parts[k][rows[here] - self._starts[k]]
         return out
+
+
+def open_sets(names: Sequence[str], size: int, progress: Progress = silent) -> PatchSet:
+    """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
+
+    A folder may be named once: its points would get two ids, and then count as non-matching.
+    """
+    seen: set[Path] = set()
+    for name in names:
+        folder = Path(folder_and_split(name)[0]).resolve()
+        if folder in seen:
+            raise HardnetError(f"{name} is named twice: name it once and give it a larger weight")
+        seen.add(folder)
+    return join([_open_to_train(name, size, progress) for name in names])
+
+
+def _open_to_train(name: str, size: int, progress: Progress) -> PatchSet:
+    from hardnet.patchsets import brown, hpatches
+
+    folder, split = folder_and_split(name)
+    kind = identify(folder)
+    if kind == "w1bs":
+        raise HardnetError(f"{folder} is a W1BS set, which is for testing only")
+    if kind == "brown":
+        if split:
+            raise HardnetError(f"{name}: only HPatches sets have splits, {folder} is a Brown set")
+        return brown.read_brown(folder, size, progress)
+    found = hpatches.read_hpatches(folder)
+    sequences = hpatches.choose_split(found, split).train if split else tuple(found.sequences)
+    if not sequences:
+        raise HardnetError(f"{name}: split {split} has no training sequences")
+    patches = hpatches.as_patchset(found, sequences, size, progress)
+    return replace(patches, name=f"{found.name}:{split}") if split else patches
+
+
+def folder_and_split(name: str) -> tuple[str, str]:
+    """What ``FOLDER:SPLIT`` names, "" for no split; a folder may have a colon in its name.
+
+    A split is that of an HPatches folder, whose training sequences are meant.
+    """
+    if Path(name).exists() or ":" not in name:
+        return name, ""
+    folder, _, split = name.rpartition(":")
+    return folder, split
+
+
+def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
+    """Open a set of any format; nothing is decoded yet."""
+    from hardnet.patchsets import brown, hpatches, w1bs
+
+    kind = identify(folder)
+    if kind == "brown":
+        return brown.open_brown(folder)
+    return hpatches.read_hpatches(folder) if kind == "hpatches" else w1bs.read_w1bs(folder)
+
+
+def identify(folder: str | Path) -> Kind:
+    """The format of the set in ``folder``; an error says what would make it one."""
+    from hardnet.patchsets.brown import INFO
+
+    folder = as_path(folder)
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise HardnetError(f"{folder} {problem}: name the folder of a patch set")
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    kind = _kind(folder, folders)
+    if kind is None and any(folder.glob("*.bmp")):
+        raise HardnetError(f"{folder} has *.bmp sheets but no {INFO}: copy the Brown set again")
+    if kind is None:
+        inside = [path.name for path in folders if _kind(path, [])]
+        hint = f"; name one of the folders in it: {', '.join(inside[:5])}" if inside else ""
+        raise HardnetError(
+            f"{folder} is not a patch set: expected info.txt and *.bmp sheets (Brown), "
+            "SEQUENCE/ref.png to t5.png (HPatches) or SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp "
+            f"(W1BS){hint}"
+        )
+    return kind
+
+
+def _kind(folder: Path, folders: Sequence[Path]) -> Kind | None:
+    from hardnet.patchsets import brown, hpatches, w1bs
+
+    if (folder / brown.INFO).is_file():
+        return "brown"
+    if any(map(hpatches.has_strips, (folder, *folders))):
+        return "hpatches"
+    if any(map(w1bs.has_sides, (folder, *folders))):
+        return "w1bs"
+    return None
+
+
+def require(folder: str | Path, kind: Kind) -> None:
+    """HardnetError unless ``folder`` is a set of this kind; it says which other one it is."""
+    found = identify(folder)
+    if found != kind:
+        raise HardnetError(
+            f"{folder} is in the {found} layout, not {kind}: use `hardnet bench {found}`"
+        )
 
 
 def set_cache(folder: Path) -> Cache:

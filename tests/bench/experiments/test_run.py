@@ -331,10 +331,10 @@ def test_a_cell_that_diverges_before_mining_is_a_result(
 ) -> None:
     """The network may break in the last step of an epoch, and mining is the first to see it."""
     pytest.importorskip("faiss")
-    from hardnet.learn import mining
+    from hardnet.learn.trainer import MinedEpochs
 
-    describe = mining.describe
-    monkeypatch.setattr(mining, "describe", lambda *rest: describe(*rest) * float("nan"))
+    describe = MinedEpochs._describe_all
+    monkeypatch.setattr(MinedEpochs, "_describe_all", lambda own: describe(own) * float("nan"))
     experiment = Experiment(grids.ablation(), base, tmp_path, tests, "classical-triplet")
     assert experiment.run() == []
     cells = {cell["cell"]: cell for cell in experiment.finish({})["cells"]}

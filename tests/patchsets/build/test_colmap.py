@@ -163,7 +163,7 @@ def test_what_is_turned_is_not_level(wall: Any) -> None:
     """The photos of the wall are all turned against each other, so that nothing is left."""
     model = read_model(scene_of(wall))
     settings = ColmapSettings(upright=True)
-    assert not len(choose_patches(model, settings, 1, set(), lambda *_: None).frames)
+    assert not len(choose_patches(model, settings, 1, set(), lambda *_: None)[0].frames)
     frames = from_similarity(np.zeros((4, 2)), 2.0, np.deg2rad([170, -170, -164, 10]))
     assert level(frames, np.array([0, 0, 0, 0])).tolist() == [True, True, False, False]
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from hardnet.frames import (
     WINDOW_SIGMAS,
     Frames,
-    centres,
     from_similarity,
     in_window,
     to_similarity,
@@ -28,7 +27,14 @@ from hardnet.images import Pixels
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
 from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
-from hardnet.patchsets.build.colmap_model import Model, Scene, Tracks, read_model, read_photo
+from hardnet.patchsets.build.colmap_model import (
+    Model,
+    Observations,
+    Scene,
+    Tracks,
+    read_model,
+    read_photo,
+)
 from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
     DetectedSettings,
@@ -48,6 +54,8 @@ from hardnet.threads import map_processes
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, done, total)."""
+Counts = dict[str, int | str]
+"""Of a model: its name, where the frames come from, and what was left out why."""
 
 
 @dataclass(frozen=True)
@@ -76,35 +84,29 @@ class ColmapSettings:
 
 
 @dataclass(frozen=True)
-class ModelPatches:
+class Chosen(Observations):
     """Which patches of a model to cut."""
 
-    model: Model
-    tracks: Tracks
     frames: Frames
-    """(M, 2, 3), one per observation."""
+    """(M, 2, 3)."""
     kind: Ints
     """(M,) of the keypoint, where several kinds were detected, else 0."""
     reference: Ints
     """(M,) view in which the observation's point has its reference."""
     interest: Floats
     """(M, 4) x, y, orientation and log2 scale of the reference keypoint."""
-    counts: dict[str, int | str]
-
-
-_COLUMNS: tuple[str, ...] = ("tracks", "frames", "kind", "reference", "interest")
 
 
 def choose_patches(
     model: Model, settings: ColmapSettings, workers: int, used: set[Path], progress: Progress
-) -> ModelPatches:
+) -> tuple[Chosen, Counts]:
     """Decide which observations of a model become patches, and by which frames.
 
     ``used`` are photos of another model of the set: the same spot must not get two names.
     """
-    counts: dict[str, int | str] = {"model": model.scene.name, "in the model": len(model.xyz)}
+    counts: Counts = {"model": model.scene.name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
-    counts["without enough photos or precision"] = len(model.xyz) - number_of_points(tracks)
+    counts["without enough photos or precision"] = len(model.xyz) - tracks.points
     reference = references(model, tracks)
     frames = None
     if model.scene.database is not None:
@@ -121,7 +123,7 @@ def choose_patches(
             lambda done, total: progress(f"{model.scene.name}: keypoints", done, total),
         )
     known = np.asarray(np.isfinite(frames[reference]).all((1, 2)))
-    counts["without a keypoint in the reference"] = number_of_points(tracks[~known])
+    counts["without a keypoint in the reference"] = tracks[~known].points
     if settings.upright:
         with np.errstate(invalid="ignore"):  # where there is no keypoint
             known &= level(frames, reference)
@@ -129,28 +131,27 @@ def choose_patches(
         frames = from_similarity(xy, sigma, 0.0, settings.window)
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
-    counts["whole in fewer than 2 photos"] = number_of_points(tracks[known]) - number_of_points(
-        tracks[whole]
-    )
+    counts["whole in fewer than 2 photos"] = tracks[known].points - tracks[whole].points
     home = reference[whole]
-    interest = _interest(frames[home], settings.window)
-    kind = np.zeros(len(home), np.int64)
-    chosen = ModelPatches(
-        model, tracks[whole], frames[whole], kind, tracks.view[home], interest, counts
+    chosen = Chosen(
+        tracks.point[whole],
+        tracks.view[whole],
+        frames[whole],
+        np.zeros(len(home), np.int64),
+        tracks.view[home],
+        _interest(frames[home], settings.window),
     )
-    before = number_of_points(chosen.tracks)
-    chosen = only(chosen, drop_twins(chosen.tracks, chosen.frames))
-    counts["on top of another point"] = before - number_of_points(chosen.tracks)
-    chosen = only(chosen, choose_points(chosen.tracks, settings.points))
-    chosen = only(chosen, spread_out(model, chosen.tracks, settings.max_track))
+    before = chosen.points
+    chosen = chosen[drop_twins(chosen, chosen.frames)]
+    counts["on top of another point"] = before - chosen.points
+    chosen = chosen[choose_points(chosen, settings.points)]
+    chosen = chosen[spread_out(model, chosen, settings.max_track)]
     # The patches of a point follow one another, the reference first.
-    t = chosen.tracks
-    chosen = only(chosen, np.lexsort((t.view, t.view != chosen.reference, t.point)))
-    if not settings.noise:
-        return chosen
-    rng = np.random.default_rng([settings.seed, zlib.crc32(model.scene.name.encode())])
-    draw = rng.uniform(-1, 1, (len(chosen.frames), 6))
-    return replace(chosen, frames=add_noise(chosen.frames, draw, settings.noise))
+    chosen = chosen[np.lexsort((chosen.view, chosen.view != chosen.reference, chosen.point))]
+    if settings.noise:
+        draw = _rng(model, settings).uniform(-1, 1, (len(chosen), 6))
+        chosen = replace(chosen, frames=add_noise(chosen.frames, draw, settings.noise))
+    return chosen, counts
 
 
 def choose_detections(
@@ -160,22 +161,21 @@ def choose_detections(
     workers: int,
     used: set[Path],
     progress: Progress,
-) -> ModelPatches:
+) -> tuple[Chosen, Counts]:
     """The same with frames detected in every photo; see :func:`.detect_tracks`."""
     name = model.scene.name
-    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     found = detect_tracks(
         model,
         _trusted(model, settings, used),
         detected,
         settings.max_track,
         settings.max_error,
-        rng,
+        _rng(model, settings),
         workers,
         lambda done, total: progress(f"{name}: keypoints", done, total),
     )
     found = found[long_enough(found.point, settings.min_track)]
-    counts: dict[str, int | str] = {
+    counts: Counts = {
         "model": name,
         "in the model": len(model.xyz),
         "frames": "detections",
@@ -184,37 +184,31 @@ def choose_detections(
     }
     _, first, group = np.unique(found.point, return_index=True, return_inverse=True)
     home = first[group]
-    none, xy = np.zeros(len(found.point)), centres(found.frames).astype(np.float64)
-    tracks = Tracks(found.point, found.view, home, xy, none, none)
     interest = _interest(found.frames[home], WINDOW_SIGMAS)
-    chosen = ModelPatches(
-        model, tracks, found.frames, found.kind, found.view[home], interest, counts
-    )
-    parts = [_in_window(chosen, k, window) for k, window in enumerate(detected.windows)]
-    wanted = number_of_points(tracks) * len(parts)
-    counts["on top of another point"] = wanted - sum(number_of_points(p.tracks) for p in parts)
-    parts = [only(part, choose_points(part.tracks, settings.points)) for part in parts]
-    columns = {name: [getattr(part, name) for part in parts] for name in _COLUMNS}
-    joined: dict[str, Any] = {"tracks": Tracks.join(columns.pop("tracks"))}
-    joined |= {name: np.concatenate(column) for name, column in columns.items()}
-    return replace(chosen, **joined)
+    chosen = Chosen(found.point, found.view, found.frames, found.kind, found.view[home], interest)
+    parts = [_in_window(model, chosen, k, window) for k, window in enumerate(detected.windows)]
+    counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
+    return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
 
 
-def _in_window(chosen: ModelPatches, number: int, window: float) -> ModelPatches:
+def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
     """The patches of one window, with points and kinds of their own, whole and each apart."""
-    tracks, kind, step = chosen.tracks, chosen.kind, int(chosen.tracks.point.max(initial=0)) + 1
+    point, kind, step = chosen.point, chosen.kind, int(chosen.point.max(initial=0)) + 1
     frames = in_window(chosen.frames, window)
-    image = kind * len(chosen.model.views) + tracks.view
+    image = kind * len(model.views) + chosen.view
     twin = np.zeros(len(image), bool)
     for rows in by_value(image, np.arange(len(image))):
         twin[rows] = ~apart(frames[rows])
-    good = ~np.isin(tracks.point, tracks.point[twin])
+    good = ~np.isin(point, point[twin])
     if window > WINDOW_SIGMAS:  # the default one was looked at when the frames were found
-        good &= _whole(chosen.model, tracks, frames)
-        good[good] = long_enough(tracks.point[good], 2)
-    own = replace(tracks, point=tracks.point + number * step)
-    kinds = kind + number * len(KINDS)
-    return only(replace(chosen, tracks=own, kind=kinds, frames=frames), good)
+        good &= _whole(model, chosen, frames)
+        good[good] = long_enough(point[good], 2)
+    own, kinds = point + number * step, kind + number * len(KINDS)
+    return replace(chosen, point=own, kind=kinds, frames=frames)[good]
+
+
+def _rng(model: Model, settings: ColmapSettings) -> np.random.Generator:
+    return np.random.default_rng([settings.seed, zlib.crc32(model.scene.name.encode())])
 
 
 def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
@@ -236,19 +230,9 @@ def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
     return np.asarray(apart <= np.deg2rad(LEVEL))
 
 
-def _whole(model: Model, tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
+def _whole(model: Model, tracks: Observations, frames: Frames) -> NDArray[np.bool_]:
     size = np.array([view.size for view in model.views]).reshape(-1, 2)[tracks.view]
     return inside(frames, size[:, 0], size[:, 1])
-
-
-def only(chosen: ModelPatches, rows: NDArray[np.bool_] | NDArray[np.intp] | Ints) -> ModelPatches:
-    """Keep some of the rows: a mask or indices."""
-    return replace(chosen, **{name: getattr(chosen, name)[rows] for name in _COLUMNS})
-
-
-def number_of_points(tracks: Tracks) -> int:
-    """How many points the observations are of."""
-    return len(np.unique(tracks.point))
 
 
 @dataclass(frozen=True)
@@ -257,8 +241,7 @@ class ColmapReport:
 
     points: int
     patches: int
-    models: tuple[dict[str, int | str], ...]
-    """One row per model: its name, where the frames come from, and what was left out why."""
+    models: tuple[Counts, ...]
 
 
 def build_from_colmap(
@@ -277,7 +260,7 @@ def build_from_colmap(
     ``origin``: more to write into ``set.json``. ``detected``: detect frames in every photo, instead
     of those that COLMAP has matched.
     """
-    models: list[dict[str, int | str]] = []
+    models: list[Counts] = []
     interest: list[str] = []
     used: set[Path] = set()
     points = photos = 0
@@ -285,17 +268,22 @@ def build_from_colmap(
         for scene in scenes:
             model = read_model(scene)
             if detected is None:
-                chosen = choose_patches(model, settings, workers, used, progress)
+                chosen, counts = choose_patches(model, settings, workers, used, progress)
             else:
-                chosen = choose_detections(model, settings, detected, workers, used, progress)
+                chosen, counts = choose_detections(
+                    model, settings, detected, workers, used, progress
+                )
             prefix = f"{output.name}."
             with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
-                patches = _cut(chosen, Path(scratch) / "patches.npy", workers, progress)
-                rows = _worth_keeping(patches, chosen)
-                chosen = only(chosen, rows)
+                patches = _cut(model, chosen, Path(scratch) / "patches.npy", workers, progress)
+                contrast = np.array([patch.std() for patch in patches[: len(chosen)]])
+                rows = np.flatnonzero(contrast >= MIN_STD)
+                rows = rows[long_enough(chosen.point[rows], 2)]
+                counts["without contrast"] = chosen.points - chosen[rows].points
+                chosen = chosen[rows]
                 first = photos + chosen.kind * len(model.views)
-                groups, images = first + chosen.reference, first + chosen.tracks.view
-                _, dense = np.unique(chosen.tracks.point, return_inverse=True)
+                groups, images = first + chosen.reference, first + chosen.view
+                _, dense = np.unique(chosen.point, return_inverse=True)
                 for start in range(0, len(rows), PER_SHEET):
                     part = slice(start, start + PER_SHEET)
                     writer.add(
@@ -304,13 +292,11 @@ def build_from_colmap(
                 del patches  # before its file goes
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
-            chosen.counts["points"] = number_of_points(chosen.tracks)
-            chosen.counts["patches"] = len(rows)
-            models.append(chosen.counts)
-            points += number_of_points(chosen.tracks)
+            models.append(counts | {"points": chosen.points, "patches": len(rows)})
+            points += chosen.points
             kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
             photos += len(model.views) * kinds
-            used |= {model.views[v].path.resolve() for v in np.unique(chosen.tracks.view)}
+            used |= {model.views[v].path.resolve() for v in np.unique(chosen.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
         about |= {} if detected is None else {"detections": asdict(detected)}
         text = json.dumps({**about, **(origin or {})}, indent=1) + "\n"
@@ -319,31 +305,21 @@ def build_from_colmap(
     return ColmapReport(points, size, tuple(models))
 
 
-def _cut(chosen: ModelPatches, scratch: Path, workers: int, progress: Progress) -> Pixels:
+def _cut(model: Model, chosen: Chosen, scratch: Path, workers: int, progress: Progress) -> Pixels:
     """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
-    tracks, frames = chosen.tracks, chosen.frames
-    shape = (max(len(tracks), 1), PATCH, PATCH)
+    shape = (max(len(chosen), 1), PATCH, PATCH)
     patches = np.lib.format.open_memmap(scratch, "w+", np.uint8, shape)
-    groups = by_value(tracks.view, np.arange(len(tracks)))
-    views = [chosen.model.views[tracks.view[rows[0]]] for rows in groups]
-    jobs = [(v.path, v.size, frames[rows]) for v, rows in zip(views, groups, strict=True)]
+    groups = by_value(chosen.view, np.arange(len(chosen)))
+    views = [model.views[chosen.view[rows[0]]] for rows in groups]
+    jobs = [(v.path, v.size, chosen.frames[rows]) for v, rows in zip(views, groups, strict=True)]
     for done, (rows, cut) in enumerate(
         zip(groups, map_processes(_cut_photo, jobs, workers), strict=True)
     ):
         patches[rows] = cut
-        progress(f"{chosen.model.scene.name}: patches", done + 1, len(groups))
+        progress(f"{model.scene.name}: patches", done + 1, len(groups))
     return patches
 
 
 def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> Pixels:
     path, size, frames = job
     return cut_patches(read_photo(path, size), frames, PATCH)
-
-
-def _worth_keeping(patches: Pixels, chosen: ModelPatches) -> Ints:
-    point = chosen.tracks.point
-    contrast = np.array([patches[i].std() for i in range(len(point))]).reshape(-1)
-    rows = np.flatnonzero(contrast >= MIN_STD)
-    kept = rows[long_enough(point[rows], 2)]
-    chosen.counts["without contrast"] = len(np.unique(point)) - len(np.unique(point[kept]))
-    return kept

@@ -94,15 +94,26 @@ class View:
 
 
 @dataclass(frozen=True)
-class Tracks(Rows):
-    """Observations of points: row i says that a point was seen in a view. Sorted by point.
+class Observations(Rows):
+    """Row i says that a point was seen in a view. Sorted by point."""
+
+    point: Ints
+    view: Ints
+
+    @property
+    def points(self) -> int:
+        """How many points the observations are of."""
+        return len(np.unique(self.point))
+
+
+@dataclass(frozen=True)
+class Tracks(Observations):
+    """Observations of a model.
 
     ``keypoint`` is the row of the view's keypoints and ``xy`` (M, 2) its position; ``error`` the
     distance of the point's projection from it, in pixels.
     """
 
-    point: Ints
-    view: Ints
     keypoint: Ints
     xy: Floats
     error: Floats

@@ -30,9 +30,10 @@ from hardnet.frames import (
     points_from_colmap,
     rotation,
 )
-from hardnet.patchsets.build.choice import LEVEL, Rows, apart, inside, suppress_overlaps
+from hardnet.patchsets.build.choice import LEVEL, apart, inside, suppress_overlaps
 from hardnet.patchsets.build.colmap_model import (
     Model,
+    Observations,
     Tracks,
     View,
     open_database,
@@ -192,7 +193,7 @@ def long_enough(point: Ints, length: int) -> NDArray[np.bool_]:
     return np.asarray(count[group] >= length)
 
 
-def drop_twins(tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
+def drop_twins(tracks: Observations, frames: Frames) -> NDArray[np.bool_]:
     """(M,) whether the observation's point stays when one of each two on the same spot goes.
 
     COLMAP gives a keypoint with two orientations two points. Trained or tested as different, they
@@ -210,7 +211,7 @@ def drop_twins(tracks: Tracks, frames: Frames) -> NDArray[np.bool_]:
     return np.asarray(~gone[group])
 
 
-def choose_points(tracks: Tracks, limit: int) -> NDArray[np.bool_]:
+def choose_points(tracks: Observations, limit: int) -> NDArray[np.bool_]:
     """(M,) whether the observation's point is one of the ``limit`` with the longest tracks."""
     _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
     chosen = np.ones(len(count), bool)
@@ -219,7 +220,7 @@ def choose_points(tracks: Tracks, limit: int) -> NDArray[np.bool_]:
     return np.asarray(chosen[group])
 
 
-def spread_out(model: Model, tracks: Tracks, limit: int) -> NDArray[np.bool_]:
+def spread_out(model: Model, tracks: Observations, limit: int) -> NDArray[np.bool_]:
     """(M,) at most ``limit`` observations of a point, seen from the most different directions."""
     keep = np.ones(len(tracks), bool)
     places = np.array([view.to_world(np.zeros((1, 3)))[0] for view in model.views])
@@ -276,14 +277,13 @@ class DetectedSettings:
 
 
 @dataclass(frozen=True)
-class Detected(Rows):
-    """(M, 2, 3) frames of points: those of one follow one another, its reference is the first.
+class Detected(Observations):
+    """Observations of points whose reference is the first.
 
-    ``kind`` is a number into :data:`KINDS`; ``carried``: not detected, but carried there.
+    ``frames`` are (M, 2, 3), ``kind`` is a number into :data:`KINDS`; ``carried``: not detected,
+    but carried there.
     """
 
-    point: Ints
-    view: Ints
     kind: Ints
     frames: Frames
     carried: NDArray[np.bool_]

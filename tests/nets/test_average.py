@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from hardnet.errors import HardnetError
-from hardnet.learn.average import average_files
-from hardnet.nets import build_net, load_net, save_checkpoint
+from hardnet.nets import average_files, build_net, load_net, save_checkpoint
 
 
 def saved(path: Path, name: str, seed: int) -> Path:
