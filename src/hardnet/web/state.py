@@ -52,7 +52,6 @@ MAX_BYTES = 4 * MAX_PIXELS
 THUMBNAIL, PREVIEW = 256, 1600
 """Longer side, in pixels, of a photo in the grid and of one that is looked at."""
 QUALITY = {THUMBNAIL: 80, PREVIEW: 88}
-JPEG = "image/jpeg"
 
 
 @dataclass(frozen=True)
