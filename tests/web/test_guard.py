@@ -52,6 +52,7 @@ def test_our_own_names_are_accepted(site) -> None:
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},  # no address at all
         {"origin": "http://127.0.0.1:1"},  # another server of this machine
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},

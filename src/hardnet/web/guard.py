@@ -156,7 +156,8 @@ def _is_own_page(request: Request, host: str) -> bool:
     """Whether a request comes from our page, from a person, or from a program; not from a site."""
     headers = request.headers
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    # An origin is SCHEME://HOST and nothing else, and need not even be an address.
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
         return False
     if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return True
