@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Cells with columns as rows of dots beside the paper's, cells without as a curve."""
-    return {"cells": partial(_draw_dots if _is_grid(results) else _draw_curve, results)}
+    return {"cells": _draw_dots if _is_grid(results) else _draw_curve}
 
 
 def claim_lines(results: Results) -> list[str]:

@@ -100,7 +100,7 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Scores against the number of distractors; a curve needs two points."""
-    return {"distractors": partial(_draw, results)} if len(_counts(results)) > 1 else {}
+    return {"distractors": _draw} if len(_counts(results)) > 1 else {}
 
 
 def mean_ap(protocol: str, row: Row) -> float | None:

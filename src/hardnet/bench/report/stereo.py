@@ -118,10 +118,8 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Pairs and inliers per set; matching accuracy, which needs homographies."""
-    found: Figures = {"pairs": partial(_draw_pairs, results)}
-    if any(row["accuracy"] is not None for row in results["rows"]):
-        found["accuracy"] = partial(_draw_accuracy, results)
-    return found
+    known = any(row["accuracy"] is not None for row in results["rows"])
+    return {"pairs": _draw_pairs, **({"accuracy": _draw_accuracy} if known else {})}
 
 
 def _entries(results: Results, rule: str = "") -> Entries:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Figures = dict[str, Callable[[Path], None]]
-"""Name -> how to draw it into a file."""
+Figures = dict[str, Callable[[Mapping[str, Any], Path], None]]
+"""Name -> how to draw it, from the results into a file."""
 
 NOISE_COLOURS = {"easy": "#009E73", "hard": "#0072B2", "tough": "#D55E00"}
 """Green, blue and red as in the paper, in the shades that colour-blind readers tell apart."""
