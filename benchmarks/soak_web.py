@@ -131,7 +131,7 @@ class Visitor:
         """A small picture."""
         return self.client.get(f"/photos/{self._photo()}/thumbnail")
 
-    def list(self) -> httpx.Response:
+    def listing(self) -> httpx.Response:
         """Names of photos."""
         return self.client.get("/photos", params={"limit": 5})
 
@@ -148,7 +148,7 @@ REQUESTS: dict[str, Request] = {
     "match": Visitor.match,
     "search": Visitor.search,
     "thumbnail": Visitor.thumbnail,
-    "list": Visitor.list,
+    "list": Visitor.listing,
     "broken photo": Visitor.broken,
 }
 

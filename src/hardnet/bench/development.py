@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +68,15 @@ def label_of(detector: str) -> str:
 
 
 class Photos:
-    """Photos with their keypoints: detected and cut once, the same patches for all descriptors."""
+    """Photos with their keypoints: detected and cut once, the same patches for all descriptors.
 
-    def __init__(self, setup: Setup) -> None:
+    ``kept``: how many of those last used are remembered; all by default.
+    """
+
+    def __init__(self, setup: Setup, kept: int | None = None) -> None:
         self.setup = setup
         self._detector = detectors.load(setup.detector)
-        self.found = cache(self._find)
+        self.found = lru_cache(kept)(self._find)
 
     def _find(self, path: Path) -> Found:
         prepared = prepare(path, self.setup.max_size)

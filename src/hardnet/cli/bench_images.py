@@ -22,7 +22,7 @@ from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.stereo import OpenSet
+    from hardnet.bench.stereo_sets import OpenSet
 
 
 @reads_images
@@ -90,12 +90,11 @@ def stereo(
     from hardnet.bench.stereo import (
         Protocol,
         compare,
-        conventions,
-        open_sets,
         rule_by_name,
         strategy_by_name,
         summarise,
     )
+    from hardnet.bench.stereo_sets import conventions, open_sets
 
     if not sets:
         if not check:
@@ -127,7 +126,7 @@ def stereo(
     ]
     body = {
         "kind": "stereo",
-        "rule": {"name": chosen.name, "about": chosen.about},
+        "rule": {"name": rule, "about": chosen.about},
         "sets": about,
         "summary": summarise(rows, chosen),
         "rows": rows,

@@ -152,7 +152,6 @@ def _claims(results: Results) -> Table:
 
 def _runs(results: Results, measures: Sequence[str]) -> Table:
     runs = [(cell["cell"], run) for cell in results["cells"] for run in cell["runs"]]
-
     only = [run for _, run in runs]
     return Table(
         f"{results['title']}: all runs",

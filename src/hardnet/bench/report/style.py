@@ -98,6 +98,13 @@ def legend_beside(figure: Figure) -> None:
     figure.legend(found.values(), list(found), loc="outside right upper", frameon=False, fontsize=7)
 
 
+def legend_above(figure: Figure, axes: Axes, where: str = "left") -> None:
+    """The names of one panel, which all others have too, side by side over all."""
+    handles, names = axes.get_legend_handles_labels()
+    loc = f"outside upper {where}"
+    figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
+
+
 def name_rows(axes: Axes, names: list[str]) -> None:
     """One row per name from the top down."""
     axes.set_yticks(range(len(names)), names)
