@@ -32,7 +32,6 @@ from hardnet.bench.retrieval.features import (
     for_words,
     images_of,
     split,
-    trained_words,
 )
 from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OwnIndex, judge, parse_mode
 from hardnet.features import Features
@@ -127,7 +126,7 @@ def main(
         others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(None, describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)
-        trained = trained_words(None, many, others, descriptor, words, 0, _say)
+        trained = many.words(others, descriptor, words, 0, _say)
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)

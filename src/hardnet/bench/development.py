@@ -93,14 +93,10 @@ Extractor = Callable[[Path, int], Features]
 
 @dataclass(frozen=True)
 class Contestant:
-    """One line of a table: a way to make features of a photo, and what it is called."""
+    """One line of a table: a way to make features of a photo; ``setup`` and ``descriptor``."""
 
-    setup: str
-    label: str
+    names: dict[str, str]
     features: Callable[[Path], Features]
-
-
-OWN_DETECTOR = "own detector"
 
 
 def contestants(
@@ -113,9 +109,11 @@ def contestants(
     for setup in setups:
         photos = Photos(setup)
         for label, descriptor in descriptors.items():
-            yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
+            names = {"setup": setup.label, "descriptor": label}
+            yield Contestant(names, partial(photos.features, descriptor=descriptor))
     for label, extract in (extractors or {}).items():
-        yield Contestant(OWN_DETECTOR, label, cache(partial(_whole, extract, label, keypoints)))
+        names = {"setup": "own detector", "descriptor": label}
+        yield Contestant(names, cache(partial(_whole, extract, label, keypoints)))
 
 
 def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Features:

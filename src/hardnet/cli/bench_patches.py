@@ -113,7 +113,7 @@ def hpatches(
     """
     from hardnet.bench.hpatches import run
     from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
-    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
+    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores
     from hardnet.bench.store import Store
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
     from hardnet.patchsets.sets import require
@@ -146,9 +146,7 @@ def hpatches(
         found = []
         for spec, source in zip(specs, sources, strict=True):
             label, show = spec.label, stage.within(spec.label)
-            describe_all(source, test.test, stage.part(f"{label}: describing"))
-            if csv is not None:
-                write_all(source, test.test, csv / label)
+            describe_all(source, test.test, stage.part(f"{label}: describing"), csv and csv / label)
             compute = partial(run.evaluate, label, source.lookup, lists, options, show)
             made_by = f"{label}: {source.digest}"
             found.append(stored_scores(rivals.store, made_by, lists, options, compute))

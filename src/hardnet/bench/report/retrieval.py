@@ -219,7 +219,7 @@ def _draw(results: Results, path: Path) -> None:
             axes.set_visible(False)
         for axes in grid[::across]:
             axes.set_ylabel("mAP (%)")
-        legend_above(figure, grid[0], "center")
+        legend_above(figure, grid[0], "outside upper center")
         figure.supxlabel("number of distractors", fontsize=9)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardnet.errors import HardnetError, MissingExtraError
 
@@ -98,10 +98,13 @@ def legend_beside(figure: Figure) -> None:
     figure.legend(found.values(), list(found), loc="outside right upper", frameon=False, fontsize=7)
 
 
-def legend_above(figure: Figure, axes: Axes, where: str = "left") -> None:
+def legend_above(
+    figure: Figure,
+    axes: Axes,
+    loc: Literal["outside upper left", "outside upper center"] = "outside upper left",
+) -> None:
     """The names of one panel, which all others have too, side by side over all."""
     handles, names = axes.get_legend_handles_labels()
-    loc = f"outside upper {where}"
     figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
 
 
