@@ -103,14 +103,15 @@ def _measure(size: int) -> dict[str, dict[str, float]]:
     median = {name: float(np.median(times)) for name, times in seconds.items()}
     if size > BF_LIMIT:
         median["opencv"] *= size / BF_LIMIT
-    part = {(i, j) for i, j in found["hardnet"] if i < BF_LIMIT}
+    same = {}
+    for name, pairs in found.items():
+        limit = BF_LIMIT if name == "opencv" else size
+        ours = {(i, j) for i, j in found["hardnet"] if i < limit}
+        same[name] = len(pairs & ours) / max(len(pairs | ours), 1)
     return {
         "seconds": median,
         "times_faster_than_opencv": {n: median["opencv"] / s for n, s in median.items()},
-        "same_matches": {
-            name: _overlap(pairs, part if name == "opencv" else found["hardnet"])
-            for name, pairs in found.items()
-        },
+        "same_matches": same,
     }
 
 
@@ -140,11 +141,6 @@ def _contestants(a: Rows, b: Rows) -> dict[str, Callable[[], Pairs]]:
 
 def _pairs(indices: NDArray[np.intp]) -> Pairs:
     return set(map(tuple, indices.tolist()))
-
-
-def _overlap(one: Pairs, other: Pairs) -> float:
-    """Intersection over union."""
-    return len(one & other) / max(len(one | other), 1)
 
 
 def _recall(photos: list[Path]) -> dict[str, dict[str, float]]:

@@ -69,7 +69,10 @@ def main(
             if repetition:  # the first one warms up
                 runs[name].append(seconds | {"total": total})
             found[name] = _judge(a, b, homography)
-    medians = {name: _medians(rows) for name, rows in runs.items()}
+    medians = {
+        name: {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
+        for name, rows in runs.items()
+    }
     for name, row in medians.items():
         stages = ", ".join(f"{stage} {value:.3f}" for stage, value in row.items())
         to_sift = row["total"] / medians["opencv-sift"]["total"]
@@ -233,10 +236,6 @@ def _judge(a: Points, b: Points, homography: NDArray[np.float64] | None) -> dict
         error = transfer_error(homography, a.astype(np.float64), b.astype(np.float64))
         found["correct"] = int((error < CORRECT_PIXELS).sum())
     return found
-
-
-def _medians(rows: list[Seconds]) -> Seconds:
-    return {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
 
 
 def _ratios(medians: dict[str, Seconds], rival: str) -> dict[str, float]:

@@ -23,12 +23,12 @@ import typer
 from measuring import finish
 
 from hardnet.bench.development import Extractor
-from hardnet.bench.pose import PosePair, PoseScene, estimate_pose, maa, pose_error, read_pose_scene
+from hardnet.bench.pose import PoseScene, estimate_pose, maa, pose_error, read_pose_scene
 from hardnet.cli.bench_output import parse_specs
 from hardnet.descriptors import load
 from hardnet.features import Features, extract
 from hardnet.images import read_image
-from hardnet.matching.matches import Matches, match
+from hardnet.matching.matches import match
 from hardnet.stored_names import find_code
 
 WAYS = ("dominant", "upright", "auto")
@@ -112,7 +112,8 @@ def _measure(
         "dominant": sum(result.a.orientation == "dominant" for _, result in found),
     }
     if degrees == 0:
-        row["maa"] = maa([_pose_error(pair, result) for pair, result in found])
+        poses = [(pair, estimate_pose(pair, result.xy_a, result.xy_b)) for pair, result in found]
+        row["maa"] = maa([pose_error(pose, pair.truth) for pair, pose in poses])
     return row
 
 
@@ -122,10 +123,6 @@ def _as(features: Features, way: str) -> Features:
         assert features.turned is not None
         return features.turned()
     return features if way == "auto" else replace(features, turned=None)
-
-
-def _pose_error(pair: PosePair, result: Matches) -> float:
-    return pose_error(estimate_pose(pair, result.xy_a, result.xy_b), pair.truth)
 
 
 if __name__ == "__main__":

@@ -121,15 +121,14 @@ def _crop_edit(percent: int) -> Edit:
     return Edit(f"crop {percent} %", "crop", lambda p, rng: crop(p, rng, percent / 100))
 
 
-def _turn_edit(degrees: int, cut: bool = False) -> Edit:
-    name = f"turn {degrees}°{', cut' if cut else ''}"
-    return Edit(name, "rotated", lambda p, rng: turn(p, degrees, cut))
+def _turn_edit(degrees: int) -> Edit:
+    return Edit(f"turn {degrees}°", "rotated", lambda p, rng: turn(p, degrees))
 
 
 EDITS: tuple[Edit, ...] = (
     *(_crop_edit(percent) for percent in (90, 70, 50, 35, 25, 15, 10, 5)),
     *(_turn_edit(degrees) for degrees in (90, 180, 270, 10, 45)),
-    _turn_edit(20, cut=True),
+    Edit("turn 20°, cut", "rotated", lambda p, rng: turn(p, 20, cut=True)),
     Edit("mirror", "mirrored", lambda p, rng: mirror(p)),
     Edit("mirror, crop 50 %", "mirrored", lambda p, rng: _mirrored(p, lambda m: crop(m, rng, 0.5))),
     Edit("mirror, turn 90°", "mirrored", lambda p, rng: _mirrored(p, lambda m: turn(m, 90))),

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet.bench.report.style import Figures, canvas, grouped_bars, legend_above, line_style
-from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, distinct, interval
+from hardnet.bench.report.table import (
+    MISSING,
+    Column,
+    Ends,
+    Results,
+    Table,
+    Value,
+    distinct,
+    interval,
+)
 from hardnet.bench.stereo import (
     AUC_PIXELS,
     CORRECT_PIXELS,
@@ -66,7 +75,7 @@ def tables(results: Results) -> list[Table]:
             [
                 ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
                 _number("inl.", entries, "mean_common"),
-                ("95%", entries, lambda e: interval(*e["common_interval"], "{:.0f}"), ""),
+                ("95%", entries, lambda e: _ends(e["common_interval"], "{:.0f}"), ""),
             ],
             sets,
             _INTERVAL,
@@ -81,9 +90,8 @@ def tables(results: Results) -> list[Table]:
     ]
     areas: list[Part] = []
     for limit in map(str, AUC_PIXELS):
-        spread = _item("auc_interval", limit)
         areas.append((f"@{limit} px", entries, _item("auc", limit), "{:.3f}"))
-        areas.append(("95%", entries, lambda e, spread=spread: interval(*spread(e)), ""))
+        areas.append(("95%", entries, _item("auc_interval", limit, _ends), ""))
     for title, field, parts, note in (
         (
             "Homographies: area under the corner error",
@@ -145,8 +153,14 @@ def _number(heading: str, entries: Entries, field: str = "") -> Part:
     return heading, entries, lambda entry: entry[field or heading], "{:.0f}"
 
 
-def _item(field: str, key: str | int) -> Callable[[Entry], Any]:
-    return lambda entry: None if entry[field] is None else entry[field][key]
+def _item(
+    field: str, key: str | int, show: Callable[[Any], Value] = lambda value: value
+) -> Callable[[Entry], Value]:
+    return lambda entry: None if entry[field] is None else show(entry[field][key])
+
+
+def _ends(ends: Ends, style: str = "{:.3f}") -> str:
+    return interval(*ends, style)
 
 
 def _within(entries: Entries, field: str) -> list[Part]:
