@@ -60,8 +60,6 @@ def main(
     for size in sizes:
         vocabulary = first if size == min(sizes) else _larger(first, learned, size)
         measured[size] = _measure(vocabulary, rows[: max(PRODUCTS // size, QUERY)])
-        for name, row in measured[size].items():
-            print(f"{size:8d}  {name:24s} " + "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
         del vocabulary
     settings = {
         "threads": threads,

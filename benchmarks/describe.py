@@ -51,15 +51,9 @@ def main(
             contestants[name] = load(file if file.is_file() else name, threads)
 
     rates = _throughput(contestants, real, repetitions)
-    for batch, row in rates.items():
-        for name, rate in row.items():
-            ratio = rate / row["kornia"]
-            print(f"batch {batch:5d}  {name:13s} {rate:8.0f} patches/s  {ratio:5.2f}x kornia")
     expected = contestants["kornia"](real)
     difference = float(np.abs(contestants["hardnet"](real) - expected).max())
     cosine = (contestants["hardnet-int8"](real) * contestants["hardnet"](real)).sum(1)
-    print(f"largest difference of hardnet to kornia: {difference:.1e}")
-    print(f"cosine of hardnet-int8 to hardnet: mean {cosine.mean():.5f}, least {cosine.min():.5f}")
     extra = {
         name: {
             n: in_fresh_process(extra_memory, weights / f"{name}.onnx", n, threads)
@@ -67,10 +61,6 @@ def main(
         }
         for name in ("hardnet", "hardnet-int8")
     }
-    for name, megabytes in extra.items():
-        text = ", ".join(f"{mb:.0f} MB at {n} patches" for n, mb in megabytes.items())
-        print(f"{name}: memory besides patches and descriptors: {text}")
-
     settings = {"threads": threads, "patches": patches, "repetitions": repetitions}
     measured = {
         "patches_per_second": rates,

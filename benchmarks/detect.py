@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import cv2
 import numpy as np
@@ -74,7 +74,7 @@ def main(
                     | {"overlap": score.overlap, "distance": score.distance}
                     | {"frames": [len(found[0]), len(found[k])]}
                 )
-        print(f"{sequence.name}: " + ", ".join(_mean(rows, sequence.name, n) for n in contestants))
+        print(f"{sequence.name} is done", flush=True)
 
     timed = next((s for s in sequences if s.name == TIMED), sequences[0])
     images = [to_grey(read_image(path)) for path in timed.files]
@@ -87,10 +87,6 @@ def main(
         {n: partial(_all, find, images) for n, find in finders.items()}, repetitions
     )
     seconds = {name: taken / len(images) for name, taken in spent.items()}
-    for name, value in seconds.items():
-        ratio = seconds["kornia"] / value
-        print(f"{name:21s} {value:6.3f} s per image  {ratio:5.1f}x kornia's speed")
-
     settings = {
         "keypoints": keypoints,
         "threads": threads,
@@ -113,13 +109,6 @@ def main(
     }
     files = [path for sequence in sequences for path in sequence.files]
     finish("detect", measured, settings, files, output)
-
-
-def _mean(rows: list[dict[str, Any]], sequence: str, name: str) -> str:
-    part = [
-        row["overlap"] for row in rows if (row["sequence"], row["detector"]) == (sequence, name)
-    ]
-    return f"{name} {np.mean(part):.3f}"
 
 
 def _ours(name: str, keypoints: int, upright: bool = True) -> Find:

@@ -64,16 +64,10 @@ def main(
             how: _peak_memory(how, paths, settings, workers) for how in ("sequential", "overlapped")
         }
         rows.append(row)
-        faster = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
         if rows[0]["descriptor"] == "hardnet":
+            faster = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
             row["speed_of_hardnet"] = faster
-        print(json.dumps(row))
-        rates = {how: len(paths) / row["seconds"][how] for how in ("overlapped", "hdf5", "index")}
-        speeds = ", ".join(f"{how} {rate:.2f}" for how, rate in rates.items())
-        print(
-            f"{Path(name).stem}: photos/s: {speeds}; {faster:.2f}x "
-            f"{rows[0]['descriptor']}, index build {row['index_to_extraction']:.2f} of extraction"
-        )
+        print(json.dumps(row), flush=True)
     sizes = [prepare(path).image_size for path in paths]
     chosen = {
         "images": len(paths),

@@ -63,18 +63,8 @@ def main(
         for task in run.TASKS:
             row = in_fresh_process(measure, task, size)
             rows.append(row)
-            print(
-                f"size {size:5.3f}  {task:12s} {row['seconds']:7.1f} s"
-                f"  {row['memory_mb']:5.0f} MB above {row['descriptors_mb']:5.0f} MB of descriptors"
-                f"  {row['ratio']:6.1f}x faster than the plain way (extrapolated)",
-                flush=True,
-            )
+            print(row, flush=True)
     patches = in_fresh_process(from_patches, 3 if quick else 8, 60 if quick else 300)
-    print(
-        f"from generated patches: {patches['patches_per_second']:.0f} patches/s with hardnet, so "
-        f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated); "
-        f"stored ones open in {patches['second_run_seconds']:.2f} s"
-    )
     settings: dict[str, Any] = {"quick": quick, "sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
     settings |= {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE}
     finish("hpatches_scale", {"rows": rows, "from_patches": patches}, settings, [], output)

@@ -56,20 +56,12 @@ def main(
     use_threads(threads)
     sizes = sizes or [2_000, 10_000, 50_000]
     rows = {size: _measure(size) for size in sizes}
-    for size, row in rows.items():
-        for name, seconds in row["seconds"].items():
-            ratio = row["times_faster_than_opencv"][name]
-            same = row["same_matches"][name]
-            print(f"{size:6d}  {name:22s} {seconds:8.3f} s {ratio:7.2f}x OpenCV  same {same:.4f}")
     memory = {
         name: {n: round(in_fresh_process(extra_memory, name, n), 1) for n in sizes}
         for name in ("hardnet", "hardnet fginn")
     }
     photos = list_images(data / "oxford-affine" if data else SKIMAGE)
     recall = _recall(photos)
-    for name, per_size in memory.items():
-        print(f"{name}: memory besides descriptors, MB: {per_size}")
-    print(f"recall: {recall}")
     settings = {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO}
     found = {"sizes": rows, "extra_memory_mb": memory, "recall": recall}
     finish("match_descriptors", found, settings | {"photos": len(photos)}, photos, output)

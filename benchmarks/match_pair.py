@@ -73,12 +73,6 @@ def main(
         name: {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
         for name, rows in runs.items()
     }
-    for name, row in medians.items():
-        stages = ", ".join(f"{stage} {value:.3f}" for stage, value in row.items())
-        to_sift = row["total"] / medians["opencv-sift"]["total"]
-        to_kornia = f"{medians['kornia']['total'] / row['total']:5.2f}x kornia, " if kornia else ""
-        print(f"{name:24s} {to_kornia}{to_sift:5.2f} of SIFT's time | {stages}")
-        print(f"{'':24s} {found[name]}")
     networks = sorted({name.partition("@")[0] for name in ours})
     settings = {
         "images": [f"{image.parent.name}/{image.name}" for image in (image_a, image_b)],

@@ -33,11 +33,15 @@ def finish(
     output: Path,
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Write a results file with its tables; ``arguments`` stand for those of the command line."""
+    """Write a results file with its tables, and print these.
+
+    ``arguments`` stand for those of the command line.
+    """
     words = map(provenance.without_folders, sys.argv[1:] if arguments is None else arguments)
     command = f"python {shlex.join([f'benchmarks/{Path(sys.argv[0]).name}', *words])}"
     origin = provenance.collect(command, settings, data)
-    write({"kind": kind, **found, "provenance": origin}, output)
+    for table in write({"kind": kind, **found, "provenance": origin}, output):
+        print(f"{table.markdown()}\n")
 
 
 def use_threads(threads: int) -> None:

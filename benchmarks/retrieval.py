@@ -9,7 +9,6 @@ Example: HARDNET_DATA=data python benchmarks/retrieval.py
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -130,8 +129,6 @@ def main(
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)
-    for name, row in rows.items():
-        print(f"{name:16s} {json.dumps(row)}")
     settings = {
         "photos": len(photos),
         "longer_side": size,

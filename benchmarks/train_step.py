@@ -55,13 +55,6 @@ def main(
         for kind, found in rates.items():
             found.append(in_fresh_process(measure, kind, batch, chunk, threads)["pairs_per_second"])
     speed = {kind: float(np.median(found)) for kind, found in rates.items()}
-    ratio = speed["chunked"] / speed["plain"]
-    print(
-        f"batch {batch}: plain {speed['plain']:.0f} pairs/s, chunked {speed['chunked']:.0f}"
-        f" pairs/s, {ratio:.2f}x; {STUDENT} with a teacher {speed['taught']:.0f} pairs/s,"
-        f" {speed['taught'] / speed['chunked']:.2f}x HardNet in chunks",
-        flush=True,
-    )
     memory = []
     for size in QUICK_MEMORY_BATCHES if quick else MEMORY_BATCHES:
         row = {"batch": size} | {
@@ -70,34 +63,20 @@ def main(
         }
         row["share"] = row["chunked"] / row["plain"]
         memory.append(row)
-        print(
-            f"batch {size}: peak memory plain {row['plain']:.0f} MB, chunked {row['chunked']:.0f}"
-            f" MB, {row['share']:.0%}",
-            flush=True,
-        )
     for size in QUICK_LARGE_BATCHES if quick else LARGE_BATCHES:
         peak = in_fresh_process(measure, "chunked", size, chunk, threads, 1)["peak_mb"]
         memory.append({"batch": size, "chunked": peak})
-        print(f"batch {size}: peak memory chunked {peak:.0f} MB", flush=True)
     small = QUICK_FLOAT64_BATCH if quick else FLOAT64_BATCH
     equality = [
         in_fresh_process(compare, small, chunk, threads, "float64"),
         in_fresh_process(compare, small, chunk, threads, "float32"),
         in_fresh_process(compare, batch, chunk, threads, "float32"),
     ]
-    for row in equality:
-        for key in ("chunked_to_plain", "plain_to_float64"):
-            if row[key]:
-                print(
-                    f"batch {row['batch']} {row['dtype']} {key}: loss {row[key]['loss']:.1e},"
-                    f" gradients {row[key]['absolute']:.1e} absolute, {row[key]['largest']:.1e} of"
-                    f" the largest, {row[key]['norm']:.1e} in norm"
-                )
     settings = {"quick": quick, "net": "hardnet", "chunk": chunk, "threads": threads}
     measured = {
         "batch": batch,
         "pairs_per_second": speed | {"all": rates},
-        "ratio": ratio,
+        "ratio": speed["chunked"] / speed["plain"],
         "student": STUDENT,
         "taught_ratio": speed["taught"] / speed["chunked"],
         "memory_mb": memory,
