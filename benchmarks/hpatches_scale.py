@@ -37,7 +37,7 @@ from hardnet.bench.hpatches.lists import (
     prepare,
 )
 from hardnet.bench.metrics import average_precision_trapezoid
-from hardnet.bench.store import Predictions, Store
+from hardnet.bench.store import Predictions
 from hardnet.descriptors import load
 from hardnet.patchsets.hpatches import LEVELS, SIDE, TAGS, TARGETS, choose_split, read_hpatches
 from hardnet.provenance import data_digest
@@ -146,7 +146,7 @@ def from_patches(sequences: int, count: int) -> dict[str, Any]:
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
-            stored = Store(folder / "cache").open(load("hardnet"), data_digest(folder).sha256)
+            stored = Predictions(load("hardnet"), data_digest(folder).sha256, folder / "cache")
 
             def lookup(name: str, tag: str, stored: Predictions = stored) -> NDArray[Any]:
                 return stored.get(f"{name}/{tag}", lambda: hpatches.sequences[name].patches(tag))

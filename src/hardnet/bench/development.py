@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from hardnet import detectors
 from hardnet.bench.metrics import MEAN_RESAMPLES, Floats, Interval, interval, multiplicities
-from hardnet.bench.store import Store
+from hardnet.bench.store import Predictions
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.patches import windows_of
@@ -124,12 +124,12 @@ def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Featur
 
 
 class Remembered:
-    """A descriptor whose answers are kept on disk, by the content of the patches."""
+    """A descriptor whose answers are kept in the cache ``store``, by the content of the patches."""
 
-    def __init__(self, descriptor: Descriptor, store: Store) -> None:
+    def __init__(self, descriptor: Descriptor, store: Path | None = None) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
         self.windows = windows_of(descriptor)
-        self._predictions = store.open(descriptor, "photos")
+        self._predictions = Predictions(descriptor, "photos", store)
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) patches, or (N, K, S, S) of K windows -> (N, D)."""

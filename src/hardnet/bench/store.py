@@ -40,27 +40,18 @@ def within(progress: Progress, where: str, what: str, done: int, total: int) -> 
     progress(f"{where}: {what}", done, total)
 
 
-class Store:
-    """The cache of predictions, the user's by default."""
+class Predictions:
+    """The descriptors of one set by one descriptor, by key.
 
-    def __init__(self, folder: Path | str | None = None) -> None:
-        self.folder = folder
-        self._cache = Cache("predictions", folder)
+    ``data`` is the digest of the patches, ``folder`` the cache, the user's by default.
+    """
 
-    def open(self, descriptor: Descriptor, data: str) -> Predictions:
-        """The predictions of one descriptor on the set of patches with the digest ``data``."""
+    def __init__(self, descriptor: Descriptor, data: str, folder: Path | str | None = None) -> None:
+        self._descriptor, self._cache = descriptor, Cache("predictions", folder)
         about = {"descriptor": descriptor_digest(descriptor), "data": data}
         label = re.sub(r"[^\w.+-]", "_", descriptor.name)
+        self.folder = self._cache.path(about, label=label)
         allow_many_maps()
-        return Predictions(self._cache, self._cache.path(about, label=label), descriptor)
-
-
-class Predictions:
-    """The descriptors of one set by one descriptor, by key; made by :meth:`Store.open`."""
-
-    def __init__(self, cache: Cache, folder: Path, descriptor: Descriptor) -> None:
-        self.folder = folder
-        self._cache, self._descriptor = cache, descriptor
 
     def get(self, key: str, patches: Callable[[], Pixels]) -> NDArray[Any]:
         """(N, D) float32 or (N, B) uint8, mapped; computed if they are not stored yet.

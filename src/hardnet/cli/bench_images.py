@@ -229,15 +229,13 @@ class Contest(StoredComparison):
         what the results say of the scenes.
         """
         from hardnet.bench.development import Remembered, Setup, contestants
-        from hardnet.bench.store import Store
         from hardnet.stored_names import find_code
 
         kind = benchmark.__name__.rpartition(".")[2]
         ways = (False, True) if self.upright is None else (self.upright,)
         names = detector_names(self.detectors)
         setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
-        store = Store(self.store)
-        described = {label: Remembered(d, store) for label, d in self.load().items()}
+        described = {label: Remembered(d, self.store) for label, d in self.load().items()}
         if self.extractors and kind == "ratio":
             raise HardnetError("--extractors: the frames of `bench ratio` are the same for all")
         rivals = parse_specs(self.extractors) if self.extractors else []

@@ -18,7 +18,7 @@ from hardnet import descriptors
 from hardnet.bench import metrics
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
-from hardnet.bench.store import Progress, Store, allow_many_maps
+from hardnet.bench.store import Predictions, Progress, allow_many_maps
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import TAGS, HPatches
@@ -125,7 +125,7 @@ class Source:
     digest: str
 
 
-def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
+def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Source:
     """The descriptors that ``spec`` names on a set: a descriptor, or a folder of CSV files.
 
     A name wins over a folder of that name; ``./name`` is the folder.
@@ -140,7 +140,7 @@ def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
         )
     if spec.endswith("/"):
         raise HardnetError(f"there is no folder {spec} of descriptors, SEQUENCE/ref.csv ...")
-    predictions = store.open(descriptors.load(spec), data)
+    predictions = Predictions(descriptors.load(spec), data, store)
     return Source(
         lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
         predictions.folder.name,
