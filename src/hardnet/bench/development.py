@@ -93,10 +93,16 @@ Extractor = Callable[[Path, int], Features]
 
 @dataclass(frozen=True)
 class Contestant:
-    """One line of a table: a way to make features of a photo; ``setup`` and ``descriptor``."""
+    """One line of a table: a way to make features of a photo, and what it is called."""
 
-    names: dict[str, str]
+    setup: str
+    label: str
     features: Callable[[Path], Features]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """As a results file has them."""
+        return {"setup": self.setup, "descriptor": self.label}
 
 
 def contestants(
@@ -109,11 +115,9 @@ def contestants(
     for setup in setups:
         photos = Photos(setup)
         for label, descriptor in descriptors.items():
-            names = {"setup": setup.label, "descriptor": label}
-            yield Contestant(names, partial(photos.features, descriptor=descriptor))
+            yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
     for label, extract in (extractors or {}).items():
-        names = {"setup": "own detector", "descriptor": label}
-        yield Contestant(names, cache(partial(_whole, extract, label, keypoints)))
+        yield Contestant("own detector", label, cache(partial(_whole, extract, label, keypoints)))
 
 
 def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Features:
