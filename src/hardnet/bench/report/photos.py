@@ -236,34 +236,26 @@ def _bars(axes: Axes, values: list[float | None], style: str) -> None:
 
 @dataclass(frozen=True)
 class Show:
-    """How one of the benchmarks is shown; ``more``: another number per scene."""
+    """How one of the benchmarks is shown."""
 
     field: str
     score: str
     scenes: str
     title: str
-    more: tuple[str, str, str] | None = None
 
 
 SHOWS = {
-    "pose": Show(
-        "maa",
-        "mAA(10)",
-        "scenes",
-        "Relative pose of photo pairs",
-        ("Ratio of the ratio test", "ratio", "{:g}"),
-    ),
-    "light": Show(
-        "ap",
-        "mean AP",
-        "cameras",
-        "Fixed cameras under changing light",
-        (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}"),
-    ),
+    "pose": Show("maa", "mAA(10)", "scenes", "Relative pose of photo pairs"),
+    "light": Show("ap", "mean AP", "cameras", "Fixed cameras under changing light"),
     "ratio": Show(
         "ap", "mean AP", "scenes", "Patches at detected frames, by the ratio of distances"
     ),
 }
+_MORE = {
+    "pose": ("Ratio of the ratio test", "ratio", "{:g}"),
+    "light": (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}"),
+}
+"""Another number per scene: title, field, style."""
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
@@ -271,8 +263,9 @@ def tables_of_scenes(results: Results) -> list[Table]:
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
     title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
-    found = [_summary(lines, show), _by_scene(lines, show, title, show.field, "{:.3f}")]
-    return [*found, _by_scene(lines, show, *show.more)] if show.more else found
+    more = [_MORE[results["kind"]]] if results["kind"] in _MORE else []
+    per_scene = [(title, show.field, "{:.3f}"), *more]
+    return [_summary(lines, show), *(_by_scene(lines, show, *each) for each in per_scene)]
 
 
 def figures_of_scenes(results: Results) -> Figures:
