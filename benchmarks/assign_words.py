@@ -9,22 +9,16 @@ Example: HARDNET_DATA=data python benchmarks/assign_words.py
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
-import time
 from collections.abc import Callable
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import cv2
 import numpy as np
 import typer
+from measuring import SKIMAGE, finish, median_seconds, use_threads
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
@@ -53,12 +47,9 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/assign_words.json"),
 ) -> None:
     """Descriptors per second, recall, and milliseconds for the descriptors of a query."""
-    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
-        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
-    cv2.setNumThreads(threads)
+    use_threads(threads)
     sizes = sizes or [8_192, 65_536, 262_144]
-    photos = list_images(data / "oxford-affine" if data else Path(str(files("skimage") / "data")))
+    photos = list_images(data / "oxford-affine" if data else SKIMAGE)
     described = [f.descriptors for _, f in extract_many(photos) if isinstance(f, Features)]
     learned = np.concatenate(described[::2])
     rows = np.concatenate(described[1::2])
@@ -68,26 +59,16 @@ def main(
     for size in sizes:
         vocabulary = first if size == min(sizes) else _larger(first, learned, size)
         measured[size] = _measure(vocabulary, rows[: max(PRODUCTS // size, QUERY)])
-        for name, row in measured[size].items():
-            print(f"{size:8d}  {name:24s} " + "  ".join(f"{k} {v:.4g}" for k, v in row.items()))
         del vocabulary
-    results = {
-        "kind": "assign_words",
-        "sizes": measured,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/assign_words.py', *sys.argv[1:]])}",
-            {
-                "threads": threads,
-                "sizes": sizes,
-                "photos": len(photos),
-                "descriptors_learned_from": len(learned),
-                "words_per_descriptor_of_a_query": COUNT,
-                "descriptors_of_a_query": QUERY,
-            },
-            photos,
-        ),
+    settings = {
+        "threads": threads,
+        "sizes": sizes,
+        "photos": len(photos),
+        "descriptors_learned_from": len(learned),
+        "words_per_descriptor_of_a_query": COUNT,
+        "descriptors_of_a_query": QUERY,
     }
-    write(results, output)
+    finish("assign_words", {"sizes": measured}, settings, photos, output)
 
 
 def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
@@ -134,34 +115,26 @@ def _measure(vocabulary: Vocabulary, descriptors: Rows) -> dict[str, dict[str, f
         graph.hnsw.efSearch = 64
         graph.add(vocabulary.words)
         contestants["faiss HNSW16"] = (lambda rows, count: graph.search(rows, count)[1], prepared)
-    seconds: dict[str, list[float]] = {}
-    for _, (assign, rows) in contestants.items():
+    for assign, rows in contestants.values():
         assign(rows[:100], 1)
-    for _ in range(REPETITIONS):
-        for name, (assign, rows) in contestants.items():  # they take turns: load hits all alike
-            seconds.setdefault(name, []).append(_seconds(assign, rows, 1))
-    rate = {name: len(prepared) / float(np.median(times)) for name, times in seconds.items()}
+    every = {name: partial(assign, rows, 1) for name, (assign, rows) in contestants.items()}
+    query = {n: partial(assign, rows[:QUERY], COUNT) for n, (assign, rows) in contestants.items()}
+    seconds, of_query = (median_seconds(each, REPETITIONS) for each in (every, query))
+    rate = {name: len(prepared) / taken for name, taken in seconds.items()}
     exact = flat.search(prepared, COUNT)[1]
     out = {}
     for name, (assign, rows) in contestants.items():
         one, several = (
             (exact, exact) if name == "faiss flat" else (assign(rows, 1), assign(rows, COUNT))
         )
-        query = [_seconds(assign, rows[:QUERY], COUNT) for _ in range(REPETITIONS)]
         out[name] = {
             "per_second": rate[name],
             "times_faiss_flat": rate[name] / rate["faiss flat"],
             "recall": float((one[:, 0] == exact[:, 0]).mean()),
             "recall_of_several": float((several[:, :, None] == exact[:, None]).any(1).mean()),
-            "query_ms": float(np.median(query)) * 1000,
+            "query_ms": 1000 * of_query[name],
         }
     return out
-
-
-def _seconds(assign: Callable[[Rows, int], Words], rows: Rows, count: int) -> float:
-    start = time.perf_counter()
-    assign(rows, count)
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -12,19 +12,15 @@ Example: python benchmarks/axes.py benchmarks/axes.yaml "" "images=0" "negatives
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from report.tables import write
+from measuring import finish
 
-from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
-from hardnet.provenance import without_folders
 
 
 def main(
@@ -56,16 +52,9 @@ def main(
     for entry in ratio["entries"]:
         scores[entry["descriptor"]]["ratio"] = _chosen(entry)
     names = {str(number): cell or "the recipe" for number, cell in enumerate(cells)}
-    results = {
-        "kind": "axes",
-        "rows": [{"cell": names.get(name, name), **score} for name, score in scores.items()],
-        "provenance": provenance.collect(
-            f"python benchmarks/axes.py {shlex.join(map(without_folders, sys.argv[1:]))}",
-            {"recipe": recipe.read_text(), "keypoints": keypoints, "pairs": start.pairs},
-            [*camera, sequences],
-        ),
-    }
-    write(results, output)
+    rows = [{"cell": names.get(name, name), **score} for name, score in scores.items()]
+    settings = {"recipe": recipe.read_text(), "keypoints": keypoints, "pairs": start.pairs}
+    finish("axes", {"rows": rows}, settings, [*camera, sequences], output)
 
 
 def _trained(recipe: Path, cell: str, runs: Path, net: str) -> Path:

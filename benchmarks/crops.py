@@ -9,16 +9,14 @@ Example: python benchmarks/crops.py photos/*.jpg
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from report.tables import write
+from measuring import finish
 
-from hardnet import provenance
 from hardnet.bench.copies import crop
 from hardnet.images import Pixels, read_image
 from hardnet.retrieval.index import Index
@@ -64,13 +62,7 @@ def main(
         "sides": SIDES,
         "seed": seed,
     }
-    command = f"python {shlex.join(['benchmarks/crops.py', 'PHOTOS'])}"
-    results = {
-        "kind": "crops",
-        "rows": rows,
-        "provenance": provenance.collect(command, settings, photos),
-    }
-    write(results, output)
+    finish("crops", {"rows": rows}, settings, photos, output, ["PHOTOS"])
 
 
 def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, Any]:

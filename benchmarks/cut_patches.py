@@ -8,15 +8,15 @@ PyTorch choose. Differences in value are printed, too: both read a pyramid, but 
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
-from time import perf_counter
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from kornia.feature import extract_patches_from_pyramid
+from measuring import SKIMAGE, median_seconds
 from numpy.typing import NDArray
 
 from hardnet.detectors.dog import detect
@@ -28,28 +28,24 @@ COUNTS = 2_000, 10_000
 REPEATS = 5
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("image", nargs="?", type=Path, help="default: motorcycle_left.png")
-    path = parser.parse_args().image or Path(str(files("skimage") / "data/motorcycle_left.png"))
+def main(path: Annotated[Path, typer.Argument()] = SKIMAGE / "motorcycle_left.png") -> None:
+    """Seconds of both, and how far their patches are apart."""
     image = to_grey(read_image(path))
     found, _ = detect(image, max(COUNTS))
-    print(f"{path.name}, {image.shape[1]} x {image.shape[0]}, best of {REPEATS}, taking turns")
+    print(f"{path.name}, {image.shape[1]} x {image.shape[0]}, median of {REPEATS}, taking turns")
     print(
         f"{'frames':>8} {'kornia s':>10} {'hardnet s':>10} {'times':>7} {'grey levels apart':>18}"
     )
     for count in COUNTS:
         # A photo with fewer keypoints lends each of them more than once.
         frames = found[np.arange(count) % len(found)]
-        seconds, patches = race(
-            lambda frames=frames: kornia_patches(image, frames),  # type: ignore[misc]
-            lambda frames=frames: cut_patches(image, frames),  # type: ignore[misc]
-        )
-        difference = np.abs(patches[0].astype(float) - patches[1]).mean()
-        times = seconds[0] / seconds[1]
-        print(
-            f"{count:>8} {seconds[0]:>10.4f} {seconds[1]:>10.4f} {times:>7.1f} {difference:>18.2f}"
-        )
+        work = {
+            "kornia": partial(kornia_patches, image, frames),
+            "hardnet": partial(cut_patches, image, frames),
+        }
+        difference = np.abs(work["kornia"]().astype(float) - work["hardnet"]()).mean()
+        kornia, ours = median_seconds(work, REPEATS).values()
+        print(f"{count:>8} {kornia:>10.4f} {ours:>10.4f} {kornia / ours:>7.1f} {difference:>18.2f}")
 
 
 def kornia_patches(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8]:
@@ -61,19 +57,5 @@ def kornia_patches(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8
         return np.asarray(patches.round().clamp(0, 255).byte().numpy())
 
 
-def race(
-    *contestants: Callable[[], NDArray[np.uint8]],
-) -> tuple[list[float], list[NDArray[np.uint8]]]:
-    """Best seconds and results of each, run in turns so that a busy machine is fair to all."""
-    best = [float("inf")] * len(contestants)
-    results = [run() for run in contestants]
-    for _ in range(REPEATS):
-        for i, run in enumerate(contestants):
-            start = perf_counter()
-            run()
-            best[i] = min(best[i], perf_counter() - start)
-    return best, results
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(main)

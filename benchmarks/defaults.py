@@ -11,8 +11,6 @@ Example: python benchmarks/defaults.py data/sfm/lund-door data/webcam/mexico dat
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
@@ -21,10 +19,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from measuring import finish
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import detectors, provenance
+from hardnet import detectors
 from hardnet.bench import pose
 from hardnet.bench.development import CHOOSING, role
 from hardnet.bench.light import read_camera
@@ -35,7 +33,6 @@ from hardnet.images import read_image
 from hardnet.matching.geometry import project, transfer_error, verify
 from hardnet.matching.neighbours import match_descriptors
 from hardnet.patchsets.sequences import find_sequences
-from hardnet.provenance import without_folders
 
 RATIOS = (0.8, 0.85, 0.9, 0.95, 1.0)
 
@@ -66,16 +63,8 @@ def main(
         scores = _score(tasks, setups[best], ratio, False)
         rows.append(rows[best] | {"mutual": False, "ratio": ratio} | scores)
         print(rows[-1], flush=True)
-    results = {
-        "kind": "defaults",
-        "rows": rows,
-        "provenance": provenance.collect(
-            f"python benchmarks/defaults.py {shlex.join(map(without_folders, sys.argv[1:]))}",
-            {"descriptor": descriptor, "keypoints": keypoints},
-            scenes,
-        ),
-    }
-    write(results, output)
+    settings = {"descriptor": descriptor, "keypoints": keypoints}
+    finish("defaults", {"rows": rows}, settings, scenes, output)
 
 
 def _found(detector: Any, keypoints: int, upright: bool, path: Path) -> Found:

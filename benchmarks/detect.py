@@ -5,21 +5,19 @@ Example: HARDNET_DATA=data python benchmarks/detect.py
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import cv2
 import numpy as np
 import typer
+from measuring import finish, median_seconds
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import detectors, provenance
+from hardnet import detectors
 from hardnet.bench.pairs import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
 from hardnet.frames import Frames
 from hardnet.images import read_image, to_grey
@@ -76,20 +74,19 @@ def main(
                     | {"overlap": score.overlap, "distance": score.distance}
                     | {"frames": [len(found[0]), len(found[k])]}
                 )
-        print(f"{sequence.name}: " + ", ".join(_mean(rows, sequence.name, n) for n in contestants))
+        print(f"{sequence.name} is done", flush=True)
 
     timed = next((s for s in sequences if s.name == TIMED), sequences[0])
-    seconds = _seconds(
-        [to_grey(read_image(path)) for path in timed.files],
-        {"kornia": _kornia(keypoints, threads, oriented=True)}
-        | {name: _ours(name, keypoints, upright=False) for name in OURS}
-        | {"OpenCV SIFT detector": _opencv(keypoints)},
-        repetitions,
+    images = [to_grey(read_image(path)) for path in timed.files]
+    finders = {"kornia": _kornia(keypoints, threads, oriented=True)}
+    finders |= {name: _ours(name, keypoints, upright=False) for name in OURS}
+    finders["OpenCV SIFT detector"] = _opencv(keypoints)
+    for find in finders.values():
+        find(images[0])
+    spent = median_seconds(
+        {n: partial(_all, find, images) for n, find in finders.items()}, repetitions
     )
-    for name, value in seconds.items():
-        ratio = seconds["kornia"] / value
-        print(f"{name:21s} {value:6.3f} s per image  {ratio:5.1f}x kornia's speed")
-
+    seconds = {name: taken / len(images) for name, taken in spent.items()}
     settings = {
         "keypoints": keypoints,
         "threads": threads,
@@ -97,8 +94,7 @@ def main(
         "timed": timed.name,
         "chosen_on": [s.name for s in sequences if s.name in CHOSEN_ON],
     }
-    results = {
-        "kind": "detect",
+    measured = {
         "rules": RULES,
         "repeatability": rows,
         "mean": {
@@ -110,20 +106,9 @@ def main(
         },
         "seconds_per_image": seconds,
         "speed_ratio_to_kornia": {n: seconds["kornia"] / s for n, s in seconds.items()},
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/detect.py', *sys.argv[1:]])}",
-            settings,
-            [path for sequence in sequences for path in sequence.files],
-        ),
     }
-    write(results, output)
-
-
-def _mean(rows: list[dict[str, Any]], sequence: str, name: str) -> str:
-    part = [
-        row["overlap"] for row in rows if (row["sequence"], row["detector"]) == (sequence, name)
-    ]
-    return f"{name} {np.mean(part):.3f}"
+    files = [path for sequence in sequences for path in sequence.files]
+    finish("detect", measured, settings, files, output)
 
 
 def _ours(name: str, keypoints: int, upright: bool = True) -> Find:
@@ -164,20 +149,9 @@ def _kornia(keypoints: int, threads: int, oriented: bool = False) -> Find:
     return find
 
 
-def _seconds(
-    images: list[Image], contestants: dict[str, Find], repetitions: int
-) -> dict[str, float]:
-    """Median seconds per image; the contestants take turns, so that load hits all alike."""
-    spent: dict[str, list[float]] = {name: [] for name in contestants}
-    for find in contestants.values():
-        find(images[0])
-    for _ in range(repetitions):
-        for name, find in contestants.items():
-            start = time.perf_counter()
-            for image in images:
-                find(image)
-            spent[name].append((time.perf_counter() - start) / len(images))
-    return {name: float(np.median(values)) for name, values in spent.items()}
+def _all(find: Find, images: list[Image]) -> None:
+    for image in images:
+        find(image)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from report.tables import write
+from measuring import SKIMAGE, finish
 
 from hardnet import descriptors, detectors, provenance
 from hardnet.errors import HardnetError
@@ -66,39 +64,24 @@ def main(
             how: _peak_memory(how, paths, settings, workers) for how in ("sequential", "overlapped")
         }
         rows.append(row)
-        faster = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
         if rows[0]["descriptor"] == "hardnet":
+            faster = rows[0]["seconds"]["overlapped"] / row["seconds"]["overlapped"]
             row["speed_of_hardnet"] = faster
-        print(json.dumps(row))
-        rates = {how: len(paths) / row["seconds"][how] for how in ("overlapped", "hdf5", "index")}
-        speeds = ", ".join(f"{how} {rate:.2f}" for how, rate in rates.items())
-        print(
-            f"{Path(name).stem}: photos/s: {speeds}; {faster:.2f}x "
-            f"{rows[0]['descriptor']}, index build {row['index_to_extraction']:.2f} of extraction"
-        )
+        print(json.dumps(row), flush=True)
+    sizes = [prepare(path).image_size for path in paths]
     chosen = {
         "images": len(paths),
-        "megapixels": round(float(np.mean([_megapixels(path) for path in paths])), 2),
+        "megapixels": round(float(np.mean([np.prod(s) / 1e6 for s in sizes])), 2),
         "detector": detector,
         "keypoints": keypoints,
         "workers": workers,
         "repetitions": repetitions,
     }
-    words = [provenance.without_folders(word) for word in sys.argv[1:]]
-    results = {
-        "kind": "extract_folder",
-        "rows": rows,
-        "provenance": provenance.collect(
-            f"python benchmarks/extract_folder.py {shlex.join(words)}".rstrip(),
-            chosen,
-            paths,
-        ),
-    }
-    write(results, output)
+    finish("extract_folder", {"rows": rows}, chosen, paths, output)
 
 
 def _default_folders() -> list[Path]:
-    found = [Path(str(files("skimage") / "data"))]
+    found = [SKIMAGE]
     if data := os.environ.get("HARDNET_DATA"):
         found += [Path(data) / part for part in ("sfm", "ukbench", "oxford-affine")]
     return [folder for folder in found if folder.is_dir()]
@@ -187,11 +170,6 @@ def _timed(
     times = time.perf_counter() - start, time.process_time() - processor
     taken.setdefault(name, []).append(times)
     return result
-
-
-def _megapixels(path: Path) -> float:
-    width, height = prepare(path).image_size
-    return width * height / 1e6
 
 
 _MEMORY = """

@@ -1,6 +1,6 @@
 """`hardnet groups` on collections from a thousand to a hundred thousand photos: time and memory.
 
-Photos are drawn like real ones, see ``synthetic/collection.py``, and every tenth has a copy. To
+Photos are drawn like real ones, see ``synthetic.py``, and every tenth has a copy. To
 describe a photo takes the same time at any size; it is measured on real photos in the same run.
 
 Example: python benchmarks/groups.py --photos photos --largest 100000
@@ -9,9 +9,6 @@ Example: python benchmarks/groups.py --photos photos --largest 100000
 from __future__ import annotations
 
 import json
-import resource
-import shlex
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +17,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from report.tables import write
-from retrieval_growth import choose, default_photos, in_fresh_process
-from synthetic.collection import Collection, measure_shape
+from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
+from synthetic import Collection, measure_shape
 
-from hardnet import provenance
 from hardnet.retrieval.comparing import SHORTLIST, Comparing, Photos
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import Thresholds
@@ -59,7 +54,7 @@ def main(
 ) -> None:
     """CPU time per photo and memory at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]
-    paths = choose(photos or [default_photos()], count)
+    paths = choose(photos or [photos_of("ukbench")], count)
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         real, described = describe(folder / "real", paths, descriptor)
@@ -76,16 +71,7 @@ def main(
         "shortlist": SHORTLIST,
         "copies": f"every {EVERY}th photo",
     }
-    arguments = [provenance.without_folders(word) for word in sys.argv[1:]]
-    results = {
-        "kind": "groups_growth",
-        "describe_ms": described,
-        "rows": rows,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/groups.py', *arguments])}", chosen, paths
-        ),
-    }
-    write(results, output)
+    finish("groups_growth", {"describe_ms": described, "rows": rows}, chosen, paths, output)
 
 
 def describe(folder: Path, paths: list[Path], descriptor: str) -> tuple[Index, float]:
@@ -143,8 +129,11 @@ def measure(folder: Path) -> dict[str, Any]:
     found = [
         photos.numbers[names[at - 1]] in comparing.plain(photos.numbers[names[at]]) for at in copied
     ]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"compare_ms": 1e3 * each, "copies_found": float(np.mean(found)), "peak_memory_mb": peak}
+    return {
+        "compare_ms": 1e3 * each,
+        "copies_found": float(np.mean(found)),
+        "peak_memory_mb": memory_mb("VmHWM"),
+    }
 
 
 if __name__ == "__main__":

@@ -9,38 +9,37 @@ Example: python benchmarks/hpatches_scale.py --quick
 
 from __future__ import annotations
 
-import multiprocessing
-import shlex
-import sys
+import importlib
+import importlib.util
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import typer
+from measuring import extra_memory_mb, finish, in_fresh_process, seconds_of
 from numpy.typing import NDArray
-from plain import hpatches as plain
-from report.tables import write
 
-from hardnet import provenance
 from hardnet.bench.hpatches import protocol, run
 from hardnet.bench.hpatches.lists import (
     DISTRACTORS,
     PAIRS,
     QUERIES,
+    Lookup,
     RetrievalLists,
+    Strips,
     Tasks,
     draw_pairs,
     draw_retrieval,
     prepare,
 )
-from hardnet.bench.store import Predictions, Store
+from hardnet.bench.metrics import average_precision_trapezoid
+from hardnet.bench.store import Predictions
 from hardnet.descriptors import load
-from hardnet.patchsets.hpatches import SIDE, TAGS, choose_split, read_hpatches
+from hardnet.patchsets.hpatches import LEVELS, SIDE, TAGS, TARGETS, choose_split, read_hpatches
 from hardnet.provenance import data_digest
 
 SEQUENCES, DIM = 116, 128
@@ -48,11 +47,8 @@ NOISE = {"r": 0.0, "e": 2.0, "h": 4.0, "t": 6.0}
 """Length of what is added to the unit vector of a point, by the first letter of the strip."""
 SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 QUICK_SIZES = (1 / 58, 1 / 29)
-PLAIN = {
-    "verification": plain.verification_seconds,
-    "matching": plain.matching_seconds,
-    "retrieval": plain.retrieval_seconds,
-}
+PLAIN_PAIRS, PLAIN_SEQUENCES, PLAIN_QUERIES = 20_000, 3, 20
+"""The part that the plain way is given."""
 
 Descriptors = dict[tuple[str, str], NDArray[np.float32]]
 
@@ -65,31 +61,13 @@ def main(
     rows = []
     for size in QUICK_SIZES if quick else SIZES:
         for task in run.TASKS:
-            row = _in_fresh_process(measure, task, size)
+            row = in_fresh_process(measure, task, size)
             rows.append(row)
-            print(
-                f"size {size:5.3f}  {task:12s} {row['seconds']:7.1f} s"
-                f"  {row['memory_mb']:5.0f} MB above {row['descriptors_mb']:5.0f} MB of descriptors"
-                f"  {row['ratio']:6.1f}x faster than the plain way (extrapolated)",
-                flush=True,
-            )
-    patches = _in_fresh_process(from_patches, 3 if quick else 8, 60 if quick else 300)
-    print(
-        f"from generated patches: {patches['patches_per_second']:.0f} patches/s with hardnet, so "
-        f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated); "
-        f"stored ones open in {patches['second_run_seconds']:.2f} s"
-    )
-    results = {
-        "kind": "hpatches_scale",
-        "rows": rows,
-        "from_patches": patches,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/hpatches_scale.py', *sys.argv[1:]])}",
-            {"quick": quick, "sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
-            | {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE},
-        ),
-    }
-    write(results, output)
+            print(row, flush=True)
+    patches = in_fresh_process(from_patches, 3 if quick else 8, 60 if quick else 300)
+    settings: dict[str, Any] = {"quick": quick, "sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
+    settings |= {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE}
+    finish("hpatches_scale", {"rows": rows, "from_patches": patches}, settings, [], output)
 
 
 def measure(task: str, size: float) -> dict[str, Any]:
@@ -100,17 +78,13 @@ def measure(task: str, size: float) -> dict[str, Any]:
         return descriptors[name, tag]
 
     evaluate = getattr(protocol, task)
-    before = _memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    rows: list[dict[str, Any]] = []
     start = time.perf_counter()
-    rows, _ = evaluate(lookup, tasks)
+    extra = extra_memory_mb(lambda: rows.extend(evaluate(lookup, tasks)[0]))
     seconds = time.perf_counter() - start
-    extra = _memory_mb("VmHWM") - before
     scores = seconds
     if task == "verification":  # the plain way has no intervals
-        start = time.perf_counter()
-        evaluate(lookup, tasks, resamples=0)
-        scores = time.perf_counter() - start
+        scores = seconds_of(lambda: evaluate(lookup, tasks, resamples=0))
     plain_seconds, difference = PLAIN[task](lookup, tasks)
     return {
         "task": task,
@@ -172,7 +146,7 @@ def from_patches(sequences: int, count: int) -> dict[str, Any]:
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
-            stored = Store(folder / "cache").open(load("hardnet"), data_digest(folder).sha256)
+            stored = Predictions(load("hardnet"), data_digest(folder).sha256, folder / "cache")
 
             def lookup(name: str, tag: str, stored: Predictions = stored) -> NDArray[Any]:
                 return stored.get(f"{name}/{tag}", lambda: hpatches.sequences[name].patches(tag))
@@ -197,21 +171,87 @@ def from_patches(sequences: int, count: int) -> dict[str, Any]:
     }
 
 
-def _in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Memory that an earlier measurement left behind would count as ours."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 
-def _memory_mb(key: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+def verification_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
+    """Full seconds of a loop over pairs, without the scores; largest difference of a distance."""
+    rows = tasks.pairs.inter[:PLAIN_PAIRS]
+    start = time.perf_counter()
+    found = np.empty(len(rows))
+    for k, (s1, t1, i1, s2, t2, i2) in enumerate(rows.tolist()):
+        a = lookup(tasks.names[s1], f"e{t1}" if t1 else "ref")[i1]
+        b = lookup(tasks.names[s2], f"e{t2}" if t2 else "ref")[i2]
+        found[k] = np.sqrt(np.sum((a - b) ** 2))
+    seconds = time.perf_counter() - start
+    ours = protocol.distances(Strips(lookup, tasks, "easy"), rows)
+    full = 3 * len(LEVELS) * len(tasks.pairs.inter) / len(rows)
+    return seconds * full, float(np.abs(ours - found).max())
 
+
+def matching_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
+    """Full seconds with a whole distance matrix per pair; largest difference of an AP."""
+    chosen = tasks.names[:PLAIN_SEQUENCES]
+    start = time.perf_counter()
+    found = []
+    for name in chosen:
+        reference = lookup(name, "ref")
+        matrix = _all_distances(reference, lookup(name, "t1"))
+        nearest = matrix.argmin(1)
+        here = np.arange(len(reference))
+        distance = matrix[here, nearest]
+        found.append(average_precision_trapezoid(distance, nearest == here, len(here)))
+    seconds = time.perf_counter() - start
+    ours = [protocol.match_scores(lookup(n, "ref"), lookup(n, "t1"))[0] for n in chosen]
+    squares = np.square(tasks.counts, dtype=np.int64)
+    full = len(LEVELS) * TARGETS * squares.sum() / squares[: len(chosen)].sum()
+    return float(seconds * full), float(np.abs(np.subtract(ours, found)).max())
+
+
+def retrieval_seconds(lookup: Lookup, tasks: Tasks) -> tuple[float, float]:
+    """Full seconds with a sort per query, noise level and pool; largest difference of an AP."""
+    queries, distractors = tasks.retrieval.queries[:PLAIN_QUERIES], tasks.retrieval.distractors
+    pools = protocol.pool_sizes(len(distractors))
+    few = replace(tasks, retrieval=RetrievalLists(queries, distractors))
+    ours, _ = protocol.average_precisions(lookup, few, pools)
+    others = Strips(lookup, tasks, "easy").gather(np.insert(distractors, 1, 0, axis=1))
+    found = np.empty_like(ours)
+    start = time.perf_counter()
+    for q, (s, i) in enumerate(queries.tolist()):
+        query = lookup(tasks.names[s], "ref")[i][None]
+        wrong = _all_distances(query, others)[0][distractors[:, 0] != s]
+        for n, level in enumerate(LEVELS.values()):
+            right = [lookup(tasks.names[s], f"{level}{k}")[i] for k in range(1, TARGETS + 1)]
+            pool = np.append(_all_distances(query, np.stack(right))[0], wrong)
+            label = np.arange(len(pool)) < TARGETS
+            for k, cut in enumerate([*pools[:-1], len(pool)]):
+                found[q, n, k] = average_precision_trapezoid(pool[:cut], label[:cut])
+    seconds = time.perf_counter() - start
+    full = len(tasks.retrieval.queries) / len(queries)
+    return seconds * full, float(np.abs(ours - found).max())
+
+
+def _all_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(N, D), (M, D) -> (N, M): by scipy, as in the published code, or row by row."""
+    if importlib.util.find_spec("scipy"):
+        cdist = importlib.import_module("scipy.spatial.distance").cdist
+        return np.asarray(cdist(a, b))
+    return np.stack([np.sqrt(np.square(row - b, dtype=np.float64).sum(1)) for row in a])
+
+
+PLAIN = {
+    "verification": verification_seconds,
+    "matching": matching_seconds,
+    "retrieval": retrieval_seconds,
+}
+"""The tasks the plain way, on a part of the data, as the benchmark's Python code goes.
+
+A loop over pairs; a whole distance matrix per image pair; a sort per query, noise level and pool.
+Each function returns the seconds that all of the task would take, extrapolated, and the largest
+difference of what it found to what hardnet finds.
+"""
 
 if __name__ == "__main__":
     typer.run(main)

@@ -8,67 +8,27 @@ Example: python benchmarks/large_image.py photos/*.jpg
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
-import subprocess
-import sys
+import resource
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import typer
+from measuring import extra_memory_mb, finish, in_fresh_process
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import provenance
+import hardnet
+from hardnet import detectors
 from hardnet.detectors import dog
 from hardnet.images import read_image, to_grey
 
 EXTRACT = "extract"
 ROWS = ("dog", "hessian", "hessian-affine", "mser", EXTRACT)
 ALIKE = (1e-5, 0.01, 0.01, 0.01, 0.1)  # contrast; pixels; pixels; pixels; degrees
-
-_CHILD = """
-import json, resource, sys, time
-from pathlib import Path
-import cv2, numpy as np
-import hardnet
-from hardnet import detectors
-from hardnet.images import read_image, to_grey
-def status(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
-file, name, keypoints, pixels, threads, most = sys.argv[1:]
-cv2.setNumThreads(int(threads))
-small = read_image(file)
-if name == "extract":
-    def work(image):
-        return hardnet.extract(image, keypoints=int(keypoints), max_size=None)
-else:
-    small, detect = to_grey(small), detectors.load(name)
-    def work(image):
-        return detect(image, int(keypoints))[0]
-factor = (float(pixels) * 1e6 / (small.shape[0] * small.shape[1])) ** 0.5
-times = int(np.ceil(factor))
-# A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
-image = np.tile(small, (times, times, 1)[: small.ndim])
-height, width = (int(side * factor) for side in small.shape[:2])
-image = np.ascontiguousarray(image[:height, :width])
-work(small)
-before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + int(float(most) * 1e9),) * 2)
-start = time.process_time()
-try:
-    count = len(work(image))
-except (MemoryError, cv2.error):
-    count = None
-print(json.dumps({"name": name, "cpu_seconds": time.process_time() - start, "frames": count,
-                  "extra_mb": status("VmHWM") - before, "size": image.shape[1::-1]}))
-"""
 
 
 def main(
@@ -81,9 +41,12 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/large_image.json"),
 ) -> None:
     """Memory of large images; writes a JSON file."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # of the processes that measure
     rows = []
     for name in ROWS:
-        rows.append(_row(photos[0], name, keypoints, megapixels, threads, most))
+        rows.append(
+            in_fresh_process(measure, photos[0], name, keypoints, megapixels, threads, most)
+        )
         print(rows[-1])
     cv2.setNumThreads(threads)
     equality = []
@@ -97,28 +60,42 @@ def main(
         "threads": threads,
         "most_gb": most,
     }
-    command = f"python {shlex.join(['benchmarks/large_image.py', 'PHOTOS'])}"
-    results = {
-        "kind": "large_image",
-        "rows": rows,
-        "equality": equality,
-        "provenance": provenance.collect(command, settings, photos),
-    }
-    write(results, output)
+    found = {"rows": rows, "equality": equality}
+    finish("large_image", found, settings, photos, output, ["PHOTOS"])
 
 
-def _row(
+def measure(
     file: Path, name: str, keypoints: int, megapixels: float, threads: int, most: float
 ) -> dict[str, Any]:
-    command = [sys.executable, "-c", _CHILD, str(file), name, str(keypoints), str(megapixels)]
-    done = subprocess.run(
-        [*command, str(threads), str(most)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-    )
-    return dict(json.loads(done.stdout))
+    """One row: memory, time and frames of a detector or of extraction; None if it is too little."""
+    cv2.setNumThreads(threads)
+    small = read_image(file)
+    if name != EXTRACT:
+        small, detect = to_grey(small), detectors.load(name)
+
+    def work(image: NDArray[np.uint8]) -> int:
+        if name == EXTRACT:
+            return len(hardnet.extract(image, keypoints=keypoints, max_size=None))
+        return len(detect(image, keypoints)[0])
+
+    factor = (megapixels * 1e6 / (small.shape[0] * small.shape[1])) ** 0.5
+    times = int(np.ceil(factor))
+    # A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
+    image = np.tile(small, (times, times, 1)[: small.ndim])
+    height, width = (int(side * factor) for side in small.shape[:2])
+    image = np.ascontiguousarray(image[:height, :width])
+    work(small)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(most * 1e9),) * 2)
+    row: dict[str, Any] = {"name": name, "frames": None, "size": [width, height]}
+
+    def attempt() -> None:
+        with suppress(MemoryError, cv2.error):
+            row["frames"] = work(image)
+
+    start = time.process_time()
+    row["extra_mb"] = extra_memory_mb(attempt)
+    return row | {"cpu_seconds": time.process_time() - start}
 
 
 def _compare(small: NDArray[np.uint8], megapixels: float, places: int) -> dict[str, Any]:

@@ -8,23 +8,17 @@ Example: HARDNET_DATA=data python benchmarks/match_descriptors.py
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import cv2
 import numpy as np
 import typer
+from measuring import SKIMAGE, extra_memory_mb, finish, in_fresh_process, use_threads
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import provenance
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.matching.neighbours import (
@@ -59,35 +53,18 @@ def main(
     ),
 ) -> None:
     """Seconds, agreement and memory of exact matching, and recall of approximate search."""
-    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
-        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
-    cv2.setNumThreads(threads)
+    use_threads(threads)
     sizes = sizes or [2_000, 10_000, 50_000]
     rows = {size: _measure(size) for size in sizes}
-    for size, row in rows.items():
-        for name, seconds in row["seconds"].items():
-            ratio = row["times_faster_than_opencv"][name]
-            same = row["same_matches"][name]
-            print(f"{size:6d}  {name:22s} {seconds:8.3f} s {ratio:7.2f}x OpenCV  same {same:.4f}")
-    memory = {name: {n: _memory(name, n) for n in sizes} for name in ("hardnet", "hardnet fginn")}
-    photos = list_images(data / "oxford-affine" if data else Path(str(files("skimage") / "data")))
-    recall = _recall(photos)
-    for name, per_size in memory.items():
-        print(f"{name}: memory besides descriptors, MB: {per_size}")
-    print(f"recall: {recall}")
-    results = {
-        "kind": "match_descriptors",
-        "sizes": rows,
-        "extra_memory_mb": memory,
-        "recall": recall,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/match_descriptors.py', *sys.argv[1:]])}",
-            {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO, "photos": len(photos)},
-            photos,
-        ),
+    memory = {
+        name: {n: round(in_fresh_process(extra_memory, name, n), 1) for n in sizes}
+        for name in ("hardnet", "hardnet fginn")
     }
-    write(results, output)
+    photos = list_images(data / "oxford-affine" if data else SKIMAGE)
+    recall = _recall(photos)
+    settings = {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO}
+    found = {"sizes": rows, "extra_memory_mb": memory, "recall": recall}
+    finish("match_descriptors", found, settings | {"photos": len(photos)}, photos, output)
 
 
 def descriptors(count: int) -> tuple[Rows, Rows]:
@@ -118,14 +95,15 @@ def _measure(size: int) -> dict[str, dict[str, float]]:
     median = {name: float(np.median(times)) for name, times in seconds.items()}
     if size > BF_LIMIT:
         median["opencv"] *= size / BF_LIMIT
-    part = {(i, j) for i, j in found["hardnet"] if i < BF_LIMIT}
+    same = {}
+    for name, pairs in found.items():
+        limit = BF_LIMIT if name == "opencv" else size
+        ours = {(i, j) for i, j in found["hardnet"] if i < limit}
+        same[name] = len(pairs & ours) / max(len(pairs | ours), 1)
     return {
         "seconds": median,
         "times_faster_than_opencv": {n: median["opencv"] / s for n, s in median.items()},
-        "same_matches": {
-            name: _overlap(pairs, part if name == "opencv" else found["hardnet"])
-            for name, pairs in found.items()
-        },
+        "same_matches": same,
     }
 
 
@@ -157,11 +135,6 @@ def _pairs(indices: NDArray[np.intp]) -> Pairs:
     return set(map(tuple, indices.tolist()))
 
 
-def _overlap(one: Pairs, other: Pairs) -> float:
-    """Intersection over union."""
-    return len(one & other) / max(len(one | other), 1)
-
-
 def _recall(photos: list[Path]) -> dict[str, dict[str, float]]:
     """Share of the true nearest neighbours that approximate search finds, and its time.
 
@@ -187,34 +160,17 @@ def _recall(photos: list[Path]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def measure_memory(name: str, size: int) -> float:
+def extra_memory(name: str, size: int) -> float:
     """Peak memory in MB of one call, without its input and output."""
-
-    def status(key: str) -> float:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
-
     a, b = descriptors(size)
     xy = np.random.default_rng(1).uniform(0, 4000, (size, 2))
     two_nearest_and_back(a[:300], b[:300])  # BLAS takes its buffers once
-    before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-    fginn = FarSecond(xy, xy, 10.0) if name.endswith("fginn") else None
-    match_descriptors(a, b, RATIO, fginn=fginn)
-    return status("VmHWM") - before
 
+    def work() -> None:
+        fginn = FarSecond(xy, xy, 10.0) if name.endswith("fginn") else None
+        match_descriptors(a, b, RATIO, fginn=fginn)
 
-def _memory(name: str, size: int) -> float:
-    """The same, in a fresh process."""
-    code = f"from match_descriptors import *; print(measure_memory({name!r}, {size}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parent,
-    )
-    return round(float(done.stdout), 1)
+    return extra_memory_mb(work)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,17 @@ Example: python benchmarks/match_pair.py
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import cv2
 import numpy as np
 import typer
+from measuring import SKIMAGE, finish, photo_pair
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import provenance
 from hardnet.descriptors import WEIGHTS, load, shipped_names
 from hardnet.errors import HardnetError
 from hardnet.features import Orientation, extract_pair
@@ -74,47 +69,33 @@ def main(
             if repetition:  # the first one warms up
                 runs[name].append(seconds | {"total": total})
             found[name] = _judge(a, b, homography)
-    medians = {name: _medians(rows) for name, rows in runs.items()}
-    for name, row in medians.items():
-        stages = ", ".join(f"{stage} {value:.3f}" for stage, value in row.items())
-        to_sift = row["total"] / medians["opencv-sift"]["total"]
-        to_kornia = f"{medians['kornia']['total'] / row['total']:5.2f}x kornia, " if kornia else ""
-        print(f"{name:24s} {to_kornia}{to_sift:5.2f} of SIFT's time | {stages}")
-        print(f"{'':24s} {found[name]}")
+    medians = {
+        name: {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
+        for name, rows in runs.items()
+    }
     networks = sorted({name.partition("@")[0] for name in ours})
     settings = {
-        "images": [
-            image_a.parent.name + "/" + image_a.name,
-            image_b.parent.name + "/" + image_b.name,
-        ],
+        "images": [f"{image.parent.name}/{image.name}" for image in (image_a, image_b)],
         "keypoints": keypoints,
         "threads": threads,
         "repetitions": repetitions,
     }
-    results = {
-        "kind": "match_pair",
+    measured = {
         "seconds": medians,
         "found": found,
         **({"speed_of_kornia": _ratios(medians, "kornia")} if kornia else {}),
         "speed_of_sift": _ratios(medians, "opencv-sift"),
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/match_pair.py', *sys.argv[1:]])}",
-            settings,
-            [image_a, image_b, *(WEIGHTS / f"{n}.onnx" for n in networks if n in shipped_names())],
-        ),
     }
-    write(results, output)
+    weights = [WEIGHTS / f"{name}.onnx" for name in networks if name in shipped_names()]
+    finish("match_pair", measured, settings, [image_a, image_b, *weights], output)
 
 
 def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float64] | None]:
     """The images, and the true homography between them where it is known."""
     if pair is not None:
         return *pair, None
-    graf = Path(os.environ.get("HARDNET_DATA", "")) / "oxford-affine" / "graf"
-    if "HARDNET_DATA" in os.environ and graf.is_dir():
-        return graf / "1.png", graf / "3.png", np.loadtxt(graf / "H_1_3")
-    photos = Path(str(files("skimage") / "data"))
-    return photos / "motorcycle_left.png", photos / "motorcycle_right.png", None
+    a, b = photo_pair(3)
+    return a, b, None if a.parent == SKIMAGE else np.loadtxt(a.parent / "H_1_3")
 
 
 def _contestants(
@@ -249,10 +230,6 @@ def _judge(a: Points, b: Points, homography: NDArray[np.float64] | None) -> dict
         error = transfer_error(homography, a.astype(np.float64), b.astype(np.float64))
         found["correct"] = int((error < CORRECT_PIXELS).sum())
     return found
-
-
-def _medians(rows: list[Seconds]) -> Seconds:
-    return {stage: float(np.median([row[stage] for row in rows])) for stage in rows[0]}
 
 
 def _ratios(medians: dict[str, Seconds], rival: str) -> dict[str, float]:

@@ -11,8 +11,6 @@ Example: python benchmarks/orientation.py data/sfm/sacre-coeur
 
 from __future__ import annotations
 
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,17 +20,15 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from report.tables import write
+from measuring import finish
 
-from hardnet import provenance
 from hardnet.bench.development import Extractor
-from hardnet.bench.pose import PosePair, PoseScene, estimate_pose, maa, pose_error, read_pose_scene
+from hardnet.bench.pose import PoseScene, estimate_pose, maa, pose_error, read_pose_scene
 from hardnet.cli.bench_output import parse_specs
 from hardnet.descriptors import load
 from hardnet.features import Features, extract
 from hardnet.images import read_image
-from hardnet.matching.matches import Matches, match
-from hardnet.provenance import without_folders
+from hardnet.matching.matches import match
 from hardnet.stored_names import find_code
 
 WAYS = ("dominant", "upright", "auto")
@@ -75,16 +71,8 @@ def main(
                 row = _measure(scene, level, turned, 90 * quarters, way)
                 rows.append(row | {"way": label})
                 print(rows[-1])
-    results: dict[str, Any] = {
-        "kind": "orientation",
-        "rows": rows,
-        "provenance": provenance.collect(
-            f"python benchmarks/orientation.py {shlex.join(map(without_folders, sys.argv[1:]))}",
-            {"descriptor": descriptor, "keypoints": keypoints, "turns": turns},
-            scenes,
-        ),
-    }
-    write(results, output)
+    settings = {"descriptor": descriptor, "keypoints": keypoints, "turns": turns}
+    finish("orientation", {"rows": rows}, settings, scenes, output)
 
 
 def _turning(extractor: Extractor, keypoints: int) -> Found:
@@ -124,7 +112,8 @@ def _measure(
         "dominant": sum(result.a.orientation == "dominant" for _, result in found),
     }
     if degrees == 0:
-        row["maa"] = maa([_pose_error(pair, result) for pair, result in found])
+        poses = [(pair, estimate_pose(pair, result.xy_a, result.xy_b)) for pair, result in found]
+        row["maa"] = maa([pose_error(pose, pair.truth) for pair, pose in poses])
     return row
 
 
@@ -134,10 +123,6 @@ def _as(features: Features, way: str) -> Features:
         assert features.turned is not None
         return features.turned()
     return features if way == "auto" else replace(features, turned=None)
-
-
-def _pose_error(pair: PosePair, result: Matches) -> float:
-    return pose_error(estimate_pose(pair, result.xy_a, result.xy_b), pair.truth)
 
 
 if __name__ == "__main__":

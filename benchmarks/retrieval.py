@@ -9,24 +9,20 @@ Example: HARDNET_DATA=data python benchmarks/retrieval.py
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import cv2
 import numpy as np
 import typer
+from measuring import finish, seconds_of, use_threads
 from numpy.typing import NDArray
-from report.tables import write
 
-from hardnet import descriptors, provenance
+from hardnet import descriptors
 from hardnet.bench.retrieval.collections import OTHERS, PhotoCollection, read_ukbench
 from hardnet.bench.retrieval.features import (
     BenchPhoto,
@@ -35,7 +31,6 @@ from hardnet.bench.retrieval.features import (
     for_words,
     images_of,
     split,
-    trained_words,
 )
 from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OwnIndex, judge, parse_mode
 from hardnet.features import Features
@@ -117,10 +112,7 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
-    if os.environ.get("OMP_NUM_THREADS") != str(threads):  # read by BLAS when it is loaded
-        variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
-    cv2.setNumThreads(threads)
+    use_threads(threads)
     collection = read_ukbench(data / "ukbench", range(100 - objects, 100))
     photos = [BenchPhoto(name, path, longer_side=size) for name, path in collection.images.items()]
     describe = {descriptor: descriptors.load(descriptor)}
@@ -133,12 +125,10 @@ def main(
         others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(None, describe, for_words(Extraction(keypoints=keypoints)))
         many.fill(others, _say)
-        trained = trained_words(None, many, others, descriptor, words, 0, _say)
+        trained = many.words(others, descriptor, words, 0, _say)
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)
-    for name, row in rows.items():
-        print(f"{name:16s} {json.dumps(row)}")
     settings = {
         "photos": len(photos),
         "longer_side": size,
@@ -153,17 +143,7 @@ def main(
         "neighbours_of_flat_search": NEIGHBOURS,
         "flat_search_scored_on": len(features[::FLAT_PART]),
     }
-    command = [provenance.without_folders(word) for word in sys.argv[1:]]
-    results = {
-        "kind": "retrieval_speed",
-        "rows": rows,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/retrieval.py', *command])}",
-            settings,
-            list(collection.images.values()),
-        ),
-    }
-    write(results, output)
+    finish("retrieval_speed", {"rows": rows}, settings, collection.images.values(), output)
 
 
 def _measure(
@@ -179,23 +159,16 @@ def _measure(
             warm.rank(features[0][1], None, mode)
         for repetition in range(repetitions):
             folder = Path(work) / str(repetition)
-            own, peer, flat = (
-                OwnIndex(folder, vocabulary),
-                AsmkIndex(vocabulary),
-                FlatIndex(vocabulary),
-            )
-            built = _seconds(lambda own=own: own.add(features))  # type: ignore[misc]
+            own, peer = OwnIndex(folder, vocabulary), AsmkIndex(vocabulary)
+            flat = FlatIndex(vocabulary)
+            built = seconds_of(partial(own.add, features))
             for name in ours:
                 times[name].build.append(built)
-            times[ASMK].build.append(_seconds(lambda peer=peer: peer.add(features)))  # type: ignore[misc]
-            times[FLAT].build.append(_seconds(lambda flat=flat: flat.add(features)))  # type: ignore[misc]
+            times[ASMK].build.append(seconds_of(partial(peer.add, features)))
+            times[FLAT].build.append(seconds_of(partial(flat.add, features)))
             for name, mode in ours.items():
-                times[name].query.append(
-                    _per_query(timed, lambda each, own=own, mode=mode: answer(own, each, mode))  # type: ignore[misc]
-                )
-            times[ASMK].query.append(
-                _per_query(timed, lambda each, peer=peer: peer.rank(each, None))  # type: ignore[misc]
-            )
+                times[name].query.append(_per_query(timed, partial(answer, own, mode)))
+            times[ASMK].query.append(_per_query(timed, partial(peer.rank, box=None)))
             times[FLAT].query.append(_per_query(timed[::FLAT_PART], flat.rank))
         scores = {
             name: judge(
@@ -217,7 +190,7 @@ def _measure(
     return {name: _row(times[name], times[ASMK], scores[name], size[name]) for name in times}
 
 
-def answer(index: OwnIndex, features: Features, mode: str) -> object:
+def answer(index: OwnIndex, mode: str, features: Features) -> object:
     """What a user of our index waits for, without extraction."""
     chosen = parse_mode(mode)
     query = make_query(features, index.vocabulary, max(MA, chosen.scoring.ma))
@@ -239,18 +212,9 @@ def _row(
     }
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def _per_query(features: Sequence[Features], ask: Callable[[Features], object]) -> float:
     """Mean seconds of a query."""
-    start = time.perf_counter()
-    for each in features:
-        ask(each)
-    return (time.perf_counter() - start) / len(features)
+    return seconds_of(lambda: [ask(each) for each in features]) / len(features)
 
 
 def _bytes_on_disk(folder: Path) -> int:

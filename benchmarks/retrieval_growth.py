@@ -1,7 +1,7 @@
 """An index that grows from a thousand images to a million: time and memory against its size.
 
 There is no million photographs at hand, so the images are drawn like real ones: see
-``synthetic/collection.py``. They are written and read by the code that every index is. Extraction
+``synthetic.py``. They are written and read by the code that every index is. Extraction
 and the assignment of words, which take the same time per image at any size, are not part of it.
 
 Example: python benchmarks/retrieval_growth.py --photos photos --largest 100000
@@ -10,28 +10,19 @@ Example: python benchmarks/retrieval_growth.py --photos photos --largest 100000
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import shlex
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
 from numpy.typing import NDArray
-from report.tables import write
-from synthetic.collection import Collection, measure_shape
+from synthetic import Collection, measure_shape
 
-from hardnet import provenance
 from hardnet.errors import HardnetError
-from hardnet.images import list_images
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, best, query_terms
@@ -64,7 +55,7 @@ def main(
 ) -> None:
     """Build time, bytes, memory and query time at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]
-    paths = choose(photos or [default_photos()], count)
+    paths = choose(photos or [photos_of("ukbench")], count)
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         _check_space(folder, largest * features * BYTES_PER_FEATURE)
@@ -83,14 +74,7 @@ def main(
         "scoring": vars(Scoring()),
         "note": "files are in the page cache; built and queried on all cores",
     }
-    arguments = [provenance.without_folders(word) for word in sys.argv[1:]]
-    command = f"python {shlex.join(['benchmarks/retrieval_growth.py', *arguments])}"
-    results = {
-        "kind": "retrieval_growth",
-        "rows": rows,
-        "provenance": provenance.collect(command, chosen, paths),
-    }
-    write(results, output)
+    finish("retrieval_growth", {"rows": rows}, chosen, paths, output)
 
 
 def grow(
@@ -140,7 +124,7 @@ def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) ->
         names: the image that each query shows.
     """
     _ask(LocalShard(open_snapshot(warm)), queries[0])
-    before = _memory()
+    before = {kind: memory_mb(kind) for kind in ("RssAnon", "RssFile")}
     start = perf_counter()
     snapshot = open_snapshot(folder)
     shard = LocalShard(snapshot)
@@ -149,7 +133,7 @@ def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) ->
     for query in queries:
         _ask(shard, query)
     answers = [_ask(shard, query) for query in queries]
-    after = _memory()
+    grown = {kind: memory_mb(kind) - was for kind, was in before.items()}
     found = [
         shard.names(images[:1]) == [name] for (images, _), name in zip(answers, names, strict=True)
     ]
@@ -158,8 +142,8 @@ def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) ->
         "segments": len(snapshot.segments),
         "postings_per_query": _postings(shard, queries),
         "open_ms": 1e3 * opened,
-        "own_memory_mb": after["RssAnon"] - before["RssAnon"],
-        "mapped_memory_mb": after["RssFile"] - before["RssFile"],
+        "own_memory_mb": grown["RssAnon"],
+        "mapped_memory_mb": grown["RssFile"],
         "first_query_ms": 1e3 * first["he"],
         "query_ms": {
             stage: 1e3 * float(np.median([seconds[stage] for _, seconds in answers]))
@@ -200,22 +184,6 @@ def _postings(shard: LocalShard, queries: list[Query]) -> float:
     return total / len(queries)
 
 
-def choose(folders: list[Path], count: int) -> list[Path]:
-    """At most ``count`` photos, spread evenly over those of the folders."""
-    paths = [path for folder in folders for path in list_images(folder)]
-    if not paths:
-        raise HardnetError(f"no photos in {', '.join(str(folder) for folder in folders)}")
-    places = np.linspace(0, len(paths) - 1, min(count, len(paths))).round().astype(int)
-    return [paths[place] for place in places]
-
-
-def default_photos() -> Path:
-    folder = Path(os.environ.get("HARDNET_DATA", "")) / "ukbench"
-    if "HARDNET_DATA" in os.environ and folder.is_dir():
-        return folder
-    return Path(str(files("skimage") / "data"))
-
-
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < 1.2 * needed:
@@ -223,19 +191,6 @@ def _check_space(folder: Path, needed: int) -> None:
             f"{folder} has {free / 1e9:.1f} GB free and the index needs {needed / 1e9:.1f} GB: "
             "choose another --work folder, or a smaller --largest"
         )
-
-
-def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Memory that an earlier measurement left behind would count as this one's."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def _memory() -> dict[str, float]:
-    """MB in memory: of the process's own, and of files that it maps."""
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    fields = {words[0].rstrip(":"): words[1] for words in lines if len(words) > 1}
-    return {name: int(fields[name]) / 1024 for name in ("RssAnon", "RssFile")}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.resources import files
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +22,8 @@ import cv2
 import httpx
 import numpy as np
 import typer
-from report.tables import write
+from measuring import SKIMAGE, finish, memory_mb
 
-from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, shrink, write_image
 from hardnet.retrieval.index import Index
@@ -38,8 +37,8 @@ EVERY = 2.0
 SETTLED = 0.25
 """Share of the run after which all caches and threads are there: memory is compared from here."""
 
-Client = httpx.Client
-Request = Callable[[Client, np.random.Generator, list[dict[str, Any]], list[bytes]], httpx.Response]
+Request = Callable[["Visitor"], httpx.Response]
+"""What a visitor may ask for."""
 
 
 def main(
@@ -61,8 +60,7 @@ def main(
         for part in (settled[:half] or settled, settled[half:])
     )
     statuses = Counter(str(status) for _, status, _ in log)
-    results = {
-        "kind": "serve_soak",
+    found = {
         "requests": len(log),
         "statuses": dict(sorted(statuses.items())),
         "server_errors": sum(status >= 500 for _, status, _ in log),
@@ -74,11 +72,9 @@ def main(
             "most_megabytes": max(m["megabytes"] for m in memory),
             "course": memory,
         },
-        "provenance": provenance.collect(
-            f"python benchmarks/soak_web.py --clients {clients} --minutes {minutes:g}", settings
-        ),
     }
-    write(results, output)
+    arguments = ["--clients", f"{clients}", "--minutes", f"{minutes:g}"]
+    finish("serve_soak", found, settings, [], output, arguments)
     print(f"{len(log)} requests: {dict(statuses)}; memory {early:.0f} MB, later {late:.0f} MB")
 
 
@@ -86,7 +82,7 @@ def _collection(root: Path) -> list[bytes]:
     """Make photos and their index; returns photos as uploads."""
     (root / "photos").mkdir()
     for name in PHOTOS:
-        photo = read_image(Path(str(files("skimage") / "data")) / name)
+        photo = read_image(SKIMAGE / name)
         write_image(root / "photos" / f"{Path(name).stem}.jpg", shrink(photo, 400)[0])
     Index.build(
         root / "index", root / "photos", words=256, descriptor="rootsift", keypoints=300,
@@ -110,48 +106,50 @@ def _serving(index: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.terminate()
 
 
-def _match(
-    client: Client, rng: np.random.Generator, _: list[dict[str, Any]], uploads: list[bytes]
-) -> httpx.Response:
-    a, b = rng.choice(len(uploads), 2)
-    both = {"a": ("a.jpg", uploads[a]), "b": ("b.jpg", uploads[b])}
-    how = {"keypoints": "200", "max_size": "300", "descriptor": "rootsift"}
-    return client.post("/match", files=both, data=how)
+@dataclass(frozen=True)
+class Visitor:
+    """One client, its luck, the photos of the index and those it may upload."""
 
+    client: httpx.Client
+    rng: np.random.Generator
+    photos: list[dict[str, Any]]
+    uploads: list[bytes]
 
-def _search(
-    client: Client, rng: np.random.Generator, photos: list[dict[str, Any]], uploads: list[bytes]
-) -> httpx.Response:
-    photo = photos[int(rng.integers(len(photos)))]
-    return client.post("/search", data={"photo": photo["id"], "box": "50,50,200,150"})
+    def match(self) -> httpx.Response:
+        """Two photos, matched."""
+        a, b = self.rng.choice(len(self.uploads), 2)
+        both = {"a": ("a.jpg", self.uploads[a]), "b": ("b.jpg", self.uploads[b])}
+        how = {"keypoints": "200", "max_size": "300", "descriptor": "rootsift"}
+        return self.client.post("/match", files=both, data=how)
 
+    def search(self) -> httpx.Response:
+        """A part of a photo of the index, searched."""
+        asked = {"photo": self._photo(), "box": "50,50,200,150"}
+        return self.client.post("/search", data=asked)
 
-def _thumbnail(
-    client: Client, rng: np.random.Generator, photos: list[dict[str, Any]], uploads: list[bytes]
-) -> httpx.Response:
-    photo = photos[int(rng.integers(len(photos)))]
-    return client.get(f"/photos/{photo['id']}/thumbnail")
+    def thumbnail(self) -> httpx.Response:
+        """A small picture."""
+        return self.client.get(f"/photos/{self._photo()}/thumbnail")
 
+    def listing(self) -> httpx.Response:
+        """Names of photos."""
+        return self.client.get("/photos", params={"limit": 5})
 
-def _list(
-    client: Client, rng: np.random.Generator, photos: list[dict[str, Any]], uploads: list[bytes]
-) -> httpx.Response:
-    return client.get("/photos", params={"limit": 5})
+    def broken(self) -> httpx.Response:
+        """Half a photo."""
+        half = self.uploads[int(self.rng.integers(len(self.uploads)))][:3000]
+        return self.client.post("/extract", files={"file": ("half.jpg", half)})
 
-
-def _broken(
-    client: Client, rng: np.random.Generator, photos: list[dict[str, Any]], uploads: list[bytes]
-) -> httpx.Response:
-    half = uploads[int(rng.integers(len(uploads)))][:3000]
-    return client.post("/extract", files={"file": ("half.jpg", half)})
+    def _photo(self) -> str:
+        return str(self.photos[int(self.rng.integers(len(self.photos)))]["id"])
 
 
 REQUESTS: dict[str, Request] = {
-    "match": _match,
-    "search": _search,
-    "thumbnail": _thumbnail,
-    "list": _list,
-    "broken photo": _broken,
+    "match": Visitor.match,
+    "search": Visitor.search,
+    "thumbnail": Visitor.thumbnail,
+    "list": Visitor.listing,
+    "broken photo": Visitor.broken,
 }
 
 
@@ -165,11 +163,11 @@ def _use(
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         with httpx.Client(base_url=url, timeout=300) as client:
-            photos = client.get("/photos").json()["photos"]
+            visitor = Visitor(client, rng, client.get("/photos").json()["photos"], uploads)
             while time.monotonic() - start < seconds:
                 kind = list(REQUESTS)[int(rng.integers(len(REQUESTS)))]
                 begun = time.monotonic()
-                answer = REQUESTS[kind](client, rng, photos, uploads)
+                answer = REQUESTS[kind](visitor)
                 log.append((kind, answer.status_code, time.monotonic() - begun))
                 if answer.status_code == 429:
                     time.sleep(float(answer.headers["retry-after"]))
@@ -179,16 +177,10 @@ def _use(
         thread.start()
     memory = []
     while any(thread.is_alive() for thread in threads):
-        memory.append(
-            {"seconds": round(time.monotonic() - start, 1), "megabytes": _megabytes(process.pid)}
-        )
+        now = round(memory_mb("VmRSS", process.pid), 1)
+        memory.append({"seconds": round(time.monotonic() - start, 1), "megabytes": now})
         time.sleep(EVERY)
     return log, memory
-
-
-def _megabytes(process: int) -> float:
-    text = Path(f"/proc/{process}/status").read_text()
-    return round(int(text.split("VmRSS:")[1].split()[0]) / 1024, 1)
 
 
 def _times(log: list[tuple[str, int, float]], kind: str) -> dict[str, float]:

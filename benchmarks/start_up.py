@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import typer
+from measuring import photo_pair, photos_of
 
 from hardnet import provenance
 from hardnet.descriptors import shipped_names
@@ -69,8 +69,12 @@ def main(
     descriptor = descriptor or next(n for n in OURS if n in shipped_names())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         work = Path(folder)
-        a, b = (_enlarged(path, work / name) for path, name in zip(_pair(pair), "ab", strict=True))
-        collection = _collection(photos, max(count, few))
+        a, b = (
+            _enlarged(path, work / name)
+            for path, name in zip(pair or photo_pair(2), "ab", strict=True)
+        )
+        found, wanted = list_images(photos_of("ukbench", photos)), max(count, few)
+        collection = found[:: max(len(found) // wanted, 1)][:wanted]
         hardnet = [sys.executable, "-m", "hardnet"]
         index = work / "index"
         build = ["index", "build", "--descriptor", descriptor]
@@ -146,16 +150,6 @@ def _median(times: list[tuple[float, float]]) -> dict[str, Any]:
     return {"seconds": float(seconds), "processor_seconds": float(processor)}
 
 
-def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path]:
-    if pair is not None:
-        return pair
-    graf = Path(os.environ.get("HARDNET_DATA", "")) / "oxford-affine" / "graf"
-    if "HARDNET_DATA" in os.environ and graf.is_dir():
-        return graf / "1.png", graf / "2.png"
-    stereo = Path(str(files("skimage") / "data"))
-    return stereo / "motorcycle_left.png", stereo / "motorcycle_right.png"
-
-
 def _enlarged(path: Path, name: Path) -> Path:
     """A JPEG file of the photo with a longer side of 1600 pixels."""
     grey = to_grey(read_image(path))
@@ -163,15 +157,6 @@ def _enlarged(path: Path, name: Path) -> Path:
     out = name.with_suffix(".jpg")
     cv2.imwrite(str(out), cv2.resize(grey, None, fx=scale, fy=scale))
     return out
-
-
-def _collection(folder: Path | None, count: int) -> list[Path]:
-    """Different photos, spread evenly."""
-    default = Path(os.environ.get("HARDNET_DATA", "")) / "ukbench"
-    if folder is None and not ("HARDNET_DATA" in os.environ and default.is_dir()):
-        folder = Path(str(files("skimage") / "data"))
-    found = list_images(folder or default)
-    return found[:: max(len(found) // count, 1)][:count]
 
 
 if __name__ == "__main__":

@@ -15,12 +15,8 @@ Example: python benchmarks/train_step.py --quick
 
 from __future__ import annotations
 
-import multiprocessing
-import shlex
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +24,9 @@ import cv2
 import numpy as np
 import torch
 import typer
-from plain.train_step import plain_step
-from report.tables import write
+from measuring import finish, in_fresh_process, memory_mb
 from torch import Tensor
 
-from hardnet import provenance
 from hardnet.learn.batches import Flips
 from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.objective import Objective
@@ -61,13 +55,6 @@ def main(
         for kind, found in rates.items():
             found.append(in_fresh_process(measure, kind, batch, chunk, threads)["pairs_per_second"])
     speed = {kind: float(np.median(found)) for kind, found in rates.items()}
-    ratio = speed["chunked"] / speed["plain"]
-    print(
-        f"batch {batch}: plain {speed['plain']:.0f} pairs/s, chunked {speed['chunked']:.0f}"
-        f" pairs/s, {ratio:.2f}x; {STUDENT} with a teacher {speed['taught']:.0f} pairs/s,"
-        f" {speed['taught'] / speed['chunked']:.2f}x HardNet in chunks",
-        flush=True,
-    )
     memory = []
     for size in QUICK_MEMORY_BATCHES if quick else MEMORY_BATCHES:
         row = {"batch": size} | {
@@ -76,45 +63,27 @@ def main(
         }
         row["share"] = row["chunked"] / row["plain"]
         memory.append(row)
-        print(
-            f"batch {size}: peak memory plain {row['plain']:.0f} MB, chunked {row['chunked']:.0f}"
-            f" MB, {row['share']:.0%}",
-            flush=True,
-        )
     for size in QUICK_LARGE_BATCHES if quick else LARGE_BATCHES:
         peak = in_fresh_process(measure, "chunked", size, chunk, threads, 1)["peak_mb"]
         memory.append({"batch": size, "chunked": peak})
-        print(f"batch {size}: peak memory chunked {peak:.0f} MB", flush=True)
     small = QUICK_FLOAT64_BATCH if quick else FLOAT64_BATCH
     equality = [
         in_fresh_process(compare, small, chunk, threads, "float64"),
         in_fresh_process(compare, small, chunk, threads, "float32"),
         in_fresh_process(compare, batch, chunk, threads, "float32"),
     ]
-    for row in equality:
-        for key in ("chunked_to_plain", "plain_to_float64"):
-            if row[key]:
-                print(
-                    f"batch {row['batch']} {row['dtype']} {key}: loss {row[key]['loss']:.1e},"
-                    f" gradients {row[key]['absolute']:.1e} absolute, {row[key]['largest']:.1e} of"
-                    f" the largest, {row[key]['norm']:.1e} in norm"
-                )
     settings = {"quick": quick, "net": "hardnet", "chunk": chunk, "threads": threads}
-    results = {
-        "kind": "train_step",
+    measured = {
         "batch": batch,
         "pairs_per_second": speed | {"all": rates},
-        "ratio": ratio,
+        "ratio": speed["chunked"] / speed["plain"],
         "student": STUDENT,
         "taught_ratio": speed["taught"] / speed["chunked"],
         "memory_mb": memory,
         "equality": equality,
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/train_step.py', *sys.argv[1:]])}",
-            settings | {"repetitions": repetitions, "dropout": 0.0},
-        ),
     }
-    write(results, output)
+    settings |= {"repetitions": repetitions, "dropout": 0.0}
+    finish("train_step", measured, settings, [], output)
 
 
 def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> dict[str, float]:
@@ -127,9 +96,7 @@ def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> 
         start = time.perf_counter()
         step(patches)
         seconds.append(time.perf_counter() - start)
-    lines = Path("/proc/self/status").read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-    return {"pairs_per_second": batch / min(seconds), "peak_mb": peak}
+    return {"pairs_per_second": batch / min(seconds), "peak_mb": memory_mb("VmHWM")}
 
 
 def compare(batch: int, chunk: int, threads: int, dtype: str) -> dict[str, Any]:
@@ -232,10 +199,23 @@ def generate(batch: int) -> Tensor:
     return torch.from_numpy(np.concatenate([anchors, positives]))
 
 
-def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Memory that an earlier measurement left behind would count as this one's."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+def plain_step(net: Net, patches: Tensor) -> Tensor:
+    """Forward, triplet margin loss with the hardest negative in the batch, backward: the loss.
+
+    The plain way: all patches, (2 n, 1, S, S), anchors and then their positives, at once; the whole
+    distance matrix; autograd.
+    """
+    net.zero_grad()
+    descriptors = net.train()(patches)
+    anchors, positives = descriptors.chunk(2)
+    distances = torch.sqrt((2 - 2 * anchors @ positives.T).clamp_min(0) + 1e-6)
+    positive = distances.diagonal()
+    others = distances + 10 * torch.eye(len(distances), dtype=distances.dtype)
+    others = others + 10 * (others.detach() < 0.008)
+    negative = torch.minimum(others.min(dim=1).values, others.min(dim=0).values)
+    loss = (1 + positive - negative).clamp_min(0).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 if __name__ == "__main__":

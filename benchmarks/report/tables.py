@@ -19,14 +19,15 @@ from hardnet.bench.report.table import Results, Table
 from report import collection, learning, matching
 
 
-def write(results: Mapping[str, Any], output: Path) -> None:
-    """Write a results file with its tables."""
+def write(results: Mapping[str, Any], output: Path) -> list[Table]:
+    """Write a results file with its tables, and return these."""
+    tables = TABLES[results["kind"]](results)
     shown = [
-        {"title": t.title, "columns": t.headings, "rows": t.rows, "note": t.note}
-        for t in TABLES[results["kind"]](results)
+        {"title": t.title, "columns": t.headings, "rows": t.rows, "note": t.note} for t in tables
     ]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps({**results, "tables": shown}, indent=1) + "\n")
+    return tables
 
 
 def renew(

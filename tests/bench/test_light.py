@@ -19,7 +19,6 @@ from hardnet.bench.development import (
     contestants,
     mean_over_scenes,
 )
-from hardnet.bench.store import Store
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -190,5 +189,5 @@ def test_a_descriptor_of_several_windows_reads_them_from_the_store_too(
     path = photos / "motorcycle_left.png"
     plain = found.features(path, pooled).descriptors
     for _ in range(2):  # described, then read
-        kept = found.features(path, Remembered(pooled, Store(tmp_path))).descriptors
+        kept = found.features(path, Remembered(pooled, tmp_path)).descriptors
         np.testing.assert_array_equal(kept, plain)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import store as module
-from hardnet.bench.store import Predictions, Store
+from hardnet.bench.store import Predictions
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 
@@ -48,7 +48,7 @@ def some() -> np.ndarray:
 
 
 def opened(folder: Path, describe: Row, data: str = DATA) -> Predictions:
-    predictions = Store(folder).open(describe, data)
+    predictions = Predictions(describe, data, folder)
     describe.described = 0  # without the probes of the digest
     return predictions
 
@@ -120,7 +120,7 @@ class Slow:
             time.sleep(float(sys.argv[2]))
         return np.asarray(patches)[:, 0, :16].astype(np.float32)
 
-predictions = store.Store(sys.argv[1]).open(Slow(), "0" * 64)
+predictions = store.Predictions(Slow(), "0" * 64, sys.argv[1])
 patches = np.random.default_rng(0).integers(0, 256, (200, 20, 20)).astype(np.uint8)
 for key in ("first", "second"):
     values = predictions.get(key, lambda: patches)
@@ -154,8 +154,8 @@ def test_more_files_can_be_kept_than_the_system_allows_by_default(tmp_path: Path
         "import resource, sys, numpy as np\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))\n"
-        "from hardnet.bench.store import Store; from hardnet.descriptors import load\n"
-        "predictions = Store(sys.argv[1]).open(load('pixels'), '0' * 64)\n"
+        "from hardnet.bench.store import Predictions; from hardnet.descriptors import load\n"
+        "predictions = Predictions(load('pixels'), '0' * 64, sys.argv[1])\n"
         "one = np.eye(16, dtype=np.uint8)[None]\n"
         "kept = [predictions.get(str(i), lambda: one) for i in range(300)]\n"
     )
@@ -177,7 +177,7 @@ def test_a_disk_that_really_refuses(tmp_path: Path, small_disk: Callable) -> Non
 def test_a_store_that_cannot_be_made(tmp_path: Path, some: np.ndarray) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HardnetError, match=r"file/store/predictions cannot be written .* --store"):
-        Store(tmp_path / "file" / "store").open(Row(), DATA).get("x", lambda: some)
+        Predictions(Row(), DATA, tmp_path / "file" / "store").get("x", lambda: some)
 
 
 def test_errors_of_reading_patches_are_not_blamed_on_the_store(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -
 
 def test_default_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "cache"))
-    folder = Store().open(Row(name="my module:f/x"), DATA).folder
+    folder = Predictions(Row(name="my module:f/x"), DATA).folder
     assert folder.parent == tmp_path / "cache" / "predictions"
     assert folder.name.startswith("my_module_f_x.")
     assert not folder.exists()  # until there is something to keep
@@ -222,7 +222,7 @@ def test_real_descriptor_and_an_instant_second_run(
     tmp_path: Path, some: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe = load("hardnet")
-    predictions = Store(tmp_path).open(describe, DATA)
+    predictions = Predictions(describe, DATA, tmp_path)
     for key in range(50):
         stored = predictions.get(f"s/{key}", lambda: some[:3])
     np.testing.assert_allclose(stored, describe(some[:3]), atol=1e-6)

@@ -121,15 +121,14 @@ def _crop_edit(percent: int) -> Edit:
     return Edit(f"crop {percent} %", "crop", lambda p, rng: crop(p, rng, percent / 100))
 
 
-def _turn_edit(degrees: int, cut: bool = False) -> Edit:
-    name = f"turn {degrees}°{', cut' if cut else ''}"
-    return Edit(name, "rotated", lambda p, rng: turn(p, degrees, cut))
+def _turn_edit(degrees: int) -> Edit:
+    return Edit(f"turn {degrees}°", "rotated", lambda p, rng: turn(p, degrees))
 
 
 EDITS: tuple[Edit, ...] = (
     *(_crop_edit(percent) for percent in (90, 70, 50, 35, 25, 15, 10, 5)),
     *(_turn_edit(degrees) for degrees in (90, 180, 270, 10, 45)),
-    _turn_edit(20, cut=True),
+    Edit("turn 20°, cut", "rotated", lambda p, rng: turn(p, 20, cut=True)),
     Edit("mirror", "mirrored", lambda p, rng: mirror(p)),
     Edit("mirror, crop 50 %", "mirrored", lambda p, rng: _mirrored(p, lambda m: crop(m, rng, 0.5))),
     Edit("mirror, turn 90°", "mirrored", lambda p, rng: _mirrored(p, lambda m: turn(m, 90))),
@@ -176,11 +175,11 @@ def sweep(pixels: Pixels, rng: np.random.Generator, shared: float) -> list[Pixel
     return out
 
 
-def text_page(rng: np.random.Generator, size: tuple[int, int] = (480, 640)) -> Pixels:
+def text_page(rng: np.random.Generator) -> Pixels:
     """A page of random words in one font, as every other page."""
-    page = np.full((size[1], size[0]), 252, np.uint8)
+    page = np.full((640, 480), 252, np.uint8)
     letters = list("etaoinshrdlucmfwypvbgk")
-    for y in range(40, size[1] - 30, 18):
+    for y in range(40, len(page) - 30, 18):
         line = ""
         while len(line) < 52:
             line += "".join(rng.choice(letters, rng.integers(2, 9))) + " "
@@ -188,13 +187,13 @@ def text_page(rng: np.random.Generator, size: tuple[int, int] = (480, 640)) -> P
     return page
 
 
-def pattern(rng: np.random.Generator, size: tuple[int, int] = (640, 480)) -> Pixels:
+def pattern(rng: np.random.Generator) -> Pixels:
     """One random tile again and again, like a tiled wall."""
     side = int(rng.integers(40, 90))
     coarse = rng.integers(0, 256, (6, 6, 3), np.uint8)
     tile = cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
     cv2.rectangle(tile, (0, 0), (side - 1, side - 1), (200, 200, 190), 2)
-    rows, columns = -(-size[1] // side), -(-size[0] // side)
-    wall = np.tile(tile, (rows, columns, 1))[: size[1], : size[0]].astype(np.float64)
+    rows, columns = -(-480 // side), -(-640 // side)
+    wall = np.tile(tile, (rows, columns, 1))[:480, :640].astype(np.float64)
     wall *= rng.uniform(0.6, 1.0) + 0.2 * rng.random((*wall.shape[:2], 1))
     return np.clip(wall, 0, 255).astype(np.uint8)

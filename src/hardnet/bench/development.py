@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from hardnet import detectors
 from hardnet.bench.metrics import MEAN_RESAMPLES, Floats, Interval, interval, multiplicities
-from hardnet.bench.store import Store
+from hardnet.bench.store import Predictions
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.patches import windows_of
@@ -68,12 +68,15 @@ def label_of(detector: str) -> str:
 
 
 class Photos:
-    """Photos with their keypoints: detected and cut once, the same patches for all descriptors."""
+    """Photos with their keypoints: detected and cut once, the same patches for all descriptors.
 
-    def __init__(self, setup: Setup) -> None:
+    ``kept``: how many of those last used are remembered; all by default.
+    """
+
+    def __init__(self, setup: Setup, kept: int | None = None) -> None:
         self.setup = setup
         self._detector = detectors.load(setup.detector)
-        self.found = cache(self._find)
+        self.found = lru_cache(kept)(self._find)
 
     def _find(self, path: Path) -> Found:
         prepared = prepare(path, self.setup.max_size)
@@ -96,8 +99,10 @@ class Contestant:
     label: str
     features: Callable[[Path], Features]
 
-
-OWN_DETECTOR = "own detector"
+    @property
+    def names(self) -> dict[str, str]:
+        """As a results file has them."""
+        return {"setup": self.setup, "descriptor": self.label}
 
 
 def contestants(
@@ -112,7 +117,7 @@ def contestants(
         for label, descriptor in descriptors.items():
             yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
     for label, extract in (extractors or {}).items():
-        yield Contestant(OWN_DETECTOR, label, cache(partial(_whole, extract, label, keypoints)))
+        yield Contestant("own detector", label, cache(partial(_whole, extract, label, keypoints)))
 
 
 def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Features:
@@ -123,12 +128,12 @@ def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Featur
 
 
 class Remembered:
-    """A descriptor whose answers are kept on disk, by the content of the patches."""
+    """A descriptor whose answers are kept in the cache ``store``, by the content of the patches."""
 
-    def __init__(self, descriptor: Descriptor, store: Store) -> None:
+    def __init__(self, descriptor: Descriptor, store: Path | None = None) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
         self.windows = windows_of(descriptor)
-        self._predictions = store.open(descriptor, "photos")
+        self._predictions = Predictions(descriptor, "photos", store)
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) patches, or (N, K, S, S) of K windows -> (N, D)."""

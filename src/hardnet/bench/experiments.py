@@ -61,6 +61,77 @@ class Tests:
         """All sets."""
         return [*self.brown, *([self.hpatches] if self.hpatches else [])]
 
+    def open(self, size: int, progress: Progress = silent) -> HeldOut:
+        """Read the sets, for patches of side ``size``.
+
+        Pairs are taken from the start of the list of a set, patches evenly from all of a strip.
+        """
+        opened = []
+        for folder in self.brown:
+            found = read_brown(folder, size, progress)
+            found = replace(found, pairs=found.pairs[: self.pairs]) if self.pairs else found
+            labels = found.pair_labels
+            if not len(labels) or labels.all() or not labels.any():
+                raise HardnetError(
+                    f"{folder}: FPR95 needs test pairs of both kinds, same and other"
+                )
+            opened.append(found)
+        strips: dict[tuple[str, str], Ints] = {}
+        if self.hpatches is None:
+            return HeldOut(tuple(opened), None, strips)
+        source, first = read_hpatches(self.hpatches), 0
+        for name, sequence in source.sequences.items():
+            taken = min(self.strip or sequence.count, sequence.count)
+            chosen = np.arange(taken, dtype=np.int64) * sequence.count // taken
+            for tag in TAGS:
+                strips[name, tag] = first + chosen
+                first += sequence.count
+        patches = as_patchset(source, tuple(source.sequences), size, progress)
+        return HeldOut(tuple(opened), patches, strips)
+
+
+Describe = Callable[[Patches], NDArray[np.float32]]
+"""(N, S, S) patches -> (N, D) descriptors."""
+CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The test sets, opened once for all cells.
+
+    ``strips``: (sequence, tag) -> the rows in ``hpatches`` that are taken of this strip.
+    """
+
+    brown: tuple[PatchSet, ...]
+    hpatches: PatchSet | None
+    strips: Mapping[tuple[str, str], Ints]
+
+    def score(self, describe: Describe) -> dict[str, Any]:
+        """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
+        rows = [brown.evaluate(lambda _, patches: describe(patches()), s, "") for s in self.brown]
+        kept = ("set", "pairs", "fpr95", "low", "high")
+        scores = [{key: row[key] for key in kept} for row in rows]
+        return {"brown": scores, "matching": self._match(describe) if self.hpatches else None}
+
+    def _match(self, describe: Describe) -> dict[str, Any]:
+        assert self.hpatches is not None
+        patches = self.hpatches.patches
+        # The reference is asked for at each noise level: describe every strip once.
+        described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
+        counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
+        tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
+        rows, _ = protocol.matching(lambda *strip: described[strip], tasks, resamples=1)
+        names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
+        low, high = mean_interval(values, names)
+        return {
+            "set": self.hpatches.name,
+            "value": float(np.mean(values)),
+            "low": low,
+            "high": high,
+            "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
+            "sequences": {name: _mean(rows, "sequence", name) for name in counts},
+        }
+
 
 @dataclass(frozen=True)
 class Run:
@@ -148,9 +219,7 @@ class Experiment:
         size = find_net(self.base.net).patch_size  # an unknown name is an error before all else
         train_set = open_sets(self.base.data, size, opening)
         _check(self.runs, train_set)
-        held_out = open_held_out(
-            self.tests.brown, self.tests.hpatches, size, self.tests.pairs, self.tests.strip, opening
-        )
+        held_out = self.tests.open(size, opening)
         taken = []
         for run in self.runs:
             if read_score(run.folder) is not None:
@@ -295,84 +364,6 @@ def read_score(folder: Path) -> dict[str, Any] | None:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n")
-
-
-Describe = Callable[[Patches], NDArray[np.float32]]
-"""(N, S, S) patches -> (N, D) descriptors."""
-CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The test sets, opened once for all cells.
-
-    ``strips``: (sequence, tag) -> the rows in ``hpatches`` that are taken of this strip.
-    """
-
-    brown: tuple[PatchSet, ...]
-    hpatches: PatchSet | None
-    strips: Mapping[tuple[str, str], Ints]
-
-    def score(self, describe: Describe) -> dict[str, Any]:
-        """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
-        rows = [brown.evaluate(lambda _, patches: describe(patches()), s, "") for s in self.brown]
-        kept = ("set", "pairs", "fpr95", "low", "high")
-        scores = [{key: row[key] for key in kept} for row in rows]
-        return {"brown": scores, "matching": self._match(describe) if self.hpatches else None}
-
-    def _match(self, describe: Describe) -> dict[str, Any]:
-        assert self.hpatches is not None
-        patches = self.hpatches.patches
-        # The reference is asked for at each noise level: describe every strip once.
-        described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
-        counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
-        tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
-        rows, _ = protocol.matching(lambda *strip: described[strip], tasks, resamples=1)
-        names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
-        low, high = mean_interval(values, names)
-        return {
-            "set": self.hpatches.name,
-            "value": float(np.mean(values)),
-            "low": low,
-            "high": high,
-            "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
-            "sequences": {name: _mean(rows, "sequence", name) for name in counts},
-        }
-
-
-def open_held_out(
-    browns: Sequence[Path],
-    hpatches: Path | None,
-    size: int,
-    pairs: int = 0,
-    limit: int = 0,
-    progress: Progress = silent,
-) -> HeldOut:
-    """Open the test sets, for patches of side ``size``.
-
-    Of each Brown set ``pairs`` are taken, from the start of its list, of each HPatches strip
-    ``limit`` patches, evenly from all of it; 0 takes all.
-    """
-    opened = []
-    for folder in browns:
-        found = read_brown(folder, size, progress)
-        found = replace(found, pairs=found.pairs[:pairs]) if pairs else found
-        labels = found.pair_labels
-        if not len(labels) or labels.all() or not labels.any():
-            raise HardnetError(f"{folder}: FPR95 needs test pairs of both kinds, same and other")
-        opened.append(found)
-    strips: dict[tuple[str, str], Ints] = {}
-    if hpatches is None:
-        return HeldOut(tuple(opened), None, strips)
-    source, first = read_hpatches(hpatches), 0
-    for name, sequence in source.sequences.items():
-        taken = min(limit or sequence.count, sequence.count)
-        chosen = np.arange(taken, dtype=np.int64) * sequence.count // taken
-        for tag in TAGS:
-            strips[name, tag] = first + chosen
-            first += sequence.count
-    patches = as_patchset(source, tuple(source.sequences), size, progress)
-    return HeldOut(tuple(opened), patches, strips)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> float:

@@ -7,7 +7,6 @@ All methods see the same files.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -154,7 +153,8 @@ def make_collection(
 
     for number, photo in enumerate(photos):
         progress("making copies", number, len(photos))
-        name, scene, pixels = f"photo-{number:04d}", _scene(photo), shrunk(photo)
+        name, scene = f"photo-{number:04d}", photo.stem.rstrip("0123456789_-")
+        pixels = shrunk(photo)
         yield _write(Made(folder / f"{name}.jpg", name, scene), pixels)
         for at, edit in enumerate(EDITS if photo in chosen else ()):
             rng = np.random.default_rng([settings.seed, number, at])
@@ -184,10 +184,6 @@ def make_collection(
         for kind, draw in (("page", text_page), ("pattern", pattern)):
             name = f"{kind}-{number:03d}"
             yield _write(Made(folder / f"{name}.jpg", name, name), to_colour(draw(rng)))
-
-
-def _scene(photo: Path) -> str:
-    return re.sub(r"[\d_-]+$", "", photo.stem)
 
 
 def _write(made: Made, pixels: Pixels) -> Made:

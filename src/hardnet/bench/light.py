@@ -92,22 +92,20 @@ def score_pair(a: Features, b: Features) -> LightScore:
     )
 
 
-def has_partner(a: ArrayLike, b: ArrayLike, reach: float = SAME_PLACE) -> NDArray[np.bool_]:
-    """Which of the points (N, 2) have one of (M, 2) within ``reach`` pixels: (N,)."""
+def has_partner(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
+    """Which of the points (N, 2) have one of (M, 2) within ``SAME_PLACE`` pixels: (N,)."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return np.array([(((y - point) ** 2).sum(1) <= reach**2).any() for point in x], bool)
+    return np.array([(((y - point) ** 2).sum(1) <= SAME_PLACE**2).any() for point in x], bool)
 
 
-def correct_at_precision(
-    ratios: ArrayLike, correct: ArrayLike, precision: float = PRECISION
-) -> int:
-    """The most correct matches among those up to a ratio, if this share of them is correct."""
+def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
+    """The most correct matches among those up to a ratio, if ``PRECISION`` of them is correct."""
     hit = np.asarray(correct, bool)
     if not len(hit):
         return 0
     shares, recall = precision_recall(ratios, hit)
     counts = np.rint(recall * hit.sum()).astype(int)
-    return int(counts[shares >= precision - 1e-12].max(initial=0))
+    return int(counts[shares >= PRECISION - 1e-12].max(initial=0))
 
 
 def compare(
@@ -116,17 +114,19 @@ def compare(
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: scores over the cameras of each role, and of every camera."""
-    entries = []
-    for one in entrants:
-        scores: dict[str, list[LightScore]] = {}
-        for camera in cameras:
-            features = {path: one.features(path) for path in camera.frames}
-            scores[camera.name] = []
-            for a, b in camera.pairs:
-                scores[camera.name].append(score_pair(features[a], features[b]))
-                advance()
-        entries.append({"setup": one.setup, "descriptor": one.label} | summarise(cameras, scores))
-    return entries
+
+    def measure(camera: Camera, extract: Callable[[Path], Features]) -> list[LightScore]:
+        features = {path: extract(path) for path in camera.frames}
+        scores = []
+        for a, b in camera.pairs:
+            scores.append(score_pair(features[a], features[b]))
+            advance()
+        return scores
+
+    return [
+        one.names | summarise(cameras, {c.name: measure(c, one.features) for c in cameras})
+        for one in entrants
+    ]
 
 
 def summarise(

@@ -122,19 +122,17 @@ def directions(view: View, xy: ArrayLike) -> Floats:
     return np.asarray(view.camera.cam_from_img(points_to_colmap(pixels)), np.float64).reshape(-1, 2)
 
 
-def estimate_pose(
-    pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike, threshold: float = INLIER_PIXELS
-) -> tuple[Floats, Floats] | None:
+def estimate_pose(pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike) -> tuple[Floats, Floats] | None:
     """Rotation and translation (of length 1) from matches, (M, 2) pixels, best first; or None."""
     focal = float(np.mean([view.camera.mean_focal_length() for view in (pair.a, pair.b)]))
     a, b = directions(pair.a, xy_a) * focal, directions(pair.b, xy_b) * focal
     if len(a) < _SAMPLE:
         return None
     ideal = np.diag([focal, focal, 1.0])  # one camera for both, without distortion
-    essential = estimate(a, b, "essential", threshold, cameras=(ideal, ideal))
+    essential = estimate(a, b, "essential", INLIER_PIXELS, cameras=(ideal, ideal))
     if essential is None:
         return None
-    inliers = sampson_error(essential, a / focal, b / focal) < threshold / focal
+    inliers = sampson_error(essential, a / focal, b / focal) < INLIER_PIXELS / focal
     if inliers.sum() < _SAMPLE:
         return None
     found = relative_pose(Geometry("essential", essential, inliers, (ideal, ideal)), a, b)
@@ -219,11 +217,11 @@ def compare(
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: mAA(10) over the scenes of each role, and every scene."""
-    entries = []
-    for one in entrants:
-        errors = {s.name: pair_errors(s, one.features, advance=advance) for s in scenes}
-        entries.append({"setup": one.setup, "descriptor": one.label} | summarise(scenes, errors))
-    return entries
+    return [
+        one.names
+        | summarise(scenes, {s.name: pair_errors(s, one.features, advance=advance) for s in scenes})
+        for one in entrants
+    ]
 
 
 def summarise(

@@ -3,10 +3,6 @@
 Every measurement is kept in the cache, so that a run that was interrupted continues where it was.
 The paper follows the protocol of the WxBS paper, whose exact rule is not at hand. All readings of
 it that we know are here, and the measurements are kept, so that any of them can be applied later.
-
-The layouts of Oxford-Affine, EVD, HPatches and WxBS are those of their authors. EF, SymB, GDB and
-LTLL have been passed on in several forms, so they are read in ours: a folder with the images and
-``pairs.txt`` (:mod:`hardnet.patchsets.sequences`); any other layout of that module will do too.
 """
 
 from __future__ import annotations
@@ -16,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 import hardnet
 from hardnet import detectors
-from hardnet.bench.development import label_of
+from hardnet.bench.development import Photos, Setup, label_of
 from hardnet.bench.metrics import (
     Interval,
     auc_lines,
@@ -34,19 +30,17 @@ from hardnet.bench.metrics import (
     symmetric_distance,
 )
 from hardnet.bench.pairs import MAX_GRID_ERROR, MIN_CORRECT_INLIERS, homography_error
+from hardnet.bench.stereo_sets import OpenSet
 from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
-from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
+from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.matching.matches import MODS, Strategy
-from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
+from hardnet.patchsets.sequences import ImagePair
 from hardnet.provenance import PIPELINE, versions
-from hardnet.storage import as_path, file_digest, folder_name
-
-if TYPE_CHECKING:
-    from hardnet.detectors import Detector
+from hardnet.storage import file_digest
 
 T = TypeVar("T")
 _IMAGES = 2  # image 1 of a sequence, and the one it is matched with
@@ -116,7 +110,8 @@ def compare(
     digests = {label: descriptor_digest(each) for label, each in descriptors.items()}
     rows = []
     for name in detector_names:
-        measured = _measurer(detectors.load(name), descriptors, protocol)
+        setup = Setup(name, protocol.upright, protocol.keypoints, protocol.max_size)
+        measured = _measurer(Photos(setup, kept=_IMAGES), descriptors, protocol)
         about = {
             "detector": [name.partition(":")[0], *detectors.weights(name)],
             "protocol": asdict(protocol),
@@ -135,19 +130,13 @@ def compare(
 
 
 def _measurer(
-    detector: Detector, descriptors: Mapping[str, Descriptor], protocol: Protocol
+    photos: Photos, descriptors: Mapping[str, Descriptor], protocol: Protocol
 ) -> Callable[[ImagePair, str], dict[str, Any]]:
-    """Match and judge a pair by one descriptor; the last images are detected and cut once."""
-
-    @lru_cache(_IMAGES)
-    def look(path: Path) -> Found:
-        return find(
-            prepare(path, protocol.max_size), detector, protocol.keypoints, protocol.upright
-        )
+    """Match and judge a pair by one descriptor; the last images are described once."""
 
     @lru_cache(_IMAGES * len(descriptors))
     def described(path: Path, label: str) -> Features:
-        return describe(look(path), descriptors[label])
+        return photos.features(path, descriptors[label])
 
     def measured(pair: ImagePair, label: str) -> dict[str, Any]:
         a, b = (described(path, label) for path in (pair.first, pair.second))
@@ -173,135 +162,6 @@ def _image_digest(path: Path) -> str:
         return file_digest(path)
     except OSError as error:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
-
-
-_SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
-_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6"
-_OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
-
-
-@dataclass(frozen=True)
-class StereoSet:
-    """What is known about a set: its name in the paper's Table 3, how many pairs it has.
-
-    ``folders``: names of folders that are taken for this set, in small letters.
-    """
-
-    name: str
-    pairs: int
-    layout: str
-    about: str
-    folders: tuple[str, ...]
-    note: str = ""
-
-
-SETS = (
-    StereoSet("EF", 33, _OWN, "Edge Foci", ("ef", "edge-foci", "edgefoci")),
-    StereoSet("EVD", 15, _SIDES, "Extreme View Dataset", ("evd", "extreme-view")),
-    StereoSet(
-        "OxAff",
-        40,
-        f"{_SEQUENCES}; 8 sequences",
-        "Oxford Affine",
-        ("oxaff", "oxford-affine", "oxford_affine", "oxfordaffine"),
-    ),
-    StereoSet(
-        "SymB",
-        46,
-        _OWN,
-        "symmetric architecture, photos and drawings",
-        ("symb", "symbench", "symbench_v1"),
-    ),
-    StereoSet("GDB", 22, _OWN, "GDB-ICP registration pairs", ("gdb", "gdb-icp", "gdbicp")),
-    StereoSet(
-        "WxBS",
-        34,
-        "KIND/SCENE/01.*, 02.*, corrs.txt",
-        "several changes at once",
-        ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
-        "version 1.1; the paper counts 37",
-    ),
-    StereoSet(
-        "LTLL",
-        172,
-        _OWN,
-        "Large Time Lags Locations: old and new photos",
-        ("ltll", "large-time-lags"),
-    ),
-    StereoSet(
-        "HPatches",
-        580,
-        f"{_SEQUENCES}; 116 sequences",
-        "HPatches full sequences",
-        ("hpatches", "hpatches-sequences", "hpatches-sequences-release"),
-        "not in Table 3",
-    ),
-)
-"""In the order of Table 3, then what it does not have."""
-
-
-@dataclass(frozen=True, eq=False)
-class OpenSet:
-    """A folder that was read, and what is known about its set."""
-
-    name: str
-    folder: Path
-    known: StereoSet | None
-    pairs: tuple[ImagePair, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether all pairs are there; of a set that is not known, those found are all."""
-        return self.known is None or len(self.pairs) == self.known.pairs
-
-    def summary(self) -> str:
-        """One line: ``EVD: 8 of 15 pairs (homography)``."""
-        truths = sorted({pair.truth for pair in self.pairs})
-        shown = ", ".join("no ground truth" if truth == "none" else truth for truth in truths)
-        if self.known is None:
-            return f"{self.name}: {len(self.pairs)} pairs ({shown}); not a set of Table 3"
-        note = f"; {self.known.note}" if self.known.note else ""
-        return f"{self.name}: {len(self.pairs)} of {self.known.pairs} pairs ({shown}{note})"
-
-
-def open_set(spec: str) -> OpenSet:
-    """Read ``FOLDER``, whose name says which set it is, or ``SET=FOLDER``."""
-    label, separator, path = spec.partition("=")
-    if not separator or "/" in label:
-        folder, known = as_path(spec), by_folder(Path(spec))
-    else:
-        folder, known = Path(path), by_name(label)
-    _, pairs = find_pairs(folder)
-    return OpenSet(known.name if known else folder_name(folder), folder, known, tuple(pairs))
-
-
-def open_sets(specs: Sequence[str]) -> list[OpenSet]:
-    """Several; a set comes once, since rows are told apart by its name."""
-    sets = [open_set(spec) for spec in specs]
-    for number, opened in enumerate(sets):
-        if opened.name in {other.name for other in sets[:number]}:
-            raise HardnetError(f"{opened.folder}: the set {opened.name} is named twice")
-    return sets
-
-
-def by_name(name: str) -> StereoSet:
-    """The set called ``name``, in letters of any size."""
-    for known in SETS:
-        if name.lower() in (known.name.lower(), *known.folders):
-            return known
-    names = ", ".join(known.name for known in SETS)
-    raise HardnetError(f"no stereo set {name!r}: choose one of {names}")
-
-
-def by_folder(folder: Path) -> StereoSet | None:
-    """The set that a folder of this name holds; None if the name says nothing."""
-    name = folder_name(folder).lower()
-    return next((known for known in SETS if name in known.folders), None)
-
-
-def conventions() -> str:
-    """One line per set: what a complete folder of it holds."""
-    return "\n".join(f"{s.name} ({s.about}): {s.pairs} pairs; {s.layout}" for s in SETS)
 
 
 CORRECT_PIXELS = 4.0
@@ -341,33 +201,28 @@ def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
     a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
     inliers = np.asarray(matches.inliers, bool)
     kind, model = matches.geometry.kind, matches.geometry.model
-    found = Measurement(len(inliers), int(inliers.sum()), kind)
+    facts: dict[str, Any] = {}
     if (truth := pair.homography) is not None:
         sizes = matches.a.image_size, matches.b.image_size
         errors = transfer_error(truth, a, b)
-        has_corners = corner_error(truth, truth, sizes[0]) is not None
-        found = replace(
-            found, has_corners=has_corners, accuracy=share_within(errors, THRESHOLDS).tolist()
-        )
+        facts["has_corners"] = corner_error(truth, truth, sizes[0]) is not None
+        facts["accuracy"] = share_within(errors, THRESHOLDS).tolist()
         if kind == "homography" and model is not None:
             corners = corner_error(model, truth, sizes[0])
-            found = replace(
-                found,
-                grid_error=homography_error(model, truth, *sizes),
-                corner_error=None if corners is None or np.isinf(corners) else corners,
-            )
+            facts["grid_error"] = homography_error(model, truth, *sizes)
+            facts["corner_error"] = None if corners is None or np.isinf(corners) else corners
     elif pair.correspondences is not None:
         x, y = pair.correspondences[:, :2], pair.correspondences[:, 2:]
         errors = sampson_error(eight_point(x, y), a, b)
         apart = np.full(len(x), np.inf)
         if kind is not None and model is not None:
             apart = (transfer_error if kind == "homography" else symmetric_distance)(model, x, y)
-        found = replace(found, agreement=share_within(apart, THRESHOLDS).tolist())
-    else:
-        return found
-    correct = errors <= CORRECT_PIXELS
-    right = int((correct & inliers).sum())
-    return replace(found, correct=int(correct.sum()), correct_inliers=right)
+        facts["agreement"] = share_within(apart, THRESHOLDS).tolist()
+    if pair.truth != "none":
+        correct = errors <= CORRECT_PIXELS
+        facts["correct"] = int(correct.sum())
+        facts["correct_inliers"] = int((correct & inliers).sum())
+    return Measurement(len(inliers), int(inliers.sum()), kind, **facts)
 
 
 THRESHOLDS = tuple(range(1, 11))
@@ -385,7 +240,6 @@ class Rule:
     nothing is known about a pair, all verified inliers are counted.
     """
 
-    name: str
     needed: int
     counts: Literal["correct_inliers", "inliers"]
     geometry: bool
@@ -409,42 +263,35 @@ class Rule:
 
 _CORRECT = f"inliers within {CORRECT_PIXELS:g} px of the ground truth"
 RULES = {
-    rule.name: rule
-    for rule in (
-        Rule(
-            "gt-15",
-            MIN_CORRECT_INLIERS,
-            "correct_inliers",
-            False,
-            f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the exact rule of the "
-            "paper's protocol is not known",
-        ),
-        Rule(
-            "mods",
-            15,
-            "inliers",
-            False,
-            "at least 15 verified inliers, whether right or not: where MODS stops by default",
-        ),
-        Rule(
-            "mods-deep",
-            10,
-            "inliers",
-            False,
-            "at least 10 verified inliers, whether right or not: MODS's settings for learned "
-            "descriptors",
-        ),
-        Rule(
-            "geometry",
-            MIN_CORRECT_INLIERS,
-            "correct_inliers",
-            True,
-            f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and the geometry is right: a homography "
-            f"within {MAX_GRID_ERROR:g} px of the true one on average over the common part, a "
-            f"fundamental matrix within {AGREEMENT_PIXELS} px (symmetric) of at least "
-            f"{MIN_AGREEMENT:.0%} of the correspondences picked by hand",
-        ),
-    )
+    "gt-15": Rule(
+        MIN_CORRECT_INLIERS,
+        "correct_inliers",
+        False,
+        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the exact rule of the paper's "
+        "protocol is not known",
+    ),
+    "mods": Rule(
+        15,
+        "inliers",
+        False,
+        "at least 15 verified inliers, whether right or not: where MODS stops by default",
+    ),
+    "mods-deep": Rule(
+        10,
+        "inliers",
+        False,
+        "at least 10 verified inliers, whether right or not: MODS's settings for learned "
+        "descriptors",
+    ),
+    "geometry": Rule(
+        MIN_CORRECT_INLIERS,
+        "correct_inliers",
+        True,
+        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and the geometry is right: a homography "
+        f"within {MAX_GRID_ERROR:g} px of the true one on average over the common part, a "
+        f"fundamental matrix within {AGREEMENT_PIXELS} px (symmetric) of at least "
+        f"{MIN_AGREEMENT:.0%} of the correspondences picked by hand",
+    ),
 }
 
 

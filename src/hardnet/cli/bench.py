@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardnet.cli import bench_development, bench_images, bench_patches, bench_retrieval
+from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, option
 from hardnet.errors import HardnetError
 
@@ -17,7 +17,7 @@ ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 app = typer.Typer(
     name="bench", help="Compare descriptors on real patches and images.", no_args_is_help=True
 )
-for module in (bench_patches, bench_images, bench_development, bench_retrieval):
+for module in (bench_patches, bench_images, bench_retrieval):
     for command in module.COMMANDS:
         app.command()(command)
 

@@ -1,21 +1,28 @@
-"""`hardnet bench pairs`, `stereo` and `sfm`: whole images, from detection to geometry."""
+"""`hardnet bench pairs`, `stereo`, `sfm`, `pose`, `light`, `ratio`: keypoints of whole images."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardnet.cli.bench_output import Comparison, Detectors, StoredComparison, detector_names
+from hardnet.cli.bench_output import (
+    Comparison,
+    Detectors,
+    StoredComparison,
+    detector_names,
+    parse_specs,
+)
 from hardnet.cli.options import Keypoints, Upright, argument, grouped, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
-    from hardnet.bench.stereo import OpenSet
+    from hardnet.bench.stereo_sets import OpenSet
 
 
 @reads_images
@@ -38,17 +45,10 @@ def pairs(
     total = sum(len(s.targets) for s in chosen) * len(contestants)
     with Stage() as stage:
         rows = benchmark.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
-    settings = {
-        "sequences": [s.name for s in chosen],
-        "keypoints": keypoints,
-        "model": "homography",
-    }
-    body = {
-        "kind": "pairs",
-        "rules": benchmark.RULES,
-        "total": benchmark.summarise(rows, "sequence"),
-        "rows": rows,
-    }
+    names = [sequence.name for sequence in chosen]
+    settings = {"sequences": names, "keypoints": keypoints, "model": "homography"}
+    total_of = benchmark.summarise(rows, "sequence")
+    body = {"kind": "pairs", "rules": benchmark.RULES, "total": total_of, "rows": rows}
     rivals.finish(body, settings, data)
 
 
@@ -90,12 +90,11 @@ def stereo(
     from hardnet.bench.stereo import (
         Protocol,
         compare,
-        conventions,
-        open_sets,
         rule_by_name,
         strategy_by_name,
         summarise,
     )
+    from hardnet.bench.stereo_sets import conventions, open_sets
 
     if not sets:
         if not check:
@@ -119,25 +118,20 @@ def stereo(
     with Stage(resumes=True) as stage:
         advance = stage.counter("stereo", total)
         rows = compare(opened, contestants, found_by, setup, rivals.store, advance)
-    shown = [label_of(name) for name in found_by]
-    settings = {"detectors": shown, "rule": rule}
+    settings = {"detectors": [label_of(name) for name in found_by], "rule": rule}
     settings |= {"strategy_name": strategy} | asdict(setup)
+    about = [
+        {"name": s.name, "pairs": len(s.pairs), "complete": s.known.pairs if s.known else None}
+        for s in opened
+    ]
     body = {
         "kind": "stereo",
-        "rule": {"name": chosen.name, "about": chosen.about},
-        "sets": [_about(each) for each in opened],
+        "rule": {"name": rule, "about": chosen.about},
+        "sets": about,
         "summary": summarise(rows, chosen),
         "rows": rows,
     }
     rivals.finish(body, settings, [each.folder for each in opened])
-
-
-def _about(opened: OpenSet) -> dict[str, Any]:
-    return {
-        "name": opened.name,
-        "pairs": len(opened.pairs),
-        "complete": opened.known.pairs if opened.known else None,
-    }
 
 
 def _check(opened: list[OpenSet]) -> None:
@@ -174,12 +168,11 @@ def sfm(
     Example: hardnet bench sfm data/sfm/lund-door data/sfm/fountain-P11 -o results/sfm.json
     """
     from hardnet.bench import sfm as benchmark
-    from hardnet.bench.sfm import read_scene
     from hardnet.interop.colmap.database import require_pycolmap
 
     require_pycolmap()
     finders = detector_names(detectors)
-    chosen = [read_scene(folder) for folder in scenes]
+    chosen = [benchmark.read_scene(folder) for folder in scenes]
     with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
         rows = benchmark.compare(
             chosen,
@@ -202,4 +195,128 @@ def sfm(
     rivals.finish(body, settings, scenes)
 
 
-COMMANDS = (pairs, stereo, sfm)
+@dataclass(frozen=True)
+class Contest(StoredComparison):
+    """The options of `pose`, `light` and `ratio`."""
+
+    detectors: Detectors = "dog"
+    upright: Annotated[
+        bool | None,
+        option(
+            ...,
+            "Turn no frame, or turn all to their dominant orientation [both are measured].",
+            "--upright/--oriented",
+            show_default=False,
+        ),
+    ] = None
+    keypoints: Keypoints = 2048
+    extractors: Annotated[
+        str,
+        option(
+            ...,
+            "Rivals with a detector of their own: functions that make hardnet.Features from "
+            "(photo, most keypoints). Not for ratio, whose frames are shared.",
+            metavar="LABEL=MODULE:FUNCTION,...",
+        ),
+    ] = ""
+
+    def run(
+        self, benchmark: Any, scenes: Sequence[Any], folders: Sequence[Path], about: dict[str, Any]
+    ) -> None:
+        """Measure every descriptor in every setup; write and show the results.
+
+        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about`` is
+        what the results say of the scenes.
+        """
+        from hardnet.bench.development import Remembered, Setup, contestants
+        from hardnet.stored_names import find_code
+
+        kind = benchmark.__name__.rpartition(".")[2]
+        ways = (False, True) if self.upright is None else (self.upright,)
+        names = detector_names(self.detectors)
+        setups = [Setup(detector, way, self.keypoints) for detector in names for way in ways]
+        described = {label: Remembered(d, self.store) for label, d in self.load().items()}
+        if self.extractors and kind == "ratio":
+            raise HardnetError("--extractors: the frames of `bench ratio` are the same for all")
+        rivals = parse_specs(self.extractors) if self.extractors else []
+        whole = {one.label: find_code(one.spec) for one in rivals}
+        total = sum(len(scene.pairs) for scene in scenes)
+        total *= len(setups) * len(described) + len(whole)
+        with Stage(resumes=True) as stage:
+            advance = stage.counter(kind, total)
+            if kind == "ratio":
+                entries = benchmark.compare(scenes, described, setups, advance)
+            else:
+                entrants = contestants(described, setups, whole, self.keypoints)
+                entries = benchmark.compare(scenes, entrants, advance)
+        settings = {
+            "setups": [setup.label for setup in setups],
+            "keypoints": self.keypoints,
+            "max_size": setups[0].max_size,
+        }
+        if whole:
+            settings["extractors"] = list(whole)
+        body = {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}
+        self.finish(body, settings, folders)
+
+
+@grouped
+def pose(
+    contest: Contest,
+    scenes: list[Path] = argument(
+        "Folders with images/ and the true cameras: colmap/ or colmap_ground_truth/ (a COLMAP "
+        "model) or gt_dense_cameras/ (*.camera).",
+        metavar="SCENE...",
+    ),
+) -> None:
+    """Relative pose of photo pairs with known cameras: mAA(10), the mean average accuracy.
+
+    Every descriptor gets the ratio of the ratio test that is best for it on the other scenes.
+
+    Example: hardnet bench pose data/sfm/fountain-P11 data/sfm/sacre-coeur -o results/pose.json
+    """
+    from hardnet.bench import pose as benchmark
+
+    chosen = [benchmark.read_pose_scene(folder) for folder in scenes]
+    about = [{"name": s.name, "pairs": len(s.pairs), "truth": s.origin} for s in chosen]
+    contest.run(benchmark, chosen, scenes, {"scenes": about})
+
+
+@grouped
+def light(
+    contest: Contest,
+    cameras: list[Path] = argument(
+        "Folders, each with the frames of a camera.", metavar="CAMERA..."
+    ),
+) -> None:
+    """Changes of light: frames of fixed cameras, where a right match stays where it is.
+
+    Example: hardnet bench light data/webcam/mexico data/webcam/vegas -o results/light.json
+    """
+    from hardnet.bench import light as benchmark
+
+    chosen = [benchmark.read_camera(folder) for folder in cameras]
+    about = [{"name": c.name, "frames": len(c.frames), "pairs": len(c.pairs)} for c in chosen]
+    contest.run(benchmark, chosen, cameras, {"cameras": about})
+
+
+@grouped
+def ratio(
+    contest: Contest,
+    folders: list[Path] = argument(
+        "Sequences (N.png, H_1_k), folders of them, or the frames of a fixed camera.",
+        metavar="FOLDER...",
+    ),
+) -> None:
+    """Patches at detected frames: is the partner nearer than the hardest negative of its image?
+
+    Example: hardnet bench ratio data/oxford-affine data/webcam/mexico -o results/ratio.json
+    """
+    from hardnet.bench import ratio as benchmark
+
+    chosen = [scene for folder in folders for scene in benchmark.read_patch_scenes(folder)]
+    about = [{"name": scene.name, "pairs": len(scene.pairs)} for scene in chosen]
+    contest.run(benchmark, chosen, folders, {"scenes": about})
+
+
+COMMANDS = (pairs, stereo, sfm, pose, light, ratio)

@@ -49,6 +49,9 @@ class Spec:
     trained: str | None  # the patch set it was trained on; None: that does not matter
     spec: str  # what ``hardnet.descriptors.load`` takes
 
+    def __str__(self) -> str:
+        return f"{self.label}[{self.trained}]" if self.trained else self.label
+
 
 def parse_specs(text: str) -> list[Spec]:
     """Descriptors as they are typed: ``SIFT=sift,TFeat[liberty]=tfeat-liberty.params``.
@@ -57,13 +60,12 @@ def parse_specs(text: str) -> list[Spec]:
     a file is called by its name and everything else as it is typed.
     """
     specs = [_parse_spec(entry.strip()) for entry in text.split(",")]
-    seen: dict[tuple[str, str | None], Spec] = {}
+    seen: dict[str, Spec] = {}
     for spec in specs:
-        other = seen.setdefault((spec.label, spec.trained), spec)
+        other = seen.setdefault(str(spec), spec)
         if other is not spec:
-            label = spec.label + (f"[{spec.trained}]" if spec.trained else "")
             raise HardnetError(
-                f"two descriptors are called {label!r} ({other.spec} and {spec.spec}): "
+                f"two descriptors are called '{spec}' ({other.spec} and {spec.spec}): "
                 "give them labels, as in LABEL=SPEC"
             )
     return specs
@@ -112,11 +114,6 @@ class Comparison:
         """The descriptors to compare."""
         return parse_specs(self.descriptors)
 
-    @property
-    def labels(self) -> list[str]:
-        """The descriptors as the results file names them."""
-        return [f"{s.label}[{s.trained}]" if s.trained else s.label for s in self.specs]
-
     def load(self) -> dict[str, Descriptor]:
         """The descriptors by their labels."""
         from hardnet.descriptors import load
@@ -127,7 +124,8 @@ class Comparison:
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
         """Write the results file and show the results."""
-        finish(body, {"descriptors": self.labels, **settings}, data, self.output, self.json_)
+        labels = [str(spec) for spec in self.specs]
+        finish(body, {"descriptors": labels, **settings}, data, self.output, self.json_)
 
 
 @dataclass(frozen=True)

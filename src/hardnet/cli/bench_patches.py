@@ -33,7 +33,7 @@ def brown(
     "sift,TFeat[liberty]=tfeat-liberty.params,TFeat[notredame]=tfeat-notredame.params"
     """
     from hardnet.bench import brown as benchmark
-    from hardnet.bench.store import Store
+    from hardnet.bench.store import Predictions
     from hardnet.descriptors import load
     from hardnet.patchsets.brown import read_brown
     from hardnet.patchsets.patchset import require
@@ -43,7 +43,6 @@ def brown(
         require(folder, "brown")
     specs = rivals.specs
     contestants = [(spec, load(spec.spec)) for spec in specs]
-    predictions = Store(rivals.store)
     rows = []
     with Stage(resumes=True) as stage:
         for folder in sets:
@@ -51,7 +50,7 @@ def brown(
             data = data_digest(folder).sha256
             for spec, descriptor in contestants:
                 show = stage.part(f"{patchset.name}: {spec.label}")
-                describe = predictions.open(descriptor, data).get
+                describe = Predictions(descriptor, data, rivals.store).get
                 rows.append(benchmark.evaluate(describe, patchset, spec.label, spec.trained, show))
     names = [folder.name for folder in sets]
     rivals.finish({"kind": "brown", "rows": rows}, {"sets": names}, sets)
@@ -68,15 +67,15 @@ def w1bs(
     Example: hardnet bench w1bs data/W1BS --descriptors hardnet,rootsift,sift -o w1bs.json
     """
     from hardnet.bench import w1bs as benchmark
-    from hardnet.bench.store import Store
+    from hardnet.bench.store import Predictions
     from hardnet.patchsets.patchset import require
     from hardnet.patchsets.w1bs import read_w1bs
     from hardnet.provenance import data_digest
 
     require(folder, "w1bs")
     patchset = read_w1bs(folder)
-    data, predictions = data_digest(folder).sha256, Store(rivals.store)
-    describers = {label: predictions.open(d, data).get for label, d in rivals.load().items()}
+    data = data_digest(folder).sha256
+    describers = {n: Predictions(d, data, rivals.store).get for n, d in rivals.load().items()}
     with Stage(resumes=True) as stage:
         body = benchmark.compare(describers, patchset, stage.part("matching"))
     rivals.finish(body, {}, [folder])
@@ -113,8 +112,7 @@ def hpatches(
     """
     from hardnet.bench.hpatches import run
     from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
-    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores, write_all
-    from hardnet.bench.store import Store
+    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
     from hardnet.patchsets.patchset import require
     from hardnet.provenance import data_digest
@@ -123,11 +121,11 @@ def hpatches(
     if unknown := [task for task in chosen if task not in run.TASKS]:
         raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")
     require(folder, "hpatches")
-    patchset, predictions = read_hpatches(folder), Store(rivals.store)
+    patchset = read_hpatches(folder)
     test = choose_split(patchset, split, _split_file(splits, tasks))
     specs = rivals.specs
     # Before the lists are drawn, which takes a while: a misspelt name should not.
-    sources = [open_source(spec.spec, patchset, predictions) for spec in specs]
+    sources = [open_source(spec.spec, patchset, rivals.store) for spec in specs]
     with Stage(resumes=True) as stage:
         lists = prepare(
             split,
@@ -146,9 +144,7 @@ def hpatches(
         found = []
         for spec, source in zip(specs, sources, strict=True):
             label, show = spec.label, stage.within(spec.label)
-            describe_all(source, test.test, stage.part(f"{label}: describing"))
-            if csv is not None:
-                write_all(source, test.test, csv / label)
+            describe_all(source, test.test, stage.part(f"{label}: describing"), csv and csv / label)
             compute = partial(run.evaluate, label, source.lookup, lists, options, show)
             made_by = f"{label}: {source.digest}"
             found.append(stored_scores(rivals.store, made_by, lists, options, compute))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,20 +171,16 @@ def _read(
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":
         raise HardnetError("--labels is for --layout labels: leave it out")
-    if layout == "oxford":
-        return read_oxford(data)
-    if layout == "revisited":
-        return read_revisited(data)
     if layout == "labels":
         return read_labels(data, labels_file)
-    return read_ukbench(data, None if objects is None else _range(objects))
-
-
-def _range(text: str) -> range:
-    first, _, last = text.partition("-")
+    if layout != "ukbench":
+        return read_oxford(data) if layout == "oxford" else read_revisited(data)
+    if objects is None:
+        return read_ukbench(data)
+    first, _, last = objects.partition("-")
     if not first.isdigit() or not last.isdigit() or int(last) < int(first):
-        raise HardnetError(f"--objects {text!r} is not FIRST-LAST, as in 25-99")
-    return range(int(first), int(last) + 1)
+        raise HardnetError(f"--objects {objects!r} is not FIRST-LAST, as in 25-99")
+    return read_ukbench(data, range(int(first), int(last) + 1))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -230,21 +226,14 @@ def groups(
     asked = given(GroupSettings, locals())
     check_output(output)
     settings = GroupSettings(**asked)
-    with Stage(resumes=work is not None) as stage, _workplace(work) as place:
-        photographs = Given(photos, scenes or [], objects or [], wide or [])
-        found = compare(photographs, settings, place, stage)
+    read = [photos, scenes or [], objects or [], wide or []]
+    place: AbstractContextManager[Path | str] = nullcontext(work or "")
+    if work is None:
+        place = tempfile.TemporaryDirectory(prefix="hardnet-groups-")
+    with Stage(resumes=work is not None) as stage, place as folder:
+        found = compare(Given(*read), settings, Path(folder), stage)
     body = {"kind": "groups", "rules": RULES, **found}
-    read = [*photos, *(scenes or []), *(objects or []), *(wide or [])]
-    finish(body, asdict(settings), read, output, json_)
-
-
-@contextmanager
-def _workplace(work: Path | None) -> Iterator[Path]:
-    if work is not None:
-        yield work
-        return
-    with tempfile.TemporaryDirectory(prefix="hardnet-groups-") as name:
-        yield Path(name)
+    finish(body, asdict(settings), [*chain(*read)], output, json_)
 
 
 COMMANDS = (retrieval, groups)

@@ -224,14 +224,14 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
     """FPR95 on the validation set's pairs, as a function of a descriptor."""
     import numpy as np
 
-    from hardnet.bench.experiments import open_held_out
+    from hardnet.bench.experiments import Tests
     from hardnet.bench.metrics import fpr_at_recall
     from hardnet.nets import find_net
 
     if not settings.validation:
         return None
     size, folder = find_net(settings.net).patch_size, Path(settings.validation)
-    (held_out,) = open_held_out([folder], None, size, settings.validation_pairs).brown
+    (held_out,) = Tests((folder,), pairs=settings.validation_pairs).open(size).brown
     pairs, labels = held_out.pairs, held_out.pair_labels
     used, index = np.unique(pairs, return_inverse=True)
     index = index.reshape(pairs.shape)

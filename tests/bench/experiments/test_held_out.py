@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench import brown
-from hardnet.bench.experiments import open_held_out
+from hardnet.bench.experiments import Tests
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
 from hardnet.descriptors.base import resize_patches, unit_rows
@@ -25,7 +25,7 @@ def blocks(patches: np.ndarray) -> np.ndarray:
 
 
 def test_brown_scores_are_those_of_the_benchmark(sets: Path) -> None:
-    held_out = open_held_out([sets / "test"], None, 32)
+    held_out = Tests((sets / "test",)).open(32)
     (row,) = held_out.score(blocks)["brown"]
     full = read_brown(sets / "test")
     expected = brown.evaluate(
@@ -50,7 +50,7 @@ def test_matching_scores_are_those_of_the_benchmark(sets: Path) -> None:
         for row in means
         if (row["noise"], row["group"], row["convention"]) == ("all", "all", "hits")
     ]
-    found = open_held_out([], sets / "sequences", 32).score(blocks)["matching"]
+    found = Tests(hpatches=sets / "sequences").open(32).score(blocks)["matching"]
     assert found["value"] == pytest.approx(expected["value"])
     assert (found["low"], found["high"]) == pytest.approx((expected["low"], expected["high"]))
     assert found["noise"]["easy"] > found["noise"]["tough"]
@@ -58,7 +58,7 @@ def test_matching_scores_are_those_of_the_benchmark(sets: Path) -> None:
 
 
 def test_a_limit_takes_patches_evenly_from_every_strip(sets: Path) -> None:
-    held_out = open_held_out([], sets / "sequences", 32, limit=5)
+    held_out = Tests(hpatches=sets / "sequences", strip=5).open(32)
     assert held_out.hpatches is not None
     hpatches = read_hpatches(sets / "sequences")
     for name, places in (("v_wall", [0, 2, 4, 7, 9]), ("v_graf", [0, 1, 3, 5, 7])):
@@ -67,10 +67,10 @@ def test_a_limit_takes_patches_evenly_from_every_strip(sets: Path) -> None:
             taken = held_out.hpatches.patches[held_out.strips[name, tag]]
             np.testing.assert_array_equal(taken, whole[places])
     few = held_out.score(blocks)["matching"]["value"]
-    assert few > open_held_out([], sets / "sequences", 32).score(blocks)["matching"]["value"]
+    assert few > Tests(hpatches=sets / "sequences").open(32).score(blocks)["matching"]["value"]
 
 
 def test_pairs_of_one_kind_are_refused(sets: Path) -> None:
     with pytest.raises(HardnetError, match="both kinds"):
-        open_held_out([sets / "test"], None, 32, pairs=1)
-    assert len(open_held_out([sets / "test"], None, 32, pairs=30).brown[0].pairs) == 30
+        Tests((sets / "test",), pairs=1).open(32)
+    assert len(Tests((sets / "test",), pairs=30).open(32).brown[0].pairs) == 30

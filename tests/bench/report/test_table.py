@@ -11,6 +11,7 @@ from hardnet.bench.report.table import (
     SAME,
     Column,
     Table,
+    against_baseline,
     by_name,
     interval,
     latex_text,
@@ -127,3 +128,9 @@ def test_missing_numbers() -> None:
     assert ratio(3.0, 2.0) == 1.5
     values = {"net": {"a": 1.0}, "sift": {"a": 2.0, "b": 3.0}}
     assert by_name("t", "sequence", values, "{:.0f}").rows == [["a", "1", "**2**"], ["b", "-", "3"]]
+
+
+def test_no_column_without_the_baseline() -> None:
+    assert against_baseline("matching", [None, None]) == []
+    [column] = against_baseline("matching", [1.5, None])
+    assert (column.heading, column.texts) == ("matching / rootsift", ["1.50x", "-"])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import hardnet
+from hardnet.bench import development
 from hardnet.bench import stereo as run
-from hardnet.bench.stereo import RULES, Protocol, open_set, pair_digest, strategy_by_name, summarise
+from hardnet.bench.stereo import RULES, Protocol, pair_digest, strategy_by_name, summarise
+from hardnet.bench.stereo_sets import open_set
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 
@@ -81,8 +83,8 @@ def test_the_summary_of_the_run(rows):
 
 def test_every_descriptor_gets_the_same_patches_cut_once(opened, tmp_path, monkeypatch):
     found = []
-    find = run.find
-    monkeypatch.setattr(run, "find", lambda *rest: found.append(1) or find(*rest))
+    find = development.find
+    monkeypatch.setattr(development, "find", lambda *rest: found.append(1) or find(*rest))
     contestants = {"a": Counting(), "b": Counting("sift")}
     run.compare([opened], contestants, ["dog"], PROTOCOL, tmp_path)
     assert len(found) == 5  # camera, turn, tilt, brick, and turn again: only two images are kept

@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.bench.stereo import SETS, by_folder, by_name, conventions, open_set, open_sets
+from hardnet.bench.stereo_sets import SETS, by_folder, by_name, conventions, open_set, open_sets
 from hardnet.errors import HardnetError
 
 

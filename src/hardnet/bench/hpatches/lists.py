@@ -202,9 +202,7 @@ def draw_pairs(
     )
 
 
-def draw_retrieval(
-    counts: Sequence[int], contrast: Contrast | None = None, seed: int = SEED
-) -> RetrievalLists:
+def draw_retrieval(counts: Sequence[int], contrast: Contrast | None = None) -> RetrievalLists:
     """Queries and distractors by the rule of the official lists, as many as the set has.
 
     Of a set with fewer than 30 000 reference patches a third become queries and at most two thirds
@@ -216,7 +214,7 @@ def draw_retrieval(
     if not wanted:
         raise HardnetError(f"retrieval needs at least 3 reference patches, the set has {total}")
     limit = min(DISTRACTORS, 2 * wanted)
-    rng = np.random.RandomState(seed)
+    rng = np.random.RandomState(SEED)
     first = _draw_patches(rng, counts, QUERY_DRAWS * wanted)
     drawn = np.concatenate([first, _draw_patches(rng, counts, DISTRACTOR_DRAWS * limit)])
     flat = np.zeros(len(drawn), bool) if contrast is None else _flat(drawn, counts, contrast)

@@ -1,4 +1,7 @@
-"""All three tasks for one descriptor, and the results of several descriptors as one."""
+"""All three tasks for one descriptor, and the results of several descriptors as one.
+
+A folder of CSV files, as HPatches exchanges them, can stand for a descriptor.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardnet import descriptors
 from hardnet.bench import metrics
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
-from hardnet.bench.store import CsvFolder, Progress, Store, write_csv
+from hardnet.bench.store import Predictions, Progress, allow_many_maps
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.patchsets.hpatches import TAGS, HPatches
-from hardnet.patchsets.patchset import silent
+from hardnet.patchsets.patchset import decoded, silent
 from hardnet.provenance import data_digest
-from hardnet.storage import as_path
+from hardnet.storage import as_path, folder_name, replacing
 
 TASKS = ("verification", "matching", "retrieval")
 PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
@@ -121,7 +125,7 @@ class Source:
     digest: str
 
 
-def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
+def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Source:
     """The descriptors that ``spec`` names on a set: a descriptor, or a folder of CSV files.
 
     A name wins over a folder of that name; ``./name`` is the folder.
@@ -136,7 +140,7 @@ def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
         )
     if spec.endswith("/"):
         raise HardnetError(f"there is no folder {spec} of descriptors, SEQUENCE/ref.csv ...")
-    predictions = store.open(descriptors.load(spec), data)
+    predictions = Predictions(descriptors.load(spec), data, store)
     return Source(
         lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
         predictions.folder.name,
@@ -144,17 +148,92 @@ def open_source(spec: str, hpatches: HPatches, store: Store) -> Source:
 
 
 def describe_all(
-    source: Source, names: Sequence[str], progress: Callable[[int, int], None]
+    source: Source,
+    names: Sequence[str],
+    progress: Callable[[int, int], None],
+    csv: Path | None = None,
 ) -> None:
-    """Ask for every strip of the sequences ``names`` once: what is missing is described."""
+    """Ask for every strip of the sequences ``names`` once: what is missing is described.
+
+    They are also written as CSV files into the folder ``csv``, if it is given.
+    """
     strips = [(name, tag) for name in names for tag in TAGS]
-    for done, strip in enumerate(strips, 1):
-        source.lookup(*strip)
+    for done, (name, tag) in enumerate(strips, 1):
+        found = source.lookup(name, tag)
+        if csv is not None:
+            write_csv(csv, name, tag, found)
         progress(done, len(strips))
 
 
-def write_all(source: Source, names: Sequence[str], folder: Path) -> None:
-    """Write the descriptors of the sequences ``names`` as CSV files."""
-    for name in names:
-        for tag in TAGS:
-            write_csv(folder, name, tag, source.lookup(name, tag))
+class CsvFolder:
+    """A folder of CSV files in the place of a descriptor: ``ROOT/SEQUENCE/STRIP.csv``.
+
+    One row per patch, numbers separated by commas (or semicolons), no header line. Most published
+    descriptors exist in this form. Files are parsed once and mapped from the user's cache later.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = as_path(folder)
+        if not self.folder.is_dir():
+            raise HardnetError(f"no folder {self.folder} of descriptors, SEQUENCE/STRIP.csv")
+        self.name = folder_name(self.folder)
+        self._first: tuple[Path, int] | None = None
+        allow_many_maps()
+
+    def get(self, sequence: str, tag: str, count: int | None = None) -> NDArray[np.float32]:
+        """(count, D) descriptors of one strip ("ref", "e1", ...), read-only."""
+        path = self.folder / sequence / f"{tag}.csv"
+        if not path.is_file():
+            raise HardnetError(f"there is no {path}; it should have a row per patch of the strip")
+        rows = decoded(self.folder, f"{sequence}.{tag}", [path], lambda: read_csv(path))
+        if count is not None and len(rows) != count:
+            raise HardnetError(f"{path} has {len(rows)} rows, but the strip has {count} patches")
+        first = self._first = self._first or (path, rows.shape[1])
+        if rows.shape[1] != first[1]:
+            raise HardnetError(
+                f"{path} has {rows.shape[1]} numbers per row, but {first[0]} has {first[1]}"
+            )
+        return rows
+
+
+def read_csv(path: Path) -> NDArray[np.float32]:
+    """(N, D) finite numbers of one file."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            if not first.strip():
+                raise HardnetError(f"{path} is empty, or starts with an empty line")
+            separator = ";" if ";" in first else ","
+            rows = np.loadtxt(file, dtype=np.float32, comments=None, delimiter=separator, ndmin=2)
+    except ValueError as error:
+        reason = str(error).split(";")[0].rstrip(".")
+        raise HardnetError(
+            f"{path} is not rows of equally many numbers, separated by commas: {reason}"
+        ) from error
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
+    bad = ~np.isfinite(rows).all(1)
+    if bad.any():
+        raise HardnetError(f"{path} has NaN or infinity in row {int(np.argmax(bad)) + 1}")
+    return rows
+
+
+def write_csv(folder: Path | str, sequence: str, tag: str, descriptors: NDArray[Any]) -> Path:
+    """Write (N, D) float32 descriptors or (N, B) packed bits of one strip; returns the path.
+
+    Float vectors are written with as many digits as float32 has. Bits are written as 0 and 1: their
+    L2 distance has the order of the Hamming distance.
+    """
+    path = as_path(folder) / sequence / f"{tag}.csv"
+    if descriptors.ndim != 2:
+        raise HardnetError(f"{path}: descriptors must be (N, D), got {descriptors.shape}")
+    bits = descriptors.dtype == np.uint8
+    rows = np.unpackbits(descriptors, axis=1) if bits else descriptors.astype(np.float32)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            np.savetxt(part, rows, "%d" if bits else "%.9g", ",")
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
+    return path

@@ -1,8 +1,7 @@
 """Results files as tables (Markdown, LaTeX, terminal) and figures: no number is typed by hand.
 
-Each kind of results has two functions in a module here, for its tables, the summary first, and its
-figures, the main one first; ``KINDS`` names them. A file may also bring tables of its own, under
-"tables": the scripts of ``benchmarks/`` write such files.
+``KINDS`` names the functions that show each kind of results. A file may also bring tables of its
+own, under "tables": the scripts of ``benchmarks/`` write such files.
 
 A Markdown file says where tables go:
 
@@ -31,44 +30,27 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
-from hardnet.bench.report import (
-    brown,
-    development,
-    experiment,
-    hpatches,
-    photos,
-    retrieval,
-    stereo,
-    w1bs,
-)
+from hardnet.bench.report import experiment, hpatches, patches, photos, retrieval, stereo
 from hardnet.bench.report.style import FORMATS, Figures
 from hardnet.bench.report.table import MISSING, Results, Table
 from hardnet.errors import HardnetError, MissingExtraError
 
-
-class Kind(NamedTuple):
-    """How results of one kind are shown: the summary and the details; the main figure first."""
-
-    tables: Callable[[Results], list[Table]]
-    figures: Callable[[Results], Figures]
-
-
-KINDS: Mapping[str, Kind] = {
-    "sfm": Kind(photos.tables_of_sfm, photos.figures_of_sfm),
-    "pairs": Kind(photos.tables_of_pairs, photos.figures_of_pairs),
-    "experiment": Kind(experiment.tables, experiment.figures),
-    "brown": Kind(brown.tables, brown.figures),
-    "hpatches": Kind(hpatches.tables, hpatches.figures),
-    "stereo": Kind(stereo.tables, stereo.figures),
-    "retrieval": Kind(retrieval.tables, retrieval.figures),
-    "w1bs": Kind(w1bs.tables, w1bs.figures),
-    "groups": Kind(photos.tables_of_groups, lambda _: {}),
-    "pose": Kind(development.tables, development.figures),
-    "light": Kind(development.tables, development.figures),
-    "ratio": Kind(development.tables, development.figures),
+KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], Figures]]] = {
+    "sfm": (photos.tables_of_sfm, lambda _: {"bars": photos.draw_sfm}),
+    "pairs": (photos.tables_of_pairs, lambda _: {"bars": photos.draw_pairs}),
+    "experiment": (experiment.tables, experiment.figures),
+    "brown": (patches.tables_of_brown, lambda _: {"rates": patches.draw_brown}),
+    "hpatches": (hpatches.tables, hpatches.figures),
+    "stereo": (stereo.tables, stereo.figures),
+    "retrieval": (retrieval.tables, retrieval.figures),
+    "w1bs": (patches.tables_of_w1bs, lambda _: {"curves": patches.draw_w1bs}),
+    "groups": (photos.tables_of_groups, lambda _: {}),
+    **dict.fromkeys(
+        ("pose", "light", "ratio"), (photos.tables_of_scenes, photos.figures_of_scenes)
+    ),
 }
+"""The tables of each kind, the summary first, and its figures, the main one first."""
 
 
 def read_results(path: Path) -> Results:
@@ -87,7 +69,8 @@ def tables(results: Results) -> list[Table]:
     """The tables of a results file: the summary, then the details."""
     if "tables" in results:
         return [Table.of_texts(**table) for table in results["tables"]]
-    return KINDS[results["kind"]].tables(results)
+    of_kind, _ = KINDS[results["kind"]]
+    return of_kind(results)
 
 
 def figures(results: Results) -> list[str]:
@@ -102,11 +85,11 @@ def figure(results: Results, path: Path, which: str | None = None) -> None:
         raise HardnetError(f"there is no figure of the {results['kind']} benchmark, only its table")
     if which is not None and which not in known:
         raise HardnetError(f"these results have the figures {', '.join(known)}, not {which!r}")
-    known[which or next(iter(known))](path)
+    known[which or next(iter(known))](results, path)
 
 
 def _figures(results: Results) -> Figures:
-    return KINDS[results["kind"]].figures(results) if results["kind"] in KINDS else {}
+    return KINDS[results["kind"]][1](results) if results["kind"] in KINDS else {}
 
 
 _SLOT = re.compile(

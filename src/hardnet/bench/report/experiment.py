@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 MEASURES = {"matching": "matching mAP", "fpr95": "FPR95 [%]"}
 _STYLES = {"matching": "{:.3f}", "fpr95": "{:.2f}"}
 _FACTORS = {"matching": 1, "fpr95": 100}
+_BEST: Mapping[str, Best] = {"matching": "largest", "fpr95": "smallest"}
 Cell = Mapping[str, Any]
 
 
@@ -46,7 +46,7 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Cells with columns as rows of dots beside the paper's, cells without as a curve."""
-    return {"cells": partial(_draw_dots if _is_grid(results) else _draw_curve, results)}
+    return {"cells": _draw_dots if _is_grid(results) else _draw_curve}
 
 
 def claim_lines(results: Results) -> list[str]:
@@ -81,10 +81,6 @@ def _ends(cell: Cell, measure: str | None) -> Ends:
     return _number(cell, measure, "low"), _number(cell, measure, "high")
 
 
-def _best(measure: str) -> Best:
-    return "smallest" if measure == "fpr95" else "largest"
-
-
 def _matrix(results: Results, measure: str) -> Table:
     """Rows and columns as in the paper; its numbers to the right if they are of this measure."""
     cells = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
@@ -98,7 +94,7 @@ def _matrix(results: Results, measure: str) -> Table:
             value = _number(cell, measure)
             diverged = cell is not None and cell.get("failed") and value is None
             values.append("diverged" if diverged else value)
-        columns.append(Column(name, values, style, _best(measure), f"here, {what}"))
+        columns.append(Column(name, values, style, _BEST[measure], f"here, {what}"))
     for name in across if measure == results["measure"] else ():
         paper = [cells.get((row, name), {}).get("paper") for row in rows]
         if any(value is not None for value in paper):
@@ -113,7 +109,7 @@ def _list(results: Results, measures: Sequence[str]) -> Table:
     columns = [Column(results["corner"], [c["row"] for c in cells]), Column("steps", steps)]
     for m in measures:
         values = [_number(cell, m) for cell in cells]
-        columns.append(Column(MEASURES[m], values, _STYLES[m], _best(m)))
+        columns.append(Column(MEASURES[m], values, _STYLES[m], _BEST[m]))
         columns.append(
             Column("95 % interval", [interval(*_ends(cell, m), _STYLES[m]) for cell in cells])
         )
@@ -153,7 +149,6 @@ def _claims(results: Results) -> Table:
 
 def _runs(results: Results, measures: Sequence[str]) -> Table:
     runs = [(cell["cell"], run) for cell in results["cells"] for run in cell["runs"]]
-
     only = [run for _, run in runs]
     return Table(
         f"{results['title']}: all runs",

@@ -105,10 +105,8 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """The paper's figure of the tasks, and retrieval against the number of distractors."""
-    found: Figures = {"tasks": partial(_draw_tasks, results)}
-    if len(_distractors(results)) > 1:
-        found["distractors"] = partial(_draw_distractors, results)
-    return found
+    curve: Figures = {"distractors": _draw_distractors} if len(_distractors(results)) > 1 else {}
+    return {"tasks": _draw_tasks, **curve}
 
 
 def headline(results: Results, task: str) -> dict[str, float]:

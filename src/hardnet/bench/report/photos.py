@@ -1,12 +1,18 @@
-"""Benchmarks on photos: matches of pairs, copies and scenes in a folder, reconstructions."""
+"""Benchmarks on photos: pairs, copies and scenes, reconstructions; pose, light, ratio of patches.
+
+The last three have entries of one form, per setup (how keypoints are found) and descriptor: a score
+over the scenes that report and over those that choose, and the scores of each scene.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hardnet.bench.light import PRECISION
 from hardnet.bench.pairs import summarise
 from hardnet.bench.report.style import (
     Figures,
@@ -18,12 +24,15 @@ from hardnet.bench.report.style import (
 )
 from hardnet.bench.report.table import (
     BASELINE,
+    MISSING,
+    Best,
     Column,
     Results,
     Table,
     against_baseline,
     by_name,
     column,
+    distinct,
     ratio,
 )
 
@@ -58,11 +67,6 @@ def tables_of_pairs(results: Results) -> list[Table]:
     ]
 
 
-def figures_of_pairs(results: Results) -> Figures:
-    """Bars of the correct matches."""
-    return {"bars": partial(_draw_pairs, results)}
-
-
 def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
     totals = summarise(results["rows"], "sequence")
     return {
@@ -71,7 +75,8 @@ def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
     }
 
 
-def _draw_pairs(results: Results, path: Path) -> None:
+def draw_pairs(results: Results, path: Path) -> None:
+    """Bars of the correct matches."""
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
     with canvas(path, 3.0 + 0.9 * len(names), 3.6) as figure:
@@ -113,31 +118,8 @@ def tables_of_groups(results: Results) -> list[Table]:
         f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
         f"Same object: {rules['same object']}.",
     )
-    found = [recall, wrong]
-    if sweeps := results.get("sweeps"):
-        found.append(_sweeps(sweeps, results["methods"][0], rules))
-    if not (scenes := results.get("scenes")):
-        return found
-    listed = [
-        row | {"kinds": ", ".join(f"{count} {kind}" for kind, count in row["pairs"].items()) or "-"}
-        for row in scenes
-    ]
-    views = Table(
-        "Photos of one scene",
-        [
-            column("scene", listed, "scene"),
-            column("photos", listed, "photos", "{}"),
-            column("pairs", listed, "kinds"),
-            column("together", listed, "together", "{:.2f}"),
-            column("as", listed, "group"),
-        ],
-        f"Together: {rules['together']}.",
-    )
-    return [*found, views]
-
-
-def _sweeps(sweeps: list[Row], ours: Row, rules: Mapping[str, str]) -> Table:
-    return Table(
+    sweeps, scenes = results.get("sweeps", []), results.get("scenes", [])
+    swept = Table(
         "Sweeps of a camera that are found as a panorama",
         [
             column("neighbours share (%)", sweeps, "shared", "{}"),
@@ -145,14 +127,27 @@ def _sweeps(sweeps: list[Row], ours: Row, rules: Mapping[str, str]) -> Table:
             column("found", sweeps, "found", "{:.2f}"),
             column("in order", sweeps, "ordered", "{:.2f}"),
         ],
-        f"Found: {rules['sweep']}. False panoramas: {ours['false_panoramas_per_1000']:.1f} per "
-        f"1,000 photos ({rules['false panoramas']}).",
+        f"Found: {rules['sweep']}. False panoramas: {methods[0]['false_panoramas_per_1000']:.1f} "
+        f"per 1,000 photos ({rules['false panoramas']}).",
     )
+    kinds = [", ".join(f"{n} {kind}" for kind, n in row["pairs"].items()) for row in scenes]
+    views = Table(
+        "Photos of one scene",
+        [
+            column("scene", scenes, "scene"),
+            column("photos", scenes, "photos", "{}"),
+            Column("pairs", [each or MISSING for each in kinds]),
+            column("together", scenes, "together", "{:.2f}"),
+            column("as", scenes, "group"),
+        ],
+        f"Together: {rules['together']}.",
+    )
+    return [recall, wrong, *([swept] if sweeps else []), *([views] if scenes else [])]
 
 
 def tables_of_sfm(results: Results) -> list[Table]:
     """For each scene the size of the models, then for each the errors of the cameras."""
-    scenes = _scenes(results)
+    scenes = _grouped(results["rows"], "scene")
     known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
     return [
         *(_size(name, rows) for name, rows in scenes.items()),
@@ -160,16 +155,8 @@ def tables_of_sfm(results: Results) -> list[Table]:
     ]
 
 
-def figures_of_sfm(results: Results) -> Figures:
-    """Points and errors of the cameras per scene."""
-    return {"bars": partial(_draw_sfm, results)}
-
-
-def _scenes(results: Results) -> dict[str, list[Row]]:
-    scenes: dict[str, list[Row]] = {}
-    for row in results["rows"]:
-        scenes.setdefault(row["scene"], []).append(row)
-    return scenes
+def _grouped(rows: list[Row], field: str) -> dict[str, list[Row]]:
+    return {name: [row for row in rows if row[field] == name] for name in distinct(rows, field)}
 
 
 def _size(scene: str, rows: list[Row]) -> Table:
@@ -217,9 +204,9 @@ _MEASURES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
 )
 
 
-def _draw_sfm(results: Results, path: Path) -> None:
+def draw_sfm(results: Results, path: Path) -> None:
     """A line of panels per scene: points on the left, errors on the right; a bar per method."""
-    scenes = _scenes(results)
+    scenes = _grouped(results["rows"], "scene")
     heights = [len(rows) for rows in scenes.values()]
     with canvas(path, 9, 0.3 + sum(0.75 + 0.24 * height for height in heights)) as figure:
         grid = figure.subplots(
@@ -245,3 +232,124 @@ def _bars(axes: Axes, values: list[float | None], style: str) -> None:
     axes.bar_label(bars, texts, padding=3, fontsize=8)
     axes.set_xlim(0, 1.18 * max(lengths) or 1)
     axes.locator_params(axis="x", nbins=4)
+
+
+@dataclass(frozen=True)
+class Show:
+    """How one of the benchmarks is shown."""
+
+    field: str
+    score: str
+    scenes: str
+    title: str
+
+
+SHOWS = {
+    "pose": Show("maa", "mAA(10)", "scenes", "Relative pose of photo pairs"),
+    "light": Show("ap", "mean AP", "cameras", "Fixed cameras under changing light"),
+    "ratio": Show(
+        "ap", "mean AP", "scenes", "Patches at detected frames, by the ratio of distances"
+    ),
+}
+_MORE = {
+    "pose": ("Ratio of the ratio test", "ratio", "{:g}"),
+    "light": (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}"),
+}
+"""Another number per scene: title, field, style."""
+
+
+def tables_of_scenes(results: Results) -> list[Table]:
+    """Summary, every scene, and what else there is per scene: the ratio chosen, the matches."""
+    show = SHOWS[results["kind"]]
+    lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
+    title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
+    more = [_MORE[results["kind"]]] if results["kind"] in _MORE else []
+    per_scene = [(title, show.field, "{:.3f}"), *more]
+    return [_summary(lines, show), *(_by_scene(lines, show, *each) for each in per_scene)]
+
+
+def figures_of_scenes(results: Results) -> Figures:
+    """Curves of pose errors, bars of the others; of the scenes that report."""
+    if all(entry["report"]["interval"][0] is None for entry in results["entries"]):
+        return {}
+    return {"curves": _draw_pose} if results["kind"] == "pose" else {"bars": _draw_bars}
+
+
+def _table(title: str, lines: list[Row], columns: list[Column], note: str = "") -> Table:
+    """A line per setup and descriptor; the best of each setup in bold."""
+    setups = [entry["setup"] for entry in lines]
+    names = [Column("keypoints", setups), column("descriptor", lines, "descriptor")]
+    return Table(title, [*names, *columns], note, blocks=setups)
+
+
+def _summary(lines: list[Row], show: Show) -> Table:
+    def score(role: str) -> Column:
+        return Column(
+            f"{show.score}, scenes that {role}",
+            [entry[role][show.field] for entry in lines],
+            best="largest",
+            intervals=[tuple(entry[role]["interval"]) for entry in lines],
+        )
+
+    baselines = {e["setup"]: e["report"][show.field] for e in lines if e["descriptor"] == BASELINE}
+    ratios = [ratio(e["report"][show.field], baselines.get(e["setup"])) for e in lines]
+    roles = {name: one["role"] for e in lines for name, one in e[show.scenes].items()}
+    report, choose = (
+        ", ".join(name for name, role in roles.items() if role == wanted) or "none"
+        for wanted in ("report", "choose")
+    )
+    return _table(
+        show.title,
+        lines,
+        [score("report"), *against_baseline("", ratios), score("choose")],
+        f"Report: {report}; choose: {choose}. 95% intervals over photos.",
+    )
+
+
+def _by_scene(lines: list[Row], show: Show, title: str, field: str, style: str) -> Table:
+    best: Best | None = "largest" if field == show.field else None
+    columns = [
+        Column(scene, [e[show.scenes].get(scene, {}).get(field) for e in lines], style, best)
+        for scene in dict.fromkeys(name for e in lines for name in e[show.scenes])
+    ]
+    return _table(title, lines, columns)
+
+
+def _draw_pose(results: Results, path: Path) -> None:
+    """One panel per setup: the share of pairs below 1 to 20 degrees, reported scenes."""
+    setups = _grouped(results["entries"], "setup")
+    names = distinct(results["entries"], "descriptor")
+    with canvas(path, 1.5 + 3.1 * len(setups), 3.0) as figure:
+        panels = figure.subplots(1, len(setups), sharey=True, squeeze=False)[0]
+        for axes, (setup, entries) in zip(panels, setups.items(), strict=True):
+            for entry in entries:
+                curves = [s["curve"] for s in entry["scenes"].values() if s["role"] == "report"]
+                if curves:
+                    mean = [sum(shares) / len(shares) for shares in zip(*curves, strict=True)]
+                    style = line_style(names.index(entry["descriptor"])) | {"markersize": 3}
+                    axes.plot(range(1, len(mean) + 1), mean, label=entry["descriptor"], **style)
+            axes.set_title(setup, fontsize=9)
+            axes.set_xlabel("pose error below (degrees)")
+            axes.set_ylim(0, 1)
+            axes.grid()
+        panels[0].set_ylabel("share of the pairs")
+        legend_beside(figure)
+
+
+def _draw_bars(results: Results, path: Path) -> None:
+    """Setups along the axis, a bar per descriptor: the score over the scenes that report."""
+    show, setups = SHOWS[results["kind"]], distinct(results["entries"], "setup")
+    found = {(e["setup"], e["descriptor"]): e["report"] for e in results["entries"]}
+    names = distinct(results["entries"], "descriptor")
+    values = {n: [found.get((s, n), {}).get(show.field) for s in setups] for n in names}
+    with canvas(path, 3.0 + 1.6 * len(setups), 3.0) as figure:
+        axes = figure.subplots()
+        for name, bars in zip(names, grouped_bars(axes, values), strict=True):
+            for setup, bar in zip(setups, bars, strict=True):
+                low, high = found.get((setup, name), {}).get("interval", (None, None))
+                if low is not None:
+                    place = bar.get_x() + bar.get_width() / 2
+                    axes.plot([place, place], [low, high], color="black", lw=0.8, marker="_", ms=4)
+        axes.set_xticks(range(len(setups)), setups)
+        axes.set_ylabel(show.score)
+        legend_beside(figure)

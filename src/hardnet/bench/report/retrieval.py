@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.style import Figures, canvas, line_style
+from hardnet.bench.report.style import Figures, canvas, legend_above, line_style
 from hardnet.bench.report.table import Column, Results, Table, Value, distinct, interval
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def tables(results: Results) -> list[Table]:
     protocols = collection["protocols"]
     named = {p: f", {p}" if len(protocols) > 1 else "" for p in protocols}
     has_ns = any(row["ns"] is not None for row in rows)
-    title = (
-        f"{collection['name']}, {collection['images']} photos, {len(results['queries'])} queries"
-    )
+    title = "{name}, {images} photos, ".format(**collection) + f"{len(results['queries'])} queries"
     bootstrap = "Percentiles of the bootstrap over objects (landmarks), not over single queries."
     found = [
         _by_mode(
@@ -63,19 +62,22 @@ def tables(results: Results) -> list[Table]:
         for i, p in enumerate(protocols)
     ]
     if has_ns:
-        found.append(_by_mode(f"{title}: N-S (of 4)", rows, _ns, "{:.3f}"))
+        found.append(_by_mode(f"{title}: N-S (of 4)", rows, itemgetter("ns"), "{:.3f}"))
     for p in protocols:
         between = f"95% intervals of mAP{named[p]} (%)"
         found.append(_by_mode(between, rows, partial(_ends, p), note=bootstrap))
     note = "Median; words of the query's features included, extraction not."
-    found.append(_by_mode("Milliseconds per query", rows, _milliseconds, note=note))
+    found.append(
+        # As text: the fastest is not the best.
+        _by_mode("Milliseconds per query", rows, lambda r: f"{r['milliseconds']:.1f}", note=note)
+    )
     if len(counts) > 1:
         more = "against the number of distractors"
         for p in protocols:
             every = f"mAP{named[p]} (%) {more}"
             found.append(_by_distractors(every, results, partial(mean_ap, p), PERCENT))
         if has_ns:
-            found.append(_by_distractors(f"N-S {more}", results, _ns, "{:.3f}"))
+            found.append(_by_distractors(f"N-S {more}", results, itemgetter("ns"), "{:.3f}"))
     bow = _beside_the_paper(
         results,
         "Bag of words on the paper's collections: mAP (%)",
@@ -100,7 +102,7 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Scores against the number of distractors; a curve needs two points."""
-    return {"distractors": partial(_draw, results)} if len(_counts(results)) > 1 else {}
+    return {"distractors": _draw} if len(_counts(results)) > 1 else {}
 
 
 def mean_ap(protocol: str, row: Row) -> float | None:
@@ -109,19 +111,9 @@ def mean_ap(protocol: str, row: Row) -> float | None:
     return None if found is None else 100 * found
 
 
-def _ns(row: Row) -> Value:
-    found: float | None = row["ns"]
-    return found
-
-
 def _ends(protocol: str, row: Row) -> Value:
     low, high = row["map_interval"][protocol]
     return interval(None if low is None else 100 * low, high and 100 * high, PERCENT)
-
-
-def _milliseconds(row: Row) -> Value:
-    """As text: the fastest is not the best."""
-    return f"{row['milliseconds']:.1f}"
 
 
 def _counts(results: Results) -> list[int]:
@@ -227,8 +219,7 @@ def _draw(results: Results, path: Path) -> None:
             axes.set_visible(False)
         for axes in grid[::across]:
             axes.set_ylabel("mAP (%)")
-        handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
+        legend_above(figure, grid[0], "outside upper center")
         figure.supxlabel("number of distractors", fontsize=9)
 
 

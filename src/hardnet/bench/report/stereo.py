@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.report.style import Figures, canvas, grouped_bars, line_style
-from hardnet.bench.report.table import MISSING, Column, Results, Table, Value, distinct, interval
+from hardnet.bench.report.style import Figures, canvas, grouped_bars, legend_above, line_style
+from hardnet.bench.report.table import (
+    MISSING,
+    Column,
+    Ends,
+    Results,
+    Table,
+    Value,
+    distinct,
+    interval,
+)
 from hardnet.bench.stereo import (
     AUC_PIXELS,
     CORRECT_PIXELS,
@@ -60,7 +67,7 @@ def tables(results: Results) -> list[Table]:
             f"sets ({complete}) and of MODS with view synthesis, which has more keypoints of more "
             "kinds: compare the order, not the numbers. A pair is matched with "
             f"{rule.about}.",
-            PAPER if set(sets) & set(PAPER_PAIRS) else {},
+            PAPER if set(sets) & set(PAPER_PAIRS) else None,
         ),
         _table(
             results,
@@ -68,7 +75,7 @@ def tables(results: Results) -> list[Table]:
             [
                 ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
                 _number("inl.", entries, "mean_common"),
-                ("95%", entries, _common_interval, ""),
+                ("95%", entries, lambda e: _ends(e["common_interval"], "{:.0f}"), ""),
             ],
             sets,
             _INTERVAL,
@@ -84,7 +91,7 @@ def tables(results: Results) -> list[Table]:
     areas: list[Part] = []
     for limit in map(str, AUC_PIXELS):
         areas.append((f"@{limit} px", entries, _item("auc", limit), "{:.3f}"))
-        areas.append(("95%", entries, partial(_area_interval, limit), ""))
+        areas.append(("95%", entries, _item("auc_interval", limit, _ends), ""))
     for title, field, parts, note in (
         (
             "Homographies: area under the corner error",
@@ -118,10 +125,8 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> Figures:
     """Pairs and inliers per set; matching accuracy, which needs homographies."""
-    found: Figures = {"pairs": partial(_draw_pairs, results)}
-    if any(row["accuracy"] is not None for row in results["rows"]):
-        found["accuracy"] = partial(_draw_accuracy, results)
-    return found
+    known = any(row["accuracy"] is not None for row in results["rows"])
+    return {"pairs": _draw_pairs, **({"accuracy": _draw_accuracy} if known else {})}
 
 
 def _entries(results: Results, rule: str = "") -> Entries:
@@ -148,21 +153,18 @@ def _number(heading: str, entries: Entries, field: str = "") -> Part:
     return heading, entries, lambda entry: entry[field or heading], "{:.0f}"
 
 
-def _item(field: str, key: str | int) -> Callable[[Entry], Value]:
-    return lambda entry: None if entry[field] is None else entry[field][key]
+def _item(
+    field: str, key: str | int, show: Callable[[Any], Value] = lambda value: value
+) -> Callable[[Entry], Value]:
+    return lambda entry: None if entry[field] is None else show(entry[field][key])
+
+
+def _ends(ends: Ends, style: str = "{:.3f}") -> str:
+    return interval(*ends, style)
 
 
 def _within(entries: Entries, field: str) -> list[Part]:
     return [(f"{t} px", entries, _item(field, THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
-
-
-def _common_interval(entry: Entry) -> str:
-    low, high = entry["common_interval"]
-    return interval(low, high, "{:.0f}")
-
-
-def _area_interval(limit: str, entry: Entry) -> str:
-    return interval(*entry["auc_interval"][limit])
 
 
 def _table(
@@ -171,12 +173,13 @@ def _table(
     parts: Sequence[Part],
     sets: Sequence[str],
     note: str,
-    paper: Mapping[str, Mapping[str, Sequence[int]]] = MappingProxyType({}),
+    paper: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
 ) -> Table:
     """One line per detector and descriptor, the best among a detector's lines bold.
 
     ``paper``: lines to add, name -> set -> a number per part.
     """
+    paper = paper or {}
     detectors, labels = (distinct(results["rows"], key) for key in ("detector", "descriptor"))
     lines = list(product(detectors, labels))
     names = [f"{who} ({detector})" for detector, who in lines] + [f"paper: {who}" for who in paper]
@@ -225,8 +228,7 @@ def _draw_pairs(results: Results, path: Path) -> None:
             pairs = max(e["pairs"] for k, e in found.items() if k[0] == name)
             axes.axhline(pairs, color="#999999", lw=0.8, ls=":")
             axes.set_ylim(0, pairs * 1.08)
-        handles, texts = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, texts, frameon=False, ncols=len(labels), loc="outside upper left")
+        legend_above(figure, grid[0][0])
 
 
 def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: list[str]) -> None:
@@ -259,5 +261,4 @@ def _draw_accuracy(results: Results, path: Path) -> None:
         for axes in grid[-1]:
             axes.set_xlabel("within pixels")
             axes.set_xticks((1, 2, 4, 6, 8, 10))
-        handles, texts = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, texts, frameon=False, ncols=len(labels), loc="outside upper left")
+        legend_above(figure, grid[0][0])

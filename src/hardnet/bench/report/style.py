@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardnet.errors import HardnetError, MissingExtraError
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Figures = dict[str, Callable[[Path], None]]
-"""Name -> how to draw it into a file."""
+Figures = dict[str, Callable[[Mapping[str, Any], Path], None]]
+"""Name -> how to draw it, from the results into a file."""
 
 NOISE_COLOURS = {"easy": "#009E73", "hard": "#0072B2", "tough": "#D55E00"}
 """Green, blue and red as in the paper, in the shades that colour-blind readers tell apart."""
@@ -96,6 +96,16 @@ def legend_beside(figure: Figure) -> None:
         handles, names = axes.get_legend_handles_labels()
         found |= dict(zip(names, handles, strict=True))
     figure.legend(found.values(), list(found), loc="outside right upper", frameon=False, fontsize=7)
+
+
+def legend_above(
+    figure: Figure,
+    axes: Axes,
+    loc: Literal["outside upper left", "outside upper center"] = "outside upper left",
+) -> None:
+    """The names of one panel, which all others have too, side by side over all."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
 
 
 def name_rows(axes: Axes, names: list[str]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from hardnet import detectors
 from hardnet.bench.store import Progress
@@ -53,7 +52,7 @@ class FeatureStore:
     def __init__(
         self, folder: Path | None, descriptors: Mapping[str, Descriptor], extraction: Extraction
     ) -> None:
-        self._descriptors = dict(descriptors)
+        self._folder, self._descriptors = folder, dict(descriptors)
         self._extraction = extraction
         self._cache = Cache("features", folder)
         found_by = asdict(extraction) | {
@@ -105,6 +104,43 @@ class FeatureStore:
         """All that the features of photos depend on, as JSON values."""
         return self._about[label] | {"photos": [photo.about() for photo in photos]}
 
+    def words(
+        self,
+        photos: Sequence[BenchPhoto],
+        label: str,
+        words: int,
+        seed: int = 0,
+        progress: Progress = silent,
+    ) -> Vocabulary:
+        """The vocabulary of one descriptor, read if it was trained before."""
+
+        def train() -> Vocabulary:
+            described = [features for _, features in self.read_all(photos, label) if len(features)]
+            count = sum(map(len, described))
+            if count < words:
+                raise HardnetError(
+                    f"{count} features cannot train {words} words: give more --vocabulary-images, "
+                    "or fewer --words"
+                )
+            rows = np.concatenate([f.descriptors.astype(np.float32, copy=False) for f in described])
+            chosen = np.random.default_rng(seed).permutation(count)[: words * PER_WORD]
+            provenance = {"photos": len(photos), "features": len(chosen), "seed": seed}
+            return training.train(
+                rows[np.sort(chosen)],
+                words,
+                descriptor=described[0].descriptor,
+                seed=seed,
+                progress=progress,
+                provenance=provenance,
+            )
+
+        def save(path: Path, trained: Vocabulary) -> None:
+            vocabulary.save(trained, path)
+
+        about = self.about(photos, label) | {"words": words, "seed": seed}
+        kept = Cache("words", self._folder)
+        return kept.get(about, train, save, vocabulary.load, ".safetensors")
+
     def _missing(self, photo: BenchPhoto) -> list[str]:
         return [
             label
@@ -134,52 +170,6 @@ KEYPOINTS = 1000
 def for_words(extraction: Extraction) -> Extraction:
     """How keypoints are found in the photos of the vocabulary."""
     return replace(extraction, keypoints=max(extraction.keypoints, KEYPOINTS))
-
-
-def trained_words(
-    folder: Path | None,
-    store: FeatureStore,
-    photos: Sequence[BenchPhoto],
-    label: str,
-    words: int,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Vocabulary:
-    """The vocabulary of one descriptor, read if it was trained before."""
-
-    def train() -> Vocabulary:
-        rows, name = _sample(store, photos, label, words * PER_WORD, seed)
-        if len(rows) < words:
-            raise HardnetError(
-                f"{len(rows)} features cannot train {words} words: give more --vocabulary-images, "
-                "or fewer --words"
-            )
-        provenance = {"photos": len(photos), "features": len(rows), "seed": seed}
-        return training.train(
-            rows, words, descriptor=name, seed=seed, progress=progress, provenance=provenance
-        )
-
-    def save(path: Path, trained: Vocabulary) -> None:
-        vocabulary.save(trained, path)
-
-    about = store.about(photos, label) | {"words": words, "seed": seed}
-    return Cache("words", folder).get(about, train, save, vocabulary.load, ".safetensors")
-
-
-def _sample(
-    store: FeatureStore, photos: Sequence[BenchPhoto], label: str, most: int, seed: int
-) -> tuple[NDArray[np.float32], str]:
-    """At most ``most`` descriptors (N, D) of all photos, drawn at random; the descriptor's name."""
-    parts, name = [], label
-    for _, features in store.read_all(photos, label):
-        name = features.descriptor
-        if len(features):
-            parts.append(features.descriptors.astype(np.float32, copy=False))
-    if not parts:
-        return np.zeros((0, 1), np.float32), name
-    rows = np.concatenate(parts)
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:most]
-    return rows[np.sort(chosen)], name
 
 
 GRID = 2

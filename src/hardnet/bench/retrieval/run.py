@@ -28,7 +28,6 @@ from hardnet.bench.retrieval.features import (
     FeatureStore,
     check_names,
     for_words,
-    trained_words,
 )
 from hardnet.bench.store import Progress, within
 from hardnet.descriptors import Descriptor
@@ -261,9 +260,7 @@ def compare(
     rows = []
     for label in descriptors:
         told = partial(within, progress, label)
-        words = trained_words(
-            store, examples, vocabulary_photos, label, settings.words, settings.seed, told
-        )
+        words = examples.words(vocabulary_photos, label, settings.words, settings.seed, told)
         queries = [_query(q, photos[q.image], features, label) for q in collection.questions]
         place = work / hashlib.sha256(label.encode()).hexdigest()[:8]
         engines: list[tuple[OwnIndex | AsmkIndex, tuple[str, ...]]] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardnet.bench.store import CsvFolder, read_csv, write_csv
+from hardnet.bench.hpatches.run import CsvFolder, read_csv, write_csv
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.matching.neighbours import distance_matrix

@@ -1,26 +1,32 @@
-"""The Brown benchmark, after Table 1 of the paper."""
+"""Benchmarks on pairs of patches: Brown, after Table 1 of the paper, and W1BS by nuisance."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet.bench.report.style import Figures, canvas, line_style, log_ticks, name_rows
+from hardnet.bench.report.style import canvas, line_style, log_ticks, name_rows
 from hardnet.bench.report.table import (
+    BASELINE,
     SAME,
+    Best,
     Column,
     Results,
     Table,
     Value,
+    against_baseline,
+    by_name,
     column,
     distinct,
     interval,
+    ratio,
 )
+from hardnet.bench.w1bs import MEASURES, PLOTTED, SCORES, TOTAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,20 +39,17 @@ _UNTESTED = (
 )
 
 Row = Mapping[str, Any]
+Means = Mapping[tuple[str, str], Row]
+"""(subset, descriptor) -> the mean of one measure."""
 
 
-def tables(results: Results) -> list[Table]:
+def tables_of_brown(results: Results) -> list[Table]:
     """By descriptor, the layout of the paper where descriptors of one family differ, details."""
     rows: list[Row] = results["rows"]
     trained = {(family(row), row["trained"]) for row in rows if row["trained"]}
     several = len({name for name, _ in trained}) < len(trained)
     layout = [_as_in_the_paper(rows)] if several else []
     return [_by_descriptor(rows), *layout, _details(rows)]
-
-
-def figures(results: Results) -> Figures:
-    """FPR95 of every descriptor on every set."""
-    return {"rates": partial(_draw, results)}
 
 
 def seen_in_training(row: Row) -> bool:
@@ -80,7 +83,7 @@ def _by_descriptor(rows: Sequence[Row]) -> Table:
             *(Column(s, [rates.get((n, s)) for n in names], PERCENT, "smallest") for s in sets),
             *_means([[row for row in valid if _full_name(row) == n] for n in names], "mean {}"),
         ],
-        _UNTESTED if len(valid) < len(rows) else "",
+        "" if len(valid) == len(rows) else _UNTESTED,
     )
 
 
@@ -141,7 +144,8 @@ def _details(rows: Sequence[Row]) -> Table:
     )
 
 
-def _draw(results: Results, path: Path) -> None:
+def draw_brown(results: Results, path: Path) -> None:
+    """FPR95 of every descriptor on every set."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets = distinct(rows, "set")
     rates: dict[str, list[float]] = {}
@@ -175,3 +179,137 @@ def _panel(axes: Axes, rows: list[Row], names: list[str]) -> None:
     axes.set_xlabel("FPR95 [%]")
     axes.grid()
     name_rows(axes, names)
+
+
+_TITLES = {
+    "ratio": "mean area under the PR curve, ranked by distance ratio",
+    "distance": "mean area under the PR curve, ranked by distance",
+    "difference": "mean area under the PR curve, ranked by distance difference",
+    "ap_trapezoid": "mean average precision (HPatches matching task, trapezoid)",
+    "ap_hits": "mean average precision (HPatches matching task, hits)",
+}
+_FACTORS = {
+    "A": "appearance",
+    "G": "geometry",
+    "L": "illumination",
+    "S": "sensor",
+    "map2photo": "map to photo",
+}
+
+
+def tables_of_w1bs(results: Results) -> list[Table]:
+    """Both headlines, each measure by subset, then every pair."""
+    order = ["ap_hits", *(m for m in MEASURES if m != "ap_hits")]
+    known = {
+        measure: {
+            (r["subset"], r["descriptor"]): r for r in results["means"] if r["score"] == measure
+        }
+        for measure in order
+    }
+    values: dict[str, dict[str, float]] = {}
+    for row in results["rows"]:
+        name = f"{row['subset']}/{row['pair']}"
+        values.setdefault(row["descriptor"], {})[name] = row["ap_hits"]
+    return [
+        _summary(results, known),
+        *(_by_subset(measure, means) for measure, means in known.items() if means),
+        by_name("W1BS: average precision per pair (hits)", "pair", values),
+    ]
+
+
+def _best(measure: str) -> Best | None:
+    """The largest area is not the best."""
+    return None if measure in SCORES else "largest"
+
+
+def _summary(results: Results, known: Mapping[str, Means]) -> Table:
+    names = list(dict.fromkeys(n for means in known.values() for s, n in means if s == TOTAL))
+
+    def total(measure: str, key: str) -> list[float | None]:
+        return [known[measure].get((TOTAL, name), {}).get(key) for name in names]
+
+    def column(heading: str, measure: str) -> Column:
+        ends = list(zip(total(measure, "low"), total(measure, "high"), strict=True))
+        return Column(heading, total(measure, "value"), best=_best(measure), intervals=ends)
+
+    baseline = known["ap_hits"].get((TOTAL, BASELINE), {}).get("value")
+    ratios = [ratio(value, baseline) for value in total("ap_hits", "value")]
+    about = results.get("set", {})
+    return Table(
+        "W1BS" + (f": {about['name']}, {about['pairs']} pairs" if about else ""),
+        [
+            Column("descriptor", names),
+            column("mAP", "ap_hits"),
+            column("mean AUC", PLOTTED),
+            *against_baseline("mAP", ratios),
+        ],
+        "mAP: the HPatches matching task on these patches. AUC: recall over 1 - precision, as the "
+        "benchmark defines it; this area ends where the curve does, so that a descriptor without "
+        "wrong answers has area 0 and on easy pairs a better one may have less: no best is marked. "
+        "Both are means of the subsets; the 95 % intervals resample the pairs within each subset.",
+    )
+
+
+def _by_subset(measure: str, means: Means) -> Table:
+    names = list(dict.fromkeys(name for _, name in means))
+    columns = [
+        Column(s, [means.get((s, n), {}).get("value") for n in names], best=_best(measure))
+        for s in _total_last(subset for subset, _ in means)
+    ]
+    spread = [interval(means[TOTAL, n]["low"], means[TOTAL, n]["high"]) for n in names]
+    columns.append(Column("95 % interval", spread))
+    return Table(f"W1BS: {_TITLES[measure]}", [Column("descriptor", names), *columns])
+
+
+def _total_last(subsets: Iterable[str]) -> list[str]:
+    return [*(name for name in dict.fromkeys(subsets) if name != TOTAL), TOTAL]
+
+
+def draw_w1bs(results: Results, path: Path) -> None:
+    """Precision-recall curves, a panel per subset; the highest mAP first in its legend.
+
+    Not the largest area first: that misleads on easy pairs (see :mod:`hardnet.bench.w1bs`).
+    """
+    panels = _total_last(row["subset"] for row in results["means"])
+    curves = [row for row in results["curves"] if row["score"] == PLOTTED]
+    means = {
+        (row["score"], row["subset"], row["descriptor"]): row["value"] for row in results["means"]
+    }
+    names = distinct(curves, "descriptor")
+    lines = math.ceil(len(panels) / 3)
+    across = math.ceil(len(panels) / lines)
+    heights = (2.4, 0.4 + 0.17 * len(names))  # of the curves, of the legend under them
+    with canvas(path, 3.4 * across, sum(heights) * lines) as figure:
+        grid = figure.subplots(
+            2 * lines, across, squeeze=False, gridspec_kw={"height_ratios": heights * lines}
+        )
+        for axes in grid.ravel():
+            axes.set_axis_off()
+        for k, subset in enumerate(panels):
+            axes = grid[2 * (k // across), k % across]
+            chosen = [row for row in curves if row["subset"] == subset]
+            chosen.sort(key=lambda row: -means["ap_hits", row["subset"], row["descriptor"]])
+            for row in chosen:
+                name = row["descriptor"]
+                style = line_style(names.index(name)) | {"marker": "", "lw": 1.3}
+                precision, area = (means[s, subset, name] for s in ("ap_hits", PLOTTED))
+                label = f"{precision:.3f}, {area:.3f}  {name}"
+                axes.plot(1 - np.asarray(row["precision"]), row["recall"], label=label, **style)
+            axes.set_axis_on()
+            title = f"{subset} ({_FACTORS[subset]})" if subset in _FACTORS else subset
+            axes.set_title(title, fontsize=10)
+            axes.set_xlim(0, 1)
+            axes.set_ylim(bottom=0)
+            axes.grid()
+            axes.set_xlabel("1 - precision")
+            axes.set_ylabel("recall")
+            # In a panel of its own: the curves may run anywhere.
+            grid[2 * (k // across) + 1, k % across].legend(
+                *axes.get_legend_handles_labels(),
+                loc="upper center",
+                title="mAP, mean AUC",
+                alignment="left",
+                frameon=False,
+                fontsize=8,
+                title_fontsize=8,
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hardnet.bench.report import tables
-from hardnet.bench.report.brown import family, seen_in_training
+from hardnet.bench.report.patches import family, seen_in_training
 from hardnet.bench.report.table import SAME
 
 SETS = ("liberty", "notredame", "yosemite")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import Frames, from_similarity
+from hardnet.frames import from_similarity
 from hardnet.retrieval.kernels import BITS, distances, pack_bits
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring
@@ -146,10 +146,11 @@ class Collection:
         seen = rng.random(len(image)) < 0.5
         little = pack_bits(rng.random((len(image), BITS)) < 0.15)
         signatures[seen, 0] = (image.signatures ^ little)[seen]
+        count = len(image)
         return Query(
             words=words,
             signatures=signatures,
-            frames=_frames(rng, len(image)),
+            frames=from_similarity(rng.uniform(0, SIZE, (count, 2)), rng.uniform(1, 8, count)),
             view=np.zeros(len(image), np.int32),
             view_sizes=(SIZE,),
             boxes=(None,),
@@ -171,7 +172,3 @@ def flip_rate(close: float) -> float:
         few = (comb(BITS, h) * q**h * (1 - q) ** (BITS - h) for h in range(Scoring().h_t + 1))
         low, high = (q, high) if sum(few) > close else (low, q)
     return (1 - sqrt(1 - 2 * q)) / 2
-
-
-def _frames(rng: np.random.Generator, count: int) -> Frames:
-    return from_similarity(rng.uniform(0, SIZE, (count, 2)), rng.uniform(1, 8, count))

@@ -1,0 +1,144 @@
+"""The sets of image pairs of the paper's Table 3, and the folders that hold them.
+
+The layouts of Oxford-Affine, EVD, HPatches and WxBS are those of their authors. EF, SymB, GDB and
+LTLL have been passed on in several forms, so they are read in ours: a folder with the images and
+``pairs.txt`` (:mod:`hardnet.patchsets.sequences`); any other layout of that module will do too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardnet.errors import HardnetError
+from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
+from hardnet.storage import as_path, folder_name
+
+_SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
+_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6"
+_OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
+
+
+@dataclass(frozen=True)
+class StereoSet:
+    """What is known about a set: its name in the paper's Table 3, how many pairs it has.
+
+    ``folders``: names of folders that are taken for this set, in small letters.
+    """
+
+    name: str
+    pairs: int
+    layout: str
+    about: str
+    folders: tuple[str, ...]
+    note: str = ""
+
+
+SETS = (
+    StereoSet("EF", 33, _OWN, "Edge Foci", ("ef", "edge-foci", "edgefoci")),
+    StereoSet("EVD", 15, _SIDES, "Extreme View Dataset", ("evd", "extreme-view")),
+    StereoSet(
+        "OxAff",
+        40,
+        f"{_SEQUENCES}; 8 sequences",
+        "Oxford Affine",
+        ("oxaff", "oxford-affine", "oxford_affine", "oxfordaffine"),
+    ),
+    StereoSet(
+        "SymB",
+        46,
+        _OWN,
+        "symmetric architecture, photos and drawings",
+        ("symb", "symbench", "symbench_v1"),
+    ),
+    StereoSet("GDB", 22, _OWN, "GDB-ICP registration pairs", ("gdb", "gdb-icp", "gdbicp")),
+    StereoSet(
+        "WxBS",
+        34,
+        "KIND/SCENE/01.*, 02.*, corrs.txt",
+        "several changes at once",
+        ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
+        "version 1.1; the paper counts 37",
+    ),
+    StereoSet(
+        "LTLL",
+        172,
+        _OWN,
+        "Large Time Lags Locations: old and new photos",
+        ("ltll", "large-time-lags"),
+    ),
+    StereoSet(
+        "HPatches",
+        580,
+        f"{_SEQUENCES}; 116 sequences",
+        "HPatches full sequences",
+        ("hpatches", "hpatches-sequences", "hpatches-sequences-release"),
+        "not in Table 3",
+    ),
+)
+"""In the order of Table 3, then what it does not have."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSet:
+    """A folder that was read, and what is known about its set."""
+
+    name: str
+    folder: Path
+    known: StereoSet | None
+    pairs: tuple[ImagePair, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pairs are there; of a set that is not known, those found are all."""
+        return self.known is None or len(self.pairs) == self.known.pairs
+
+    def summary(self) -> str:
+        """One line: ``EVD: 8 of 15 pairs (homography)``."""
+        truths = sorted({pair.truth for pair in self.pairs})
+        shown = ", ".join("no ground truth" if truth == "none" else truth for truth in truths)
+        if self.known is None:
+            return f"{self.name}: {len(self.pairs)} pairs ({shown}); not a set of Table 3"
+        note = f"; {self.known.note}" if self.known.note else ""
+        return f"{self.name}: {len(self.pairs)} of {self.known.pairs} pairs ({shown}{note})"
+
+
+def open_set(spec: str) -> OpenSet:
+    """Read ``FOLDER``, whose name says which set it is, or ``SET=FOLDER``."""
+    label, separator, path = spec.partition("=")
+    if not separator or "/" in label:
+        folder, known = as_path(spec), by_folder(Path(spec))
+    else:
+        folder, known = Path(path), by_name(label)
+    _, pairs = find_pairs(folder)
+    return OpenSet(known.name if known else folder_name(folder), folder, known, tuple(pairs))
+
+
+def open_sets(specs: Sequence[str]) -> list[OpenSet]:
+    """Several; a set comes once, since rows are told apart by its name."""
+    sets = [open_set(spec) for spec in specs]
+    for number, opened in enumerate(sets):
+        if opened.name in {other.name for other in sets[:number]}:
+            raise HardnetError(f"{opened.folder}: the set {opened.name} is named twice")
+    return sets
+
+
+def by_name(name: str) -> StereoSet:
+    """The set called ``name``, in letters of any size."""
+    for known in SETS:
+        if name.lower() in (known.name.lower(), *known.folders):
+            return known
+    names = ", ".join(known.name for known in SETS)
+    raise HardnetError(f"no stereo set {name!r}: choose one of {names}")
+
+
+def by_folder(folder: Path) -> StereoSet | None:
+    """The set that a folder of this name holds; None if the name says nothing."""
+    name = folder_name(folder).lower()
+    return next((known for known in SETS if name in known.folders), None)
+
+
+def conventions() -> str:
+    """One line per set: what a complete folder of it holds."""
+    return "\n".join(f"{s.name} ({s.about}): {s.pairs} pairs; {s.layout}" for s in SETS)
