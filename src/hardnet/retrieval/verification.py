@@ -172,10 +172,13 @@ def find_correspondences(
     They are at most ``h_t`` bits apart: 128 if the word is enough. An image keeps ``limit`` of the
     smallest distance; at equal distance those of the lower word, query feature and posting.
     """
-    columns = segment.offsets, segment.image_ids, segment.signatures
-    words = segment.forward_offsets, segment.forward_words
+    arrays = (
+        *(segment.offsets, segment.image_ids, segment.signatures),
+        *(segment.forward_offsets, segment.forward_words),
+        *(table.present, table.before, table.starts, table.features, table.signatures),
+    )
     numbers = np.ascontiguousarray(images, np.int64)
-    totals, bounds, found = gather(numbers, *columns, *words, *table, h_t, limit)
+    totals, bounds, found = gather(numbers, *arrays, table.query_features, h_t, limit)
     return Correspondences(totals, bounds, *np.ascontiguousarray(found.T))
 
 

@@ -248,7 +248,7 @@ class Slot:
         # It answered last time; the files it should open are gone; it cannot open its segments.
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not, self.where = _STARTING, ""
-        self.opening: Any = None  # what to wait for until it may answer; None if there is nothing
+        self._opening: Any = None
         self._since = 0.0
         self._order: tuple[str, Manifest] | None = None
 
@@ -263,7 +263,7 @@ class Slot:
         assert self._order is not None
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not = why
-        self.opening = self.actor.open.remote(*self._order, self.positions)
+        self._opening = self.actor.open.remote(*self._order, self.positions)
         self._since = monotonic()
 
     def restart(self, why: str) -> None:
@@ -273,23 +273,28 @@ class Slot:
 
     def look(self) -> None:
         """Notice whether it answers by now."""
-        if self.opening is None:
+        if self.is_open or self._opening is None:
             return
-        ready, _ = self._ray.wait([self.opening], timeout=0)
+        ready, _ = self._ray.wait([self._opening], timeout=0)
         if not ready:
             if monotonic() - self._since > OPEN_SECONDS:
                 self.restart(f"its worker did not open its segments within {OPEN_SECONDS:g} s")
             return
         try:
-            self.where = self._ray.get(self.opening)
-            self.is_open, self.why_not, self.opening = True, "", None
+            self.where = self._ray.get(self._opening)
+            self.is_open, self.why_not = True, ""
         except OutdatedError:
-            self.is_outdated, self.opening = True, None
+            self.is_outdated, self._opening = True, None
         except HardnetError as error:
             self.lose(reason(error))
             self.is_refused = True
         except self._ray.exceptions.RayError as error:
             self.lose(reason(error))
+
+    @property
+    def opening(self) -> Any:
+        """What to wait for until it may answer; None if there is nothing."""
+        return None if self.is_open else self._opening
 
 
 class LostError(Exception):

@@ -223,6 +223,7 @@ class Snapshot:
         self.folder, self.manifest = folder, manifest
         self.generation, self.settings = manifest.generation, manifest.settings
         self.words = manifest.words
+        self.vocabulary_path = folder / vocabulary_path(manifest.vocabulary.fingerprint)
         self.images, self.features = manifest.images, manifest.features  # removed do not count
         self.segments = tuple(
             Segment(folder / segment_path(entry.name), entry.facts.file.bytes)
@@ -244,7 +245,7 @@ class Snapshot:
         """The words, read when first asked for."""
         from hardnet.retrieval.vocabulary import load
 
-        return load(self.folder / vocabulary_path(self.manifest.vocabulary.fingerprint))
+        return load(self.vocabulary_path)
 
     def locate(self, image: int) -> tuple[int, int]:
         """Position of its segment, and its number there."""
@@ -321,8 +322,7 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     while True:
         try:
             snapshot = Snapshot(folder, manifest)
-            path = folder / vocabulary_path(manifest.vocabulary.fingerprint)
-            expected = manifest.vocabulary.file.bytes
+            path, expected = snapshot.vocabulary_path, manifest.vocabulary.file.bytes
             if (found := path.stat().st_size) != expected:  # reading it can wait
                 raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
             return snapshot
