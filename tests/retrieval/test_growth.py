@@ -36,7 +36,7 @@ def test_an_index_of_drawn_images_grows_and_finds_them(tmp_path: Path, photos: P
 
 def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    from synthetic.collection import Collection, Shape
+    from synthetic import Collection, Shape
 
     from hardnet.retrieval.kernels import distances
 
