@@ -24,15 +24,20 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+def map_threads(
+    work: Callable[[Piece], Result], pieces: Sequence[Piece], threads: int | None = None
+) -> list[Result]:
     """``work`` of every piece, in order. The result does not depend on the number of threads.
 
-    There are as many threads as OpenCV may use; numpy and OpenCV let each other run.
+    There are as many threads as OpenCV may use, unless ``threads`` says how many; numpy and OpenCV
+    let each other run.
     The caller works too, and waits for nobody who has not begun: ``work`` may itself call this.
     """
-    import cv2  # here: whoever only asks for the number of cores need not wait for OpenCV
+    if threads is None:
+        import cv2  # here: whoever only asks for the number of cores need not wait for OpenCV
 
-    workers = min(cv2.getNumThreads(), len(pieces))
+        threads = cv2.getNumThreads()
+    workers = min(threads, len(pieces))
     if workers < 2:
         return [work(piece) for piece in pieces]
     results: dict[int, Result] = {}

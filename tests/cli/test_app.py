@@ -35,6 +35,33 @@ def commands(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterat
 
 
 APP = module.command_line()
+for each in module.COMMANDS:
+    APP.load(each)
+
+
+@pytest.mark.parametrize("name", module.COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_each(name: str) -> None:
+    listed = runner.invoke(module.app, ["--help"], env={"COLUMNS": "250"}).output
+    assert (APP.commands[name].help or "").split("\n")[0] == module.COMMANDS[name]
+    assert re.search(rf"│ {name} +{re.escape(module.COMMANDS[name])} ", listed)
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    script = (
+        "import sys\n"
+        "from hardnet.cli.app import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(*sys.modules)\n"
+    )
+    arguments = [sys.executable, "-c", script, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "hardnet.cli.app" in loaded
+    unwanted = {f"hardnet.cli.{name}" for name in module.COMMANDS} | {"numpy", "cv2", "onnxruntime"}
+    assert not loaded & unwanted
 
 
 @pytest.mark.parametrize("path", sorted(commands(APP)), ids=" ".join)
@@ -71,7 +98,7 @@ def test_ctrl_c_while_modules_are_imported_is_130_without_a_word() -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Stop:\n"
         "    def find_spec(self, name, *rest):\n"
-        "        if name == 'hardnet.cli.match':\n"
+        "        if name == 'hardnet.errors':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Stop())\n"
         "from hardnet.__main__ import main\n"

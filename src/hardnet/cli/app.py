@@ -1,33 +1,75 @@
-"""The `hardnet` command: one file per subcommand, gathered here."""
+"""The `hardnet` command: one file per subcommand, imported when it is called."""
 
 from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib import import_module
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from hardnet.cli import (
-    bench,
-    colmap,
-    data,
-    experiment,
-    export,
-    extract,
-    groups,
-    index,
-    match,
-    search,
-    serve,
-    train,
-)
-from hardnet.cli.options import option
-from hardnet.cli.output import console
 from hardnet.errors import HardnetError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+COMMANDS = {
+    "match": "Match two photos and verify the matches by the geometry between them.",
+    "extract": "Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.",
+    "search": "Find the photos of an index that show the same object or place as the query.",
+    "groups": "Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.",
+    "serve": "Serve a page in the browser: match two photos, search an index, see its groups.",
+    "colmap": "Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.",
+    "train": "Train a descriptor; interrupt with ctrl-C and continue with --resume.",
+    "export": "Write a trained network as ONNX (for use) and safetensors (for training).",
+    "index": "Make, change and examine an index of photos.",
+    "data": "Build patch sets and look at them.",
+    "bench": "Compare descriptors on real patches and images.",
+    "experiment": "Repeat the paper's studies of the loss, the batch and the recipe.",
+}
+"""The first line of each one's help; ``hardnet.cli.match`` has the command `match`, and so on."""
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """All commands by name; a command's module is imported when the command is needed.
+
+    Somebody who wants to know what there is need not wait for what all commands import.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, line in COMMANDS.items():
+            self.add_command(typer.core.TyperCommand(name, help=line))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As all groups do, but with the command itself."""
+        self.load(args[0])
+        return super().resolve_command(ctx, args)
+
+    def load(self, name: str) -> typer.core.TyperCommand | typer.core.TyperGroup | None:
+        """Put the command in the place of its first line; None if there is no such command."""
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"hardnet.cli.{name}")
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(add_completion=False)
+            app.command(name)(getattr(module, name))
+        _literal_help(app)
+        command = self.commands[name] = typer.main.get_command(app)
+        return command
+
+
+app = typer.Typer(
+    name="hardnet",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -38,37 +80,13 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    name="hardnet",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-
 @app.callback()
 def hardnet(
-    version: bool = option(
-        False, "Show the version and exit.", "--version", callback=_show_version, is_eager=True
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
     """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
-
-
-for command in (
-    match.match,
-    extract.extract,
-    search.search,
-    groups.groups,
-    serve.serve,
-    colmap.colmap,
-    train.train,
-    export.export,
-):
-    app.command()(command)
-for group in (index.app, data.app, bench.app, experiment.app):
-    app.add_typer(group)
 
 
 def _literal_help(app: typer.Typer) -> None:
@@ -81,14 +99,11 @@ def _literal_help(app: typer.Typer) -> None:
         _literal_help(group.typer_instance)
 
 
-_literal_help(app)
-
-
 @cache
-def command_line() -> typer.core.TyperGroup:
+def command_line() -> LazyGroup:
     """All commands, made once: a program or a test that runs several need not wait again."""
     group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
+    assert isinstance(group, LazyGroup)
     return group
 
 
@@ -114,6 +129,8 @@ def _refuse_empty(arguments: list[str]) -> None:
 
 
 def _fail(message: str) -> None:
+    from hardnet.cli.output import console
+
     # Escaped: a file called "photo [1].jpg" is not markup.
     line = f"[bold red]error:[/] {escape(message)}"
     console(stderr=True).print(line, soft_wrap=True)

@@ -9,7 +9,6 @@ that nothing downstream meets a NaN.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
 from hardnet.storage import file_digest, file_state
-from hardnet.threads import usable_cores
+from hardnet.threads import map_threads, usable_cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -31,7 +30,7 @@ Descriptors = NDArray[np.float32]
 
 Patches = NDArray[np.uint8] | NDArray[np.float32]
 
-_ONNX_BATCH = 16
+_ONNX_BATCHES = 16, 64  # the smallest, where patches are few for the threads, and the largest
 _TORCH_BATCH = 128
 _ZERO = 1e-6  # shorter than this, a vector's direction is rounding
 
@@ -190,9 +189,10 @@ class OnnxDescriptor:
 
     The way HardNet is shipped: the graph holds everything from raw grey values to unit vectors.
     Parallel over *small batches*, not inside layers: every one of ``threads`` runs whole batches of
-    16 patches through one shared single-threaded session. The activations of a batch stay close to
-    the caches, threads never wait for each other at layer ends (which costs most when the machine
-    is shared), and memory does not grow with the number of patches.
+    16 to 64 patches through one shared single-threaded session. The activations of a batch stay
+    close to the caches, threads never wait for each other at layer ends (which costs most when the
+    machine is shared), and memory does not grow with the number of patches. What a patch gives does
+    not depend on its batch.
     """
 
     def __init__(
@@ -213,25 +213,22 @@ class OnnxDescriptor:
         checked = resize_patches(check_patches(patches), self.patch_size)
         out = np.empty((len(checked), self.dim), np.float32)
 
+        least, most = _ONNX_BATCHES
+        step = min(max(-(-len(checked) // (4 * self.threads)), least), most)
+
         def describe(start: int) -> None:
-            batch = checked[start : start + _ONNX_BATCH, None].astype(np.float32, copy=False)
+            batch = checked[start : start + step, None].astype(np.float32, copy=False)
             try:
-                described = self._session.run(None, {self._input: batch})[0]
+                described = self._session.run(None, {self._input: batch})[0]  # releases the GIL
             except Exception as error:  # onnxruntime's errors share no public base class
                 reason = str(error).partition("\n")[0]
                 raise HardnetError(f"the network {self.name} cannot run: {reason}") from error
             if described.shape != (len(batch), self.dim):
                 given = counted(len(batch), "patch")
                 raise HardnetError(f"the network {self.name} gives {described.shape} for {given}")
-            out[start : start + _ONNX_BATCH] = finite_rows(described, self.name)
+            out[start : start + step] = finite_rows(described, self.name)
 
-        starts = range(0, len(checked), _ONNX_BATCH)
-        threads = min(self.threads, len(starts))
-        if threads <= 1:
-            list(map(describe, starts))
-        else:
-            with ThreadPoolExecutor(threads) as pool:  # session.run releases the GIL
-                list(pool.map(describe, starts))
+        map_threads(describe, range(0, len(checked), step), self.threads)
         return out
 
 
