@@ -34,8 +34,19 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
     assert not precompile.is_done()
 
 
+def test_who_fails_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setenv("HARDNET_CACHE", str(tmp_path))
+    monkeypatch.setenv(precompile.VARIABLE, "0")
+    with pytest.raises(KeyError), precompile.meanwhile(lambda what, *_: said.append(what)):
+        raise KeyError
+    with precompile.meanwhile(lambda what, *_: said.append(what)):
+        pass
+    assert not said  # nothing was started, so nobody waits
+
+
 @pytest.mark.slow
-def test_a_search_compiles_nothing_afterwards(tmp_path: Path, photos: Path) -> None:
+def test_the_first_build_leaves_nothing_to_compile(tmp_path: Path, photos: Path) -> None:
     kernels = tmp_path / "numba"
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(kernels),
@@ -44,13 +55,12 @@ def test_a_search_compiles_nothing_afterwards(tmp_path: Path, photos: Path) -> N
     }
 
     def run(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", *words], env=environment, check=True)
+        subprocess.run([sys.executable, "-m", "hardnet", *words], env=environment, check=True)
 
-    run("hardnet.retrieval.precompile")
+    few = [str(photos / name) for name in ("camera.png", "coins.png", "rocket.jpg")]
+    run("index", "build", str(tmp_path / "index"), *few)
     compiled = sorted(path.name for path in kernels.rglob("*.nbc"))
     assert compiled
     assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1
-    few = [str(photos / name) for name in ("camera.png", "coins.png", "rocket.jpg")]
-    run("hardnet", "index", "build", str(tmp_path / "index"), *few, "--descriptor", "rootsift")
-    run("hardnet", "search", str(tmp_path / "index"), few[0])
+    run("search", str(tmp_path / "index"), few[0])
     assert sorted(path.name for path in kernels.rglob("*.nbc")) == compiled

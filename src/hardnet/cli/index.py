@@ -87,7 +87,6 @@ def _build(
     Example:  hardnet index build photos.index photos/
     """
     # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
-    from hardnet.retrieval import precompile
     from hardnet.retrieval.build import form_for
     from hardnet.retrieval.photos import IndexSettings
     from hardnet.retrieval.vocabulary import load
@@ -96,7 +95,6 @@ def _build(
     known = None if vocabulary is None else load(vocabulary)
     form = form_for(folder, how.descriptor, known)
     settings = IndexSettings(**how.asked(descriptor=form))
-    precompile.start()
     what = {"vocabulary": known, "words": words}
     _index(start, folder, images, settings, hidden, workers, cluster, as_json, **what)
 
@@ -170,12 +168,17 @@ def _index(
     as_json: bool,
     **vocabulary: Any,
 ) -> None:
+    from hardnet.retrieval import precompile
     from hardnet.retrieval.build import build
     from hardnet.retrieval.photos import named_photos, path_of, shown
 
     left_out: list[Path] = []
     photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
-    with Stage(resumes=True) as stage, describing_on(cluster, settings, workers) as by:
+    with (
+        Stage(resumes=True) as stage,
+        precompile.meanwhile(stage),
+        describing_on(cluster, settings, workers) as by,
+    ):
         report = build(
             folder, photos, settings, workers=workers, describing=by, progress=stage, **vocabulary
         )

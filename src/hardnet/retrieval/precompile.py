@@ -1,8 +1,8 @@
 """Compile the kernels of a search before anybody waits for them.
 
 numba compiles a kernel when it is first called and keeps it on disk, for this user, this CPU and
-these versions. All together take longer than many searches, so ``hardnet index build`` has them
-compiled by another process while photos are described.
+these versions. All together take longer than many searches, so the first ``hardnet index build``
+on a computer has them compiled by another process while photos are described.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cv2
@@ -20,6 +21,7 @@ import numpy as np
 from hardnet import provenance
 from hardnet.cache import Cache, files_state
 from hardnet.retrieval.index import Index
+from hardnet.retrieval.store.snapshot import Progress, silent
 
 VARIABLE = "HARDNET_PRECOMPILE"
 """The environment variable that, if it is 0, leaves every kernel until it is needed."""
@@ -30,6 +32,19 @@ _WORDS = 300  # enough that words are searched as in a large collection
 def is_done() -> bool:
     """Whether the kernels of this package were compiled by this user on this machine before."""
     return _mark().exists()
+
+
+@contextmanager
+def meanwhile(progress: Progress = silent) -> Iterator[None]:
+    """Compile in another process while the caller works; in the end, wait until it is done.
+
+    If the caller fails, nobody waits; the process goes on by itself.
+    """
+    process = start()
+    yield
+    if process is not None:
+        progress("preparing searches, once on a computer", 0, 1)
+        process.wait()
 
 
 def start() -> subprocess.Popen[bytes] | None:
@@ -79,6 +94,4 @@ def _mark() -> Path:
 
 
 if __name__ == "__main__":
-    if hasattr(os, "nice"):
-        os.nice(10)
     compile_all()
