@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet.descriptors import PRECISION, for_photos, load, multiplies_int8
+from hardnet.descriptors import PRECISION, for_photos, load, prefers_int8
 from hardnet.errors import HardnetError
 
 QUICK = {"keypoints": 60, "max_size": 200}
@@ -30,7 +30,7 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["", "auto"])
 def test_otherwise_the_cpu_decides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(PRECISION, text)
-    network = "hardnet-int8" if multiplies_int8() else "hardnet"
+    network = "hardnet-int8" if prefers_int8() else "hardnet"
     assert for_photos("hardnet") == f"{network}@12+24+48"
 
 

@@ -177,3 +177,17 @@ def test_a_large_image_is_searched_in_tiles(
     xy, sigma, _ = to_similarity(frames)
     np.testing.assert_allclose(xy, keys[:500, [2, 1]], rtol=1e-5)
     np.testing.assert_allclose(2 * sigma, keys[:500, 3], rtol=1e-4)
+
+
+def test_places_of_many_orientations_fill_the_budget() -> None:
+    image = np.full((400, 400), 128, np.uint8)
+    for row in range(5):
+        for column in range(5):  # squares: four orientations each, of different contrast
+            y, x = 30 + 75 * row, 30 + 75 * column
+            image[y : y + 24, x : x + 24] = 140 + 4 * (5 * row + column)
+    every = dog._opencv_keys(image, 0)
+    places = dog.is_new_place(every)
+    assert places.sum() < len(every) / 2
+    frames, _ = dog.detect(image, 20, upright=True)
+    assert len(frames) == 20
+    np.testing.assert_allclose(centres(frames), every[places][:20, [2, 1]], atol=1e-3)

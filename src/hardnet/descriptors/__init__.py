@@ -130,8 +130,8 @@ def for_photos(name: str, made_with: str | None = None) -> str:
     """The form of a network that describes photos best on this CPU, for a name a person gave.
 
     A shipped network with several windows (``WINDOWS``) describes all of them, unless the name
-    says which: ``hardnet@12``. One that has an 8-bit form (``name-int8``) runs in it where the CPU
-    sums products of 8-bit integers in one instruction, else in 32-bit floats. The environment
+    says which: ``hardnet@12``. One that has an 8-bit form (``name-int8``) runs in it where that is
+    faster on the CPU (:func:`prefers_int8`), else in 32-bit floats. The environment
     variable ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in
     ``-int8`` is a decision already. Files keep the name that this returns, so that an index stays
     with one form whichever machine opens it: ``made_with`` is taken if it is a form of the name.
@@ -146,20 +146,24 @@ def for_photos(name: str, made_with: str | None = None) -> str:
     forms = [network, f"{network}{_INT8}"] if has_int8 else [network]
     if made_with in [form + end for form in forms for end in ends]:
         return str(made_with)
-    takes_int8 = has_int8 and (wanted == "int8" or (wanted == "auto" and multiplies_int8()))
+    takes_int8 = has_int8 and (wanted == "int8" or (wanted == "auto" and prefers_int8()))
     return forms[takes_int8] + ends[0]
 
 
 @cache
-def multiplies_int8() -> bool:
-    """Whether the CPU has VNNI, AMX or ARM's dot product; False where that cannot be read."""
+def prefers_int8() -> bool:
+    """Whether 8-bit integers are faster than floats: AVX2, VNNI, AMX or ARM's dot product.
+
+    With AVX2 alone by half (``benchmarks/describe.py``), with the others by more. False where the
+    CPU cannot be asked.
+    """
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return True
     try:
         words = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         return False
-    return not words.isdisjoint({"avx_vnni", "avx512_vnni", "amx_int8", "asimddp"})
+    return not words.isdisjoint({"avx2", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp"})
 
 
 def split_windows(name: str) -> tuple[str, tuple[float, ...]]:

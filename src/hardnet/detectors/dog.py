@@ -64,6 +64,7 @@ _RADIUS = 3 * _WEIGHT_SIGMAS
 _SECOND = 0.8  # a peak of this part of the highest is an orientation, too
 _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 _CHUNK = 512  # keypoints that are oriented at once
+_ORIENTATIONS = 2  # of a place, more than are usual
 
 
 def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
@@ -91,12 +92,19 @@ def _keys(image: Pixels, keypoints: int, places: bool) -> Keys:
         return find_keys(image, CONTRAST, keypoints)
     # Tens of thousands of weak keypoints need not become Python objects: OpenCV keeps the budget
     # and all that are as strong as its last one. Orientations of one place are counted each.
+    budget = _ORIENTATIONS * keypoints if places else keypoints
+    keys = _opencv_keys(image, budget)
+    if places and len(keys) >= budget and is_new_place(keys).sum() < keypoints:
+        keys = _opencv_keys(image, 0)
+    return keys
+
+
+def _opencv_keys(image: Pixels, budget: int) -> Keys:
+    """Keys of the strongest keypoints, sorted; of all if the budget is 0."""
     # Without precise upscaling OpenCV reports every keypoint a quarter of a pixel too far right
     # and down, because its doubled image is not centred.
     sift = cv2.SIFT.create(
-        nfeatures=0 if places else keypoints,
-        contrastThreshold=CONTRAST,
-        enable_precise_upscale=True,
+        nfeatures=budget, contrastThreshold=CONTRAST, enable_precise_upscale=True
     )
     return sorted_keys(sift.detect(image, None))
 
