@@ -3,14 +3,14 @@
 Every command is timed from the start of its process to its end. ``python -c pass`` and OpenCV's
 SIFT matching the same two photos, import included, are measured in the same turns for comparison.
 For the first search after installation, kernels that were compiled before are hidden: an index is
-built and searched, and searched again, with empty caches.
+built and searched, and searched again, with empty caches. Name the Python of an installation as
+users have it (`pip install ".[search]"`): numba and typer import what they find of other packages.
 
-Example: python benchmarks/start_up.py --photos photos
+Example: python benchmarks/start_up.py --python venv/bin/python
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -23,9 +23,8 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import photo_pair, photos_of
+from measuring import finish, photo_pair, photos_of
 
-from hardnet import provenance
 from hardnet.descriptors import shipped_names
 from hardnet.images import list_images, read_image, to_grey
 
@@ -62,6 +61,9 @@ def main(
     descriptor: Annotated[
         str | None, typer.Option(help="A name or a weights file [hardnet-small, or hardnet].")
     ] = None,
+    python: Annotated[
+        Path, typer.Option(help="Of the installation that is measured.", show_default="this one")
+    ] = Path(sys.executable),
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
 ) -> None:
@@ -75,15 +77,16 @@ def main(
         )
         found, wanted = list_images(photos_of("ukbench", photos)), max(count, few)
         collection = found[:: max(len(found) // wanted, 1)][:wanted]
-        hardnet = [sys.executable, "-m", "hardnet"]
+        hardnet = [str(python), "-m", "hardnet"]
         index = work / "index"
         build = ["index", "build", "--descriptor", descriptor]
         _run([*hardnet, *build, str(index), *map(str, collection[:count])])
         commands = {
-            "python": [sys.executable, "-c", "pass"],
+            "python": [str(python), "-c", "pass"],
             "help": [*hardnet, "--help"],
-            "opencv-sift": [sys.executable, "-c", _SIFT, str(a), str(b)],
-            "match": [*hardnet, "match", str(a), str(b), "--descriptor", descriptor],
+            "opencv-sift": [str(python), "-c", _SIFT, str(a), str(b)],
+            "match": [*hardnet, "match", str(a), str(b), "--descriptor", f"{descriptor}@12"],
+            "match, three windows": [*hardnet, "match", str(a), str(b), "--descriptor", descriptor],
             "search again": [*hardnet, "search", str(index), str(collection[0])],
         }
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
@@ -93,7 +96,7 @@ def main(
                 if repetition:  # the first one fills the caches of the system
                     taken[name].append(times)
         rows = {name: _median(times) for name, times in taken.items()}
-        fresh = dict(os.environ) | {
+        fresh = {
             "NUMBA_CACHE_DIR": str(work / "numba"),
             "HARDNET_CACHE": str(work / "cache"),
         }
@@ -105,37 +108,35 @@ def main(
             "second search": search,
         }
         rows |= {name: _median([_run(command, fresh)]) for name, command in steps.items()}
-    for name, row in rows.items():
-        limit = f"  (limit {LIMITS[name]} s)" if name in LIMITS else ""
-        cpu = row["processor_seconds"]
-        print(f"{name:14s} {row['seconds']:6.2f} s, {cpu:6.2f} s of processors{limit}")
     late = rows["first search"]["seconds"] - rows["second search"]["seconds"]
-    ratio = rows["match"]["seconds"] / rows["opencv-sift"]["seconds"]
-    print(f"first search: {late:.2f} s slower than the second  (limit {FIRST_SEARCH} s)")
-    print(f"match: {ratio:.2f} of the time of OpenCV's SIFT")
-    results = {
-        "kind": "start_up",
+    found = {
         "rows": rows,
         "first_search_slower_by": late,
-        "match_to_sift": ratio,
-        "limits": LIMITS | {"first search, slower than the second": FIRST_SEARCH},
-        "provenance": provenance.collect(
-            f"python {shlex.join(['benchmarks/start_up.py', *sys.argv[1:]])}",
-            {
-                "photos": min(count, len(collection)),
-                "photos_of_a_fresh_installation": few,
-                "descriptor": descriptor,
-                "repetitions": repetitions,
-            },
-            [],
-        ),
+        "match_to_sift": rows["match"]["seconds"] / rows["opencv-sift"]["seconds"],
+        "limits": LIMITS | {"first search": FIRST_SEARCH},
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n")
+    settings = {
+        "photos": min(count, len(collection)),
+        "photos_of_a_fresh_installation": few,
+        "descriptor": descriptor,
+        "repetitions": repetitions,
+        "packages": _packages(python),
+    }
+    finish("start_up", found, settings, [], output)
 
 
-def _run(command: list[str], environment: dict[str, str] | None = None) -> tuple[float, float]:
+def _packages(python: Path) -> int:
+    """How many packages the installation has: what is there is imported, whoever asks for it."""
+    script = "import importlib.metadata as m; print(len(list(m.distributions())))"
+    done = subprocess.run([str(python), "-c", script], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def _run(command: list[str], variables: dict[str, str] | None = None) -> tuple[float, float]:
     """Seconds, and processor seconds, of a command that must not fail (1: nothing verified)."""
+    environment = os.environ | (variables or {})
+    # A person's Python keeps what it compiled.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start, before = time.perf_counter(), os.times()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     seconds, after = time.perf_counter() - start, os.times()

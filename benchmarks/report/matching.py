@@ -99,6 +99,36 @@ def extract_folder(results: Results) -> list[Table]:
     return [Table("Describing a folder of photos", columns, note)]
 
 
+def start_up(results: Results) -> list[Table]:
+    """Seconds of each command in a fresh process."""
+    rows, settings, limits = results["rows"], results["provenance"]["settings"], results["limits"]
+    said = {
+        "python": "`python -c pass`",
+        "help": "`hardnet --help`",
+        "opencv-sift": "OpenCV's SIFT, the same two photos",
+        "match": "`hardnet match`, one window",
+        "match, three windows": "`hardnet match`, three windows",
+        "search again": f"`hardnet search`, {settings['photos']} photos",
+        "first build": "first `hardnet index build`, "
+        f"{settings['photos_of_a_fresh_installation']} photos",
+        "first search": "first `hardnet search` of them",
+        "second search": "second `hardnet search` of them",
+    }
+    columns = [
+        Column("", [said[name] for name in rows]),
+        Column("seconds", [row["seconds"] for row in rows.values()], "{:.2f}"),
+        Column("CPU s", [row["processor_seconds"] for row in rows.values()], "{:.2f}"),
+    ]
+    note = (
+        f"Each from the start of its process to its end; two photos of 1600 pixels, "
+        f"{settings['descriptor']}; median of {settings['repetitions']}, the first ones once; an "
+        f"installation of {settings['packages']} packages. Limits we set ourselves: help "
+        f"{limits['help']:g} s, match {limits['match']:g} s, search {limits['search again']:g} s, "
+        f"the first search {limits['first search']:g} s more than the second."
+    )
+    return [Table("From the prompt to the answer", columns, note)]
+
+
 def large_image(results: Results) -> list[Table]:
     """One line per detector, and one for all of extraction; then tiles against OpenCV."""
     rows, settings = results["rows"], results["provenance"]["settings"]

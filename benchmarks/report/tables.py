@@ -51,6 +51,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         matching.match_pair,
         matching.defaults,
         matching.orientation,
+        matching.start_up,
         collection.assign_words,
         collection.crops,
         collection.groups_growth,

@@ -17,6 +17,7 @@ from hardnet.bench.development import (
     Scores,
     Setup,
     contestants,
+    correct_at_precision,
     mean_over_scenes,
 )
 from hardnet.descriptors import load
@@ -88,12 +89,12 @@ def test_partners_against_loops() -> None:
     ],
 )
 def test_correct_matches_at_a_precision(correct: list[int], count: int) -> None:
-    assert light.correct_at_precision(np.arange(len(correct)) / 10, correct) == count
+    assert correct_at_precision(np.arange(len(correct)) / 10, correct) == count
 
 
 def test_equal_ratios_are_taken_together() -> None:
-    assert light.correct_at_precision([0.1, 0.1, 0.1, 0.1, 0.1], [1, 1, 1, 1, 0]) == 4
-    assert light.correct_at_precision([0.1, 0.1, 0.1, 0.1], [1, 1, 1, 0]) == 0
+    assert correct_at_precision([0.1, 0.1, 0.1, 0.1, 0.1], [1, 1, 1, 1, 0]) == 4
+    assert correct_at_precision([0.1, 0.1, 0.1, 0.1], [1, 1, 1, 0]) == 0
 
 
 def test_random_pairs_against_loops() -> None:

@@ -14,6 +14,7 @@ from hardnet.bench import pose
 from hardnet.bench.development import Setup, contestants
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
+from hardnet.features import Features
 from hardnet.patchsets.build.colmap_model import View
 
 WIDTH, HEIGHT = 800, 600
@@ -80,6 +81,41 @@ def test_a_pose_is_found_among_false_matches(pair: pose.PosePair, world: np.ndar
     again = pose.estimate_pose(pair, a, b)
     assert again is not None
     np.testing.assert_array_equal(found[0], again[0])  # the samples are seeded
+
+
+def test_which_matches_agree_with_the_true_cameras(pair: pose.PosePair, world: np.ndarray) -> None:
+    a, b = pair.a.project(world), pair.b.project(world)
+    assert pose.agrees(pair, a, b).all()
+    moved = b + np.random.default_rng(3).normal(0, 5, b.shape)
+    agree = pose.agrees(pair, a, moved)
+    assert 0.2 < agree.mean() < 0.9
+    rotation, translation = pair.truth
+    focal = (700 + 1100) / 2
+    for k in range(len(world)):
+        x = np.append(pose.directions(pair.a, a[k])[0], 1)
+        y = np.append(pose.directions(pair.b, moved[k])[0], 1)
+        there, back = np.cross(translation, rotation @ x), rotation.T @ np.cross(y, translation)
+        gradient = np.hypot(np.hypot(*there[:2]), np.hypot(*back[:2]))
+        assert agree[k] == (focal * abs(y @ there) / gradient <= 3)
+
+
+def test_correct_matches_of_a_pair(pair: pose.PosePair, world: np.ndarray) -> None:
+    a, b = pair.a.project(world[:50]), pair.b.project(world[:50])
+    b[40:] = b[40:][::-1]  # ten false ones, of which a few agree by chance
+    vectors = np.eye(128, dtype=np.float32)[:50]
+    blurred = vectors + 0.2 * np.roll(vectors, 1, 1)  # false ones are told from others less clearly
+    blurred[40:] += 0.4 * np.roll(vectors, 1, 1)[40:]
+
+    def extract(path: Path) -> Features:
+        xy, rows = (a, vectors) if path == pair.a.path else (b, blurred)
+        frames = np.zeros((len(xy), 2, 3), np.float32)
+        frames[:, :, :2], frames[:, :, 2] = np.eye(2), xy
+        return Features(frames, np.ones(len(xy), np.float32), rows, (WIDTH, HEIGHT), "test")
+
+    found = pose.score_pairs(pose.PoseScene("box", (pair,), ""), extract, (1.0,))
+    by_chance = int(pose.agrees(pair, a[40:], b[40:]).sum())
+    assert found.correct == [40 + by_chance]  # all are taken: 80 % of 50
+    assert found.errors[1.0][0] < 1
 
 
 def test_too_few_matches_give_no_pose(pair: pose.PosePair, world: np.ndarray) -> None:
@@ -194,5 +230,5 @@ def test_neighbours_of_the_fountain_are_found_to_a_degree(data: Path) -> None:
     close = pose.PosePair(by_name["0004.jpg"], by_name["0006.jpg"])
     few = pose.PoseScene("fountain", (close,), "")
     (one,) = contestants({"rootsift": load("rootsift")}, [Setup(keypoints=1000)])
-    errors = pose.pair_errors(few, one.features, (0.85,))
+    errors = pose.score_pairs(few, one.features, (0.85,)).errors
     assert errors[0.85][0] < 1

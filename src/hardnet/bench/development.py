@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardnet import detectors
-from hardnet.bench.metrics import MEAN_RESAMPLES, Floats, Interval, interval, multiplicities
+from hardnet.bench.metrics import (
+    MEAN_RESAMPLES,
+    Floats,
+    Interval,
+    interval,
+    multiplicities,
+    precision_recall,
+)
 from hardnet.bench.store import Predictions
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
@@ -39,6 +46,16 @@ panorama reported: it showed that edges of light were not learnt, and has chosen
 
 SAME_PLACE = 3.0
 """Pixels: a keypoint this near to where the truth puts it is at the right place."""
+
+
+PRECISION = 0.8
+"""At which correct matches are counted."""
+
+CORRECT_MATCHES = (
+    f"the most that are found at a cut-off of the ratio where {PRECISION:.0%} of the matches are "
+    "correct; mean over the pairs"
+)
+"""The rule of :func:`correct_at_precision`, in words, for results files."""
 
 
 def role(scene: str) -> str:
@@ -140,6 +157,16 @@ class Remembered:
         pixels = np.ascontiguousarray(patches, np.uint8)
         key = hashlib.sha256(pixels.tobytes()).hexdigest()[:24]
         return self._predictions.get(key, lambda: pixels)
+
+
+def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
+    """The most correct matches among those up to a ratio, if ``PRECISION`` of them is correct."""
+    hit = np.asarray(correct, bool)
+    if not len(hit):
+        return 0
+    shares, recall = precision_recall(ratios, hit)
+    counts = np.rint(recall * hit.sum()).astype(int)
+    return int(counts[shares >= PRECISION - 1e-12].max(initial=0))
 
 
 @dataclass(frozen=True)

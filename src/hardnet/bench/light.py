@@ -15,15 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.bench.development import SAME_PLACE, Contestant, Scores, role, totals
-from hardnet.bench.metrics import average_precision_at_hits, precision_recall
+from hardnet.bench.development import (
+    CORRECT_MATCHES,
+    SAME_PLACE,
+    Contestant,
+    Scores,
+    correct_at_precision,
+    role,
+    totals,
+)
+from hardnet.bench.metrics import average_precision_at_hits
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.matching.neighbours import match_descriptors
-
-PRECISION = 0.8
-"""At which correct matches are counted."""
 
 RULES = {
     "matches": "mutual nearest neighbours, sorted by the ratio to the second nearest",
@@ -33,10 +38,7 @@ RULES = {
         f"{SAME_PLACE:g} px, of the precision at which each is matched correctly (0 if it is not);"
         " then the mean over the pairs of frames of a camera, then over cameras"
     ),
-    "correct matches": (
-        f"the most that are found at a cut-off of the ratio where {PRECISION:.0%} of the matches "
-        "are correct; mean over the pairs"
-    ),
+    "correct matches": CORRECT_MATCHES,
 }
 """How frames are compared, in words, for the results file."""
 
@@ -96,16 +98,6 @@ def has_partner(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
     """Which of the points (N, 2) have one of (M, 2) within ``SAME_PLACE`` pixels: (N,)."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return np.array([(((y - point) ** 2).sum(1) <= SAME_PLACE**2).any() for point in x], bool)
-
-
-def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
-    """The most correct matches among those up to a ratio, if ``PRECISION`` of them is correct."""
-    hit = np.asarray(correct, bool)
-    if not len(hit):
-        return 0
-    shares, recall = precision_recall(ratios, hit)
-    counts = np.rint(recall * hit.sum()).astype(int)
-    return int(counts[shares >= PRECISION - 1e-12].max(initial=0))
 
 
 def compare(

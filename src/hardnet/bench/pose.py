@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from hardnet.bench.development import Contestant, Scores, role, totals
+from hardnet.bench.development import (
+    CORRECT_MATCHES,
+    SAME_PLACE,
+    Contestant,
+    Scores,
+    correct_at_precision,
+    role,
+    totals,
+)
 from hardnet.bench.metrics import Floats, rotation_angle
 from hardnet.bench.sfm import CAMERAS, read_scene
 from hardnet.bench.sfm import MODEL as GROUND_TRUTH
@@ -63,6 +71,11 @@ RULES = {
         f"translation, up to its sign; {NO_POSE:g} degrees without an estimate"
     ),
     "maa": "mean over the thresholds 1, 2, ... 10 degrees of the share of pairs below it",
+    "correct": (
+        f"matches within {SAME_PLACE:g} px of their epipolar lines by the true cameras (some false "
+        "ones lie there by chance)"
+    ),
+    "correct matches": CORRECT_MATCHES,
     "ratio": f"of {', '.join(map(str, RATIOS))} the best in the mean over the other scenes",
     "pairs": (
         f"all that share {MIN_SHARED} points of the true model under {MIN_ANGLE:g} degrees or "
@@ -173,25 +186,45 @@ def maa(errors: ArrayLike) -> float:
     return float(shares_below(errors).mean())
 
 
-def pair_errors(
+class PairScores(NamedTuple):
+    """What one way to make features gives for the pairs of a scene, see ``RULES``."""
+
+    errors: dict[float, list[float]]
+    """Ratio -> the error of every pair, in degrees."""
+    correct: list[int]
+    """Correct matches of every pair."""
+
+
+def score_pairs(
     scene: PoseScene,
     extract: Callable[[Path], Features],
     ratios: Sequence[float] = RATIOS,
     advance: Callable[[], None] = lambda: None,
-) -> dict[float, list[float]]:
-    """Ratio -> the error of every pair, in degrees, for one way to make features of a photo."""
+) -> PairScores:
+    """Match every pair of a scene by features that ``extract`` makes of a photo, and judge it."""
     paths = {view.path for pair in scene.pairs for view in (pair.a, pair.b)}
     features = {path: extract(path) for path in sorted(paths)}
-    errors: dict[float, list[float]] = {ratio: [] for ratio in ratios}
+    found = PairScores({ratio: [] for ratio in ratios}, [])
     for pair in scene.pairs:
         a, b = features[pair.a.path], features[pair.b.path]
         indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
+        xy_a, xy_b = a.xy[indices[:, 0]], b.xy[indices[:, 1]]
         for ratio in ratios:
-            kept = indices[1 - scores < ratio]
-            pose = estimate_pose(pair, a.xy[kept[:, 0]], b.xy[kept[:, 1]])
-            errors[ratio].append(pose_error(pose, pair.truth))
+            kept = 1 - scores < ratio
+            pose = estimate_pose(pair, xy_a[kept], xy_b[kept])
+            found.errors[ratio].append(pose_error(pose, pair.truth))
+        found.correct.append(correct_at_precision(1 - scores, agrees(pair, xy_a, xy_b)))
         advance()
-    return errors
+    return found
+
+
+def agrees(pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike) -> NDArray[np.bool_]:
+    """(M,) which matches, (M, 2) pixels of both photos, lie on each other's epipolar lines."""
+    rotation, (x, y, z) = pair.truth
+    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ rotation
+    focal = float(np.mean([view.camera.mean_focal_length() for view in (pair.a, pair.b)]))
+    away = sampson_error(essential, directions(pair.a, xy_a), directions(pair.b, xy_b))
+    return np.asarray(away * focal <= SAME_PLACE)
 
 
 def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict[str, float]:
@@ -219,15 +252,14 @@ def compare(
     """One entry per contestant: mAA(10) over the scenes of each role, and every scene."""
     return [
         one.names
-        | summarise(scenes, {s.name: pair_errors(s, one.features, advance=advance) for s in scenes})
+        | summarise(scenes, {s.name: score_pairs(s, one.features, advance=advance) for s in scenes})
         for one in entrants
     ]
 
 
-def summarise(
-    scenes: Iterable[PoseScene], errors: Mapping[str, Mapping[float, Sequence[float]]]
-) -> dict[str, Any]:
+def summarise(scenes: Iterable[PoseScene], found: Mapping[str, PairScores]) -> dict[str, Any]:
     """The entry of one descriptor and setup; see :func:`compare`."""
+    errors = {name: each.errors for name, each in found.items()}
     ratios = choose_ratios(errors)
     chosen = {scene.name: errors[scene.name][ratios[scene.name]] for scene in scenes}
     pairs = {scene.name: [(p.a.name, p.b.name) for p in scene.pairs] for scene in scenes}
@@ -238,6 +270,7 @@ def summarise(
             "role": role(name),
             "ratio": ratios[name],
             "maa": scores[name].mean,
+            "correct": float(np.mean(found[name].correct)),
             "curve": [round(float(share), 4) for share in shares_below(each, CURVE)],
             "errors": {str(r): [round(error, 2) for error in e] for r, e in errors[name].items()},
         }

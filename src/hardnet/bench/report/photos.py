@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardnet.bench.light import PRECISION
+from hardnet.bench.development import PRECISION
 from hardnet.bench.pairs import summarise
 from hardnet.bench.report.style import (
     Figures,
@@ -251,11 +251,9 @@ SHOWS = {
         "ap", "mean AP", "scenes", "Patches at detected frames, by the ratio of distances"
     ),
 }
-_MORE = {
-    "pose": ("Ratio of the ratio test", "ratio", "{:g}"),
-    "light": (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}"),
-}
-"""Another number per scene: title, field, style."""
+_CORRECT = (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}")
+_MORE = {"pose": [_CORRECT, ("Ratio of the ratio test", "ratio", "{:g}")], "light": [_CORRECT]}
+"""Other numbers per scene: title, field, style."""
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
@@ -263,8 +261,7 @@ def tables_of_scenes(results: Results) -> list[Table]:
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
     title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
-    more = [_MORE[results["kind"]]] if results["kind"] in _MORE else []
-    per_scene = [(title, show.field, "{:.3f}"), *more]
+    per_scene = [(title, show.field, "{:.3f}"), *_MORE.get(results["kind"], [])]
     return [_summary(lines, show), *(_by_scene(lines, show, *each) for each in per_scene)]
 
 
@@ -307,7 +304,7 @@ def _summary(lines: list[Row], show: Show) -> Table:
 
 
 def _by_scene(lines: list[Row], show: Show, title: str, field: str, style: str) -> Table:
-    best: Best | None = "largest" if field == show.field else None
+    best: Best | None = None if field == "ratio" else "largest"
     columns = [
         Column(scene, [e[show.scenes].get(scene, {}).get(field) for e in lines], style, best)
         for scene in dict.fromkeys(name for e in lines for name in e[show.scenes])
