@@ -32,8 +32,8 @@ Run = Callable[[Path, Path], tuple[Points, Points, Seconds]]
 """Two files -> verified positions in a and in b, (M, 2) each, and the time per stage."""
 
 OURS = (
-    *("hardnet", "hardnet@12+24+48", "hardnet-int8"),
-    *("hardnet-small", "hardnet-small@12+24+48", "hardnet-small-int8", "rootsift"),
+    *("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8"),
+    *("hardnet-small@12+24+48", "hardnet-small-int8@12+24+48", "rootsift"),
 )
 RATIO = 0.8  # of OpenCV's and kornia's ratio test, as their tutorials have it
 CORRECT_PIXELS = 3.0

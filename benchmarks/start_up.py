@@ -75,8 +75,8 @@ def main(
             _enlarged(path, work / name)
             for path, name in zip(pair or photo_pair(2), "ab", strict=True)
         )
-        found, wanted = list_images(photos_of("ukbench", photos)), max(count, few)
-        collection = found[:: max(len(found) // wanted, 1)][:wanted]
+        everything, wanted = list_images(photos_of("ukbench", photos)), max(count, few)
+        collection = everything[:: max(len(everything) // wanted, 1)][:wanted]
         hardnet = [str(python), "-m", "hardnet"]
         index = work / "index"
         build = ["index", "build", "--descriptor", descriptor]

@@ -48,18 +48,17 @@ class LazyGroup(typer.core.TyperGroup):
         self.load(args[0])
         return super().resolve_command(ctx, args)
 
-    def load(self, name: str) -> typer.core.TyperCommand | typer.core.TyperGroup | None:
-        """Put the command in the place of its first line; None if there is no such command."""
+    def load(self, name: str) -> None:
+        """Put a command in the place of its first line, if there is such a command."""
         if name not in COMMANDS:
-            return None
+            return
         module = import_module(f"hardnet.cli.{name}")
         app = getattr(module, "app", None)
         if app is None:
             app = typer.Typer(add_completion=False)
             app.command(name)(getattr(module, name))
         _literal_help(app)
-        command = self.commands[name] = typer.main.get_command(app)
-        return command
+        self.add_command(typer.main.get_command(app), name)
 
 
 app = typer.Typer(

@@ -183,6 +183,8 @@ def match_pairs(
     done, pairs in all).
     """
     pycolmap = require_pycolmap()
+    from threadpoolctl import threadpool_limits  # comes with pycolmap in the extra
+
     load = lru_cache(4 * BLOCK)(features)
     with pycolmap.Database.open(path) as database:
         photos = read_photos(database, path)
@@ -203,7 +205,12 @@ def match_pairs(
         before = len(pairs) - len(left)
         progress(before, len(pairs))
         count = workers or usable_cores()
-        with ThreadPoolExecutor(count, "hardnet-match") as pool:
+        # Every worker multiplies matrices by itself: threads inside a product would wait for those
+        # of the other workers.
+        with (
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(count, "hardnet-match") as pool,
+        ):
             matched = in_order(pool, work, in_blocks(left), 2 * count + 1)
             for done, ((a, b), indices, geometry) in enumerate(matched, before + 1):
                 write_pair(database, photos[a], photos[b], indices, geometry)
