@@ -7,16 +7,16 @@ import pytest
 from hardnet.bench.report import figures, tables
 from hardnet.bench.report.photos import tables_of_sfm
 
-FIELDS = {"pose": ("maa", "scenes", "ratio"), "light": ("ap", "cameras", "correct")}
+FIELDS = {"pose": ("maa", "scenes"), "light": ("ap", "cameras")}
 SCORES = {"dog": {"net": 0.6, "rootsift": 0.4}, "hessian": {"net": 0.3, "rootsift": 0.5}}
 
 
 def made_up(kind, ends=(0.1, 0.9)):
-    score, scenes, more = FIELDS[kind]
+    score, scenes = FIELDS[kind]
     entries = []
     for setup, names in SCORES.items():
         for name, level in names.items():
-            one = {score: level, more: 0.8, "curve": [level, 1.0]}
+            one = {score: level, "ratio": 0.8, "correct": 70 * level, "curve": [level, 1.0]}
             entries.append(
                 {
                     "setup": setup,
@@ -33,14 +33,16 @@ def made_up(kind, ends=(0.1, 0.9)):
 
 
 def test_the_best_of_each_setup_and_the_ratio_to_the_baseline():
-    summary, scenes, chosen = tables(made_up("pose"))
+    summary, scenes, correct, chosen = tables(made_up("pose"))
     assert summary.rows[0] == ["dog", "net", "**0.600** [0.100, 0.900]", "1.50x", "-"]
     assert summary.rows[2][2:4] == ["0.300 [0.100, 0.900]", "0.60x"]
     assert summary.rows[3][2] == "**0.500** [0.100, 0.900]"
     assert summary.note == "Report: temple; choose: graf. 95% intervals over photos."
     assert scenes.headings == ["keypoints", "descriptor", "temple", "graf"]
     assert list(scenes.columns[3].values) == pytest.approx([0.3, 0.2, 0.15, 0.25])
+    assert [row[2] for row in correct.rows] == ["**42.0**", "28.0", "21.0", "**35.0**"]
     assert [row[2] for row in chosen.rows] == ["0.8"] * 4
+    assert [table.rows for table in tables(made_up("light"))[2:]] == [correct.rows]
     without = made_up("pose")
     without["entries"] = without["entries"][::2]
     assert [row[3] for row in tables(without)[0].rows] == ["-", "-"]
