@@ -345,6 +345,7 @@ def test_every_command_that_reads_pictures_has_the_option() -> None:
     ]
     whole: Any = typer.main.get_command(app)
     for words in every:
+        whole.load(words.split()[0])
         command = reduce(lambda group, name: group.commands[name], words.split(), whole)
         options = [option for each in command.params for option in each.opts]
         assert "--max-image-bytes" in options, words
