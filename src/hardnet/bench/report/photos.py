@@ -261,7 +261,9 @@ def tables_of_scenes(results: Results) -> list[Table]:
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
     title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
-    per_scene = [(title, show.field, "{:.3f}"), *_MORE.get(results["kind"], [])]
+    measured = {field for e in lines for one in e[show.scenes].values() for field in one}
+    more = [each for each in _MORE.get(results["kind"], []) if each[1] in measured]
+    per_scene = [(title, show.field, "{:.3f}"), *more]
     return [_summary(lines, show), *(_by_scene(lines, show, *each) for each in per_scene)]
 
 
