@@ -285,3 +285,18 @@ def test_mistakes(three: Made) -> None:
             Scoring(**arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="BowTerms"):
         three.score(BowTerms(np.zeros(1, np.int32), np.ones(1, np.float32)), HE)
+
+
+def test_terms_from_another_process_need_no_other_kernel() -> None:
+    """What Ray hands over is read-only; kernels are compiled once per kind of array."""
+    words, signatures = np.arange(4, dtype=np.int32), np.zeros((4, 2), np.uint64)
+    feature, tf = np.arange(4, dtype=np.int32), np.ones(4, np.float32)
+    for array in (words, signatures, feature, tf):
+        array.flags.writeable = False
+    idf = np.ones(4, np.float32)
+    he = prepare_terms(HeTerms(words, signatures, feature), idf, HE)
+    assert he.matching is not None
+    bow = prepare_terms(BowTerms(words, tf), idf, BOW)
+    for array in (he.words, he.weights, *he.matching[:3], bow.words, bow.weights):
+        assert array.flags.writeable
+        assert array.flags.c_contiguous

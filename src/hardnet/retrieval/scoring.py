@@ -87,7 +87,8 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
     known: Any = (terms.words >= 0) & (terms.words < len(idf))
     if known.all():
         known = slice(None)
-    words = np.ascontiguousarray(terms.words[known], np.int32)
+    # Copies: what came from another process is read-only, for which kernels would be compiled again.
+    words = np.array(terms.words[known], np.int32)
     rarity = idf[words].astype(np.float64) if scoring.idf else np.ones(len(words))
     if isinstance(terms, BowTerms):
         tf = terms.tf[known].astype(np.float64)
@@ -96,7 +97,7 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
         return Lookup(words, tf * rarity**2, scale, scoring.normalise)
     begins = np.diff(terms.feature[known], prepend=-1) != 0
     matching = Matching(
-        np.ascontiguousarray(terms.signatures[known], np.uint64),
+        np.array(terms.signatures[known], np.uint64),
         np.append(np.flatnonzero(begins), len(words)),
         np.exp(-((np.arange(BITS + 1) / scoring.sigma) ** 2)),
         scoring.h_t,
