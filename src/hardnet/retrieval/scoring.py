@@ -87,7 +87,7 @@ def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> L
     known: Any = (terms.words >= 0) & (terms.words < len(idf))
     if known.all():
         known = slice(None)
-    # Copies: what came from another process is read-only, for which kernels would be compiled again.
+    # Copies: kernels would be compiled again for what came, read-only, from another process.
     words = np.array(terms.words[known], np.int32)
     rarity = idf[words].astype(np.float64) if scoring.idf else np.ones(len(words))
     if isinstance(terms, BowTerms):
