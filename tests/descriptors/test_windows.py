@@ -15,7 +15,7 @@ from hardnet.descriptors.windows import (
     Projection,
     WindowsDescriptor,
     learn_projection,
-    save_projection,
+    save_projections,
     windows_file,
 )
 from hardnet.errors import HardnetError, InputError
@@ -157,7 +157,7 @@ def test_weights_files_of_a_user_may_have_a_projection_too(beside: Path) -> None
     weights = beside.with_name("net.onnx")
     patches = np.stack([picture(seed)[:64, :64] for seed in range(8)])
     averaged = descriptors.load(f"{weights}@12+24")
-    save_projection(beside, (12, 24), some_projection(), [file_digest(weights)])
+    save_projections(beside, {"12+24": some_projection()}, [file_digest(weights)])
     joined = descriptors.load(f"{weights}@12+24")
     assert joined.weights != averaged.weights  # their features do not mix
     assert np.abs(joined(patches) - averaged(patches)).max() > 0.1
@@ -168,7 +168,7 @@ def test_weights_files_of_a_user_may_have_a_projection_too(beside: Path) -> None
 
 
 def test_a_projection_of_other_weights_is_refused(beside: Path) -> None:
-    save_projection(beside, (12, 24), some_projection(), ["0" * 64])
+    save_projections(beside, {"12+24": some_projection()}, ["0" * 64])
     with pytest.raises(HardnetError, match="learned for other weights"):
         descriptors.load(f"{beside.with_name('net.onnx')}@12+24")
 
@@ -179,7 +179,7 @@ def test_a_damaged_projection_is_named(beside: Path, damage: str) -> None:
     projection = some_projection(384 if damage == "shape" else 256)
     if damage == "nan":
         projection.matrix[7, 7] = np.nan
-    save_projection(beside, (12, 24), projection, [file_digest(weights)])
+    save_projections(beside, {"12+24": projection}, [file_digest(weights)])
     content = beside.read_bytes()
     given = {"empty": b"", "text": b"no archive", "cut": content[: len(content) // 2]}
     beside.write_bytes(given.get(damage, content))

@@ -34,6 +34,20 @@ Windows = Annotated[
         ..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives points of its own."
     ),
 ]
+Joined = Annotated[
+    bool,
+    option(
+        ...,
+        "The windows of a keypoint are one observation, to learn how to join them.",
+        "--joined",
+    ),
+]
+Light = Annotated[
+    float,
+    option(
+        ..., "With --detections: strength of another change of light for each photo.", min=0, max=2
+    ),
+]
 Workers = Annotated[int, option(..., "Processes; 0 for all cores.", min=0)]
 AsJson = Annotated[bool, option(..., "Print the counts as JSON.", "--json")]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
@@ -113,6 +127,7 @@ def detections(
     level: float = option(15.0, "Most degrees by which other views are turned.", min=0, max=90),
     carried: Carried = 0.1,
     windows: Windows = "12",
+    joined: Joined = False,
     pairs: Pairs = 100_000,
     seed: Seed = 0,
     workers: Workers = 0,
@@ -125,6 +140,8 @@ def detections(
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
     chosen = {"windows": _windows(windows)}
+    if joined and len(chosen["windows"]) < 2:
+        raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
     settings = DetectionSettings(**given(DetectionSettings, locals()) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
@@ -146,6 +163,8 @@ def colmap(
     detections: Detections = False,
     carried: Carried = 0.1,
     windows: Windows = "12",
+    joined: Joined = False,
+    light: Light = 0.0,
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
@@ -172,7 +191,7 @@ def colmap(
         raise HardnetError("--database and --geometry exclude each other: give one of them")
     settings = ColmapSettings(**given(ColmapSettings, locals()))
     others = {"--database": database, "--geometry": geometry, "--affine": affine}
-    detected = _detected(detections, carried, windows, settings, others)
+    detected = _detected(detections, carried, windows, joined, light, settings, others)
     scenes = []
     for path in (found for model in models for found in find_models(model)):
         keypoints = None if geometry else database or find_database(path, images)
@@ -205,6 +224,8 @@ def sfm(
     detections: Detections = False,
     carried: Carried = 0.1,
     windows: Windows = "12",
+    joined: Joined = False,
+    light: Light = 0.0,
     noise: Noise = 0.0,
     upright: Upright = False,
     min_track: MinTrack = 2,
@@ -226,7 +247,7 @@ def sfm(
 
     settings = ColmapSettings(**given(ColmapSettings, locals()))
     how = SfmSettings(**given(SfmSettings, locals()) | {"keypoints": keypoints or None})
-    detected = _detected(detections, carried, windows, settings, {})
+    detected = _detected(detections, carried, windows, joined, light, settings, {})
     refuse_existing(output)  # now, not after an hour of reconstruction
     with Stage() as stage:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, stage)
@@ -315,6 +336,8 @@ def _detected(
     wanted: bool,
     carried: float,
     windows: str,
+    joined: bool,
+    light: float,
     settings: ColmapSettings,
     others: Mapping[str, object],
 ) -> DetectedSettings | None:
@@ -328,12 +351,16 @@ def _detected(
             raise HardnetError(
                 f"--windows {windows} needs --detections; --window gives another one"
             )
+        if joined or light:
+            raise HardnetError(f"--{'joined' if joined else 'light'} needs --detections")
         return None
     window = settings.window != WINDOW_SIGMAS
+    if joined and len(sigmas) < 2:
+        raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
     own = {"--noise": settings.noise, "--upright": settings.upright, "--window": window}
     if named := [name for name, value in {**others, **own}.items() if value]:
         raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
-    return DetectedSettings(sigmas, carried=carried)
+    return DetectedSettings(sigmas, joined, light, carried=carried)
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -117,19 +117,31 @@ def join_windows(inner: Descriptor, windows: Sequence[float]) -> WindowsDescript
     path = getattr(inner, "path", None)
     projection = None
     if path is not None and len(windows) > 1:
-        file = windows_file(path)
-        if file.is_file():
-            kept = _read(file.resolve(), file_state(file))
-            if getattr(inner, "digest", "") not in kept.weights:
-                raise HardnetError(
-                    f"{file} was learned for other weights than {path}: make it again by "
-                    "`hardnet export --windows`, or move it away"
-                )
-            projection = kept.projections.get(windows_text(windows))
-            shape = (len(windows) * inner.dim, inner.dim)
-            if projection is not None and projection.matrix.shape != shape:
-                raise HardnetError(f"{file}: {windows_text(windows)} is no projection of {path}")
+        kept = stored_projections(path, getattr(inner, "digest", ""))
+        projection = kept.get(windows_text(windows))
+        shape = (len(windows) * inner.dim, inner.dim)
+        if projection is not None and projection.matrix.shape != shape:
+            raise HardnetError(
+                f"{windows_file(path)}: {windows_text(windows)} is no projection of {path}"
+            )
     return WindowsDescriptor(inner, windows, projection)
+
+
+def stored_projections(weights: Path, digest: str) -> dict[str, Projection]:
+    """The projections that lie beside a weights file, by the text of their windows.
+
+    Those of weights with another ``digest`` are an error.
+    """
+    file = windows_file(weights)
+    if not file.is_file():
+        return {}
+    kept = _read(file.resolve(), file_state(file))
+    if digest not in kept.weights:
+        raise HardnetError(
+            f"{file} was learned for other weights than {weights}: make it again by "
+            "`hardnet export --windows`, or move it away"
+        )
+    return kept.projections
 
 
 def learn_projection(vectors: NDArray[np.float32], dim: int) -> Projection:
@@ -162,16 +174,13 @@ def windows_file(weights: Path) -> Path:
     return weights.with_name(weights.stem.removesuffix("-int8") + SUFFIX)
 
 
-def save_projection(
-    path: Path, windows: Sequence[float], projection: Projection, weights: Sequence[str]
+def save_projections(
+    path: Path, projections: Mapping[str, Projection], weights: Sequence[str]
 ) -> None:
-    """Write a projection and the digests of the weights files it is for."""
-    text = windows_text(windows)
-    arrays: dict[str, Any] = {
-        f"{text}.mean": projection.mean,
-        f"{text}.matrix": projection.matrix,
-        _WEIGHTS: np.array(weights),
-    }
+    """Write projections, by the text of their windows, and the digests of the weights files."""
+    arrays: dict[str, Any] = {_WEIGHTS: np.array(weights)}
+    for text, projection in projections.items():
+        arrays |= {f"{text}.mean": projection.mean, f"{text}.matrix": projection.matrix}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import DivergedError, HardnetError, MissingExtraError
+from hardnet.errors import HardnetError
 from hardnet.images import Pixels
 from hardnet.patches import patch_ticks
-from hardnet.patchsets.patchset import Ints, PatchSet
+from hardnet.patchsets.patchset import Ints, PatchSet, Windows
 from hardnet.threads import in_order
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The patches of one step, (n, S, S) each.
+    """The patches of one step, (n, S, S) each, or (n, K, S, S) of joined windows.
 
     Anchors are each of another 3D point, positives other patches of the same points, negatives (if
     any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's descriptors of
@@ -62,6 +61,7 @@ class Batches:
         shade: float = 0.0,
     ) -> None:
         self._patches, self._sampler = train_set.patches, sampler
+        self._windows = train_set.windows
         self._augment, self._seed, self._rows = augment, seed, rows
         self._teacher, self._shade = teacher, shade
 
@@ -84,7 +84,10 @@ class Batches:
                 patches = flips(patches)
             if not self._shade:
                 return patches
-            return Shade.draw(self._sampler.batch, self._shade, lights)[self._rows](patches)
+            edges = Shade.draw(self._sampler.batch, self._shade, lights)
+            if self._windows:
+                edges = edges.around(self._windows, lights)
+            return edges[self._rows](patches, self._windows)
 
         negatives = None if mined is None else take(mined[anchors])
         return Batch(step, take(anchors), take(positives), negatives, teacher)
@@ -140,10 +143,10 @@ class Flips:
         return Flips(self.transpose[rows], self.mirror[rows])
 
     def __call__(self, patches: Pixels) -> Pixels:
-        """Flip patch i of (n, S, S) as pair i is flipped; the anchors and positives alike."""
+        """Flip patch i of (n, ..., S, S) as pair i is flipped; the anchors and positives alike."""
         out = np.array(patches)
-        out[self.transpose] = patches[self.transpose].swapaxes(1, 2)
-        out[self.mirror] = out[self.mirror][:, :, ::-1]
+        out[self.transpose] = patches[self.transpose].swapaxes(-1, -2)
+        out[self.mirror] = out[self.mirror][..., ::-1]
         return out
 
 
@@ -192,19 +195,42 @@ class Shade:
         """That of some of the patches."""
         return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def __call__(self, patches: Pixels) -> Pixels:
-        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright."""
+    def around(self, windows: Windows, rng: np.random.Generator) -> Shade:
+        """The edges moved to where one of several windows, in sigmas, has them, each as often.
+
+        An edge is one line through all windows of a keypoint: a narrow one sees few of those that
+        a wide one sees.
+        """
+        scale = rng.choice(_reach(windows), len(self.gain))
+        return replace(self, offset=self.offset * scale, softness=self.softness * scale)
+
+    def __call__(self, patches: Pixels, windows: Windows = ()) -> Pixels:
+        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright.
+
+        Of (n, K, S, S) patches of K ``windows``, offset and softness are in half sides of the
+        first.
+        """
         lit = np.flatnonzero(self.gain)
-        out, chosen = np.array(patches), patches[lit].astype(np.float32)
+        out = np.array(patches)
+        each = out.reshape(len(out), -1, *out.shape[-2:])  # a view
+        ticks = patch_ticks(patches.shape[-1])
         gain, angle, offset, softness = (
             getattr(self, each.name)[lit, None, None] for each in fields(self)
         )
-        ticks = patch_ticks(patches.shape[1])
-        side = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None] - offset
-        light = chosen * np.exp(gain * (0.5 + 0.5 * np.tanh(side / softness)))
-        before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
-        out[lit] = light * (before / np.maximum(after, np.float32(1e-6))) + np.float32(0.5)
+        line = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None]
+        for k, reach in enumerate(_reach(windows)):
+            chosen = each[lit, k].astype(np.float32)
+            behind = 0.5 + 0.5 * np.tanh((line * reach - offset) / softness)
+            light = chosen * np.exp(gain * behind)
+            before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
+            brightest = before / np.maximum(after, np.float32(1e-6))
+            each[lit, k] = light * brightest + np.float32(0.5)
         return out
+
+
+def _reach(windows: Windows) -> Column:
+    """How many times as wide as the first each window is; 1 where each patch stands for itself."""
+    return np.array(windows or (1.0,), np.float32) / np.float32((windows or (1.0,))[0])
 
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill [0, 1) evenly, however many are taken
@@ -393,60 +419,3 @@ def shares_of_sets(weights: Sequence[float], count: int) -> NDArray[np.float64]:
             "leave out a set that is not to be used"
         )
     return np.asarray(given / given.sum())
-
-
-# Classical hard-negative mining: the closest negatives of the whole training set, once per epoch.
-# The paper compares with it (table 2) and finds that it overfits: among the nearest of all patches
-# there are many that do show the same point, under another name.
-
-NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
-QUERIES = 16_384  # at a time, so that ctrl-C is answered
-
-
-def mine(
-    descriptors: NDArray[np.float32], points: Ints, seed: int, neighbours: int = NEIGHBOURS
-) -> Ints:
-    """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
-
-    Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
-    kept, and one of them is drawn. Where none is left, any patch of another point is drawn. The
-    exact search takes N^2 D multiplications.
-    """
-    if len(points) == 0 or (points == points[0]).all():
-        raise HardnetError("classical mining needs patches of two 3D points at least")
-    if not np.isfinite(descriptors).all():
-        raise DivergedError("classical mining: a descriptor is not finite; lower lr")
-    rng = np.random.default_rng(seed)
-    nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
-    other = points[nearest] != points[:, None]
-    # The largest of independent uniform numbers is at each place equally often.
-    chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
-    negative = np.take_along_axis(nearest, chosen[:, None], axis=1)[:, 0]
-    without = np.flatnonzero(~other.any(axis=1))
-    negative[without] = _of_another_point(points, without, rng)
-    return negative
-
-
-def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> Ints:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("faiss-cpu", "train") from None
-    data = np.ascontiguousarray(descriptors, dtype=np.float32)
-    index: Any = faiss.IndexFlatL2(data.shape[1])
-    index.add(data)
-    found = np.empty((len(data), neighbours), np.int64)
-    for start in range(0, len(data), QUERIES):
-        part = slice(start, start + QUERIES)
-        found[part] = index.search(data[part], neighbours)[1]
-    return found
-
-
-def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
-    """For each of ``patches`` any patch that does not show its point, all equally likely."""
-    order = np.argsort(points, kind="stable")
-    ordered = points[order]
-    first = np.searchsorted(ordered, points[patches], side="left")
-    same = np.searchsorted(ordered, points[patches], side="right") - first
-    place = rng.integers(len(points) - same)
-    return order[np.where(place < first, place, place + same)]

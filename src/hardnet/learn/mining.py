@@ -1,0 +1,146 @@
+"""Classical hard-negative mining: the closest negatives of the whole training set, once per epoch.
+
+The paper compares with it (table 2) and finds that it overfits: among the nearest of all patches
+there are many that do show the same point, under another name.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hardnet.errors import DivergedError, HardnetError, MissingExtraError
+from hardnet.learn.batches import MINING, seed_of
+from hardnet.learn.distributed import describe, from_rank_zero, gather_rows, world_group
+from hardnet.learn.run import write_whole
+from hardnet.nets import Net
+from hardnet.patchsets.patchset import Ints, PatchSet
+from hardnet.storage import OwnedFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class MinedEpochs:
+    """The hard negatives of the whole set, found again at the first step of each epoch.
+
+    ``folder``, that of the run, keeps the tables of the current and the next epoch: a run resumed
+    in the middle of an epoch needs them. Each process describes its part of the set.
+    """
+
+    def __init__(
+        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
+    ) -> None:
+        self._net, self._train_set, self._folder = net, train_set, folder
+        self._steps, self._seed, self._fabric = steps, seed, fabric
+
+    def end(self, step: int) -> int:
+        """One after the last step of the epoch that ``step`` is in."""
+        return step - step % self._steps + self._steps
+
+    def __call__(self, step: int) -> Ints:
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
+
+        At the first step of an epoch they are mined with the network as it is now; in its middle,
+        where a resumed run begins, they are read from the folder.
+        """
+        epoch = step // self._steps
+        path = self._folder / f"mined-{epoch}.npy"
+        if step % self._steps:
+            return from_rank_zero(self._fabric, partial(_read_mined, path))
+        descriptors = self._describe_all()
+
+        def mine_and_keep() -> Ints:
+            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
+            OwnedFolder.mark(self._folder)  # so that it can be dropped
+            write_whole(path, lambda file: np.save(file, mined))
+            return mined
+
+        return from_rank_zero(self._fabric, mine_and_keep)
+
+    def saved(self, step: int) -> None:
+        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
+        owned = OwnedFolder.mark(self._folder)
+        for name in owned.names(".npy"):
+            epoch = name.removeprefix("mined-").removesuffix(".npy")
+            if epoch.isdecimal() and int(epoch) < step // self._steps:
+                owned.remove(name)
+
+    def _describe_all(self) -> NDArray[np.float32]:
+        patches = self._train_set.patches
+        share = -(-len(patches) // self._fabric.world_size)
+        first = self._fabric.global_rank * share
+        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
+        own[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
+        return np.asarray(joined.cpu().numpy())
+
+
+def _read_mined(path: Path) -> Ints:
+    try:
+        mined: Ints = np.load(path)
+    except (OSError, ValueError) as error:
+        raise HardnetError(
+            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
+            "restore it, or begin again in another --output"
+        ) from error
+    return mined
+
+
+NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
+QUERIES = 16_384  # at a time, so that ctrl-C is answered
+
+
+def mine(
+    descriptors: NDArray[np.float32], points: Ints, seed: int, neighbours: int = NEIGHBOURS
+) -> Ints:
+    """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
+
+    Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
+    kept, and one of them is drawn. Where none is left, any patch of another point is drawn. The
+    exact search takes N^2 D multiplications.
+    """
+    if len(points) == 0 or (points == points[0]).all():
+        raise HardnetError("classical mining needs patches of two 3D points at least")
+    if not np.isfinite(descriptors).all():
+        raise DivergedError("classical mining: a descriptor is not finite; lower lr")
+    rng = np.random.default_rng(seed)
+    nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
+    other = points[nearest] != points[:, None]
+    # The largest of independent uniform numbers is at each place equally often.
+    chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
+    negative = np.take_along_axis(nearest, chosen[:, None], axis=1)[:, 0]
+    without = np.flatnonzero(~other.any(axis=1))
+    negative[without] = _of_another_point(points, without, rng)
+    return negative
+
+
+def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> Ints:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("faiss-cpu", "train") from None
+    data = np.ascontiguousarray(descriptors, dtype=np.float32)
+    index: Any = faiss.IndexFlatL2(data.shape[1])
+    index.add(data)
+    found = np.empty((len(data), neighbours), np.int64)
+    for start in range(0, len(data), QUERIES):
+        part = slice(start, start + QUERIES)
+        found[part] = index.search(data[part], neighbours)[1]
+    return found
+
+
+def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
+    """For each of ``patches`` any patch that does not show its point, all equally likely."""
+    order = np.argsort(points, kind="stable")
+    ordered = points[order]
+    first = np.searchsorted(ordered, points[patches], side="left")
+    same = np.searchsorted(ordered, points[patches], side="right") - first
+    place = rng.integers(len(points) - same)
+    return order[np.where(place < first, place, place + same)]
