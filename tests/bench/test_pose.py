@@ -116,6 +116,25 @@ def test_correct_matches_of_a_pair(pair: pose.PosePair, world: np.ndarray) -> No
     by_chance = int(pose.agrees(pair, a[40:], b[40:]).sum())
     assert found.correct == [40 + by_chance]  # all are taken: 80 % of 50
     assert found.errors[1.0][0] < 1
+    again = found.repeated(1.0)
+    assert np.shape(again) == (1, pose.REPEATS)
+    assert again == found.repeated(1.0)
+    for k, error in enumerate(again[0]):
+        order = np.random.default_rng(k).permutation(len(found.matched[0].ratios))
+        xy_a, xy_b = found.matched[0].xy_a[order], found.matched[0].xy_b[order]
+        assert error == pose.pose_error(pose.estimate_pose(pair, xy_a, xy_b), pair.truth)
+
+
+def test_a_score_is_the_mean_over_estimates_of_a_pair(pair: pose.PosePair) -> None:
+    class Fixed(pose.PairScores):
+        def repeated(self, ratio: float) -> list[list[float]]:
+            return [[0.5] * 5 + [180.0] * 5]  # lucky half of the time
+
+    scores = Fixed({0.9: [0.5]}, [7], [])
+    entry = pose.summarise([pose.PoseScene("church", (pair,), "")], {"church": scores})
+    assert entry["report"]["maa"] == pytest.approx(0.5)
+    assert entry["scenes"]["church"]["curve"][0] == pytest.approx(0.5)
+    assert entry["scenes"]["church"]["correct"] == 7
 
 
 def test_too_few_matches_give_no_pose(pair: pose.PosePair, world: np.ndarray) -> None:
