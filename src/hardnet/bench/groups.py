@@ -20,8 +20,7 @@ import numpy as np
 
 from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.bench.metrics import Floats
-from hardnet.bench.store import Progress
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, Progress
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
 from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index

@@ -29,15 +29,8 @@ PORTION = 4096
 FILES = 16_384
 """That a process should be able to have open."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 Describe = Callable[[str, Callable[[], Pixels]], NDArray[Any]]
 """(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
-
-
-def within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
-    """Report ``what`` is done as a part of ``where``."""
-    progress(f"{where}: {what}", done, total)
 
 
 class Predictions:

@@ -16,6 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from hardnet.errors import Progress as Told
+from hardnet.errors import Steps
+
 EVERY = 30.0
 """Seconds between two lines of progress where no bar can be shown."""
 
@@ -124,7 +127,7 @@ class Stage:
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
         self._line(f"{what}: {done} of {total}, {_times(now - self._start, left)}")
 
-    def part(self, what: str) -> Callable[[int, int], None]:
+    def part(self, what: str) -> Steps:
         """A function that shows (done, total) of ``what``."""
         return lambda done, total: self(what, done, total)
 
@@ -134,7 +137,7 @@ class Stage:
         self(what, 0, total)
         return lambda: self(what, next(steps), total)
 
-    def within(self, where: str) -> Callable[[str, int, int], None]:
+    def within(self, where: str) -> Told:
         """A function that shows (what, done, total), with ``where`` in front."""
         return lambda what, done, total: self(f"{where}: {what}", done, total)
 
