@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
-from hardnet.cli.output import console, say
+from hardnet.cli.output import console, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -110,7 +108,7 @@ def match(
     if as_json:
         print(json.dumps(result.to_json()))
     else:
-        console().print(_to_table(result))
+        _show(result)
     if not verified:
         say(f"no match: {_why_not(result)}", error=True)
         raise typer.Exit(1)
@@ -158,20 +156,23 @@ def _middle(features: Features, focal: float) -> Intrinsics:
     return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
 
 
-def _to_table(result: Matches) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for features in (result.a, result.b):
-        width, height = features.image_size
-        name = escape(Path(features.path or "").name)
-        table.add_row(name, f"{width} x {height}, {counted(len(features), 'keypoint')}")
-    table.add_row("descriptor", result.a.descriptor)
-    table.add_row("orientation", result.a.orientation)
-    table.add_row("matches", str(len(result)))
-    table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
+def _show(result: Matches) -> None:
+    def photo(one: Features) -> tuple[str, str]:
+        size = "{} x {}".format(*one.image_size)
+        return Path(one.path or "").name, f"{size}, {counted(len(one), 'keypoint')}"
+
     mirrored = ", mirrored: one photo shows the other as in a mirror" if result.mirrored else ""
-    table.add_row("model", f"{result.geometry.kind or 'none'}{mirrored}")
-    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items()))
-    return table
+    rows: list[tuple[str, object]] = [
+        photo(result.a),
+        photo(result.b),
+        ("descriptor", result.a.descriptor),
+        ("orientation", result.a.orientation),
+        ("matches", len(result)),
+        ("inliers", result.inliers.sum()),
+        ("model", f"{result.geometry.kind or 'none'}{mirrored}"),
+        ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items())),
+    ]
+    show(rows, bold=["inliers"])
 
 
 def _why_not(result: Matches) -> str:

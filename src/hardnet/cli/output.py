@@ -6,7 +6,7 @@ Lines that hold names and numbers of users are never folded and never decorated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from hardnet.errors import Progress as Told
@@ -39,6 +40,16 @@ def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
         print(json.dumps(facts))
     else:
         say(line)
+
+
+def show(rows: Iterable[tuple[str, object]], bold: Collection[str] = ()) -> None:
+    """Print facts, a name and a value per line; the values of some names are ``bold``."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(str(value), style="bold" if name in bold else ""))
+    console().print(table)
 
 
 def finish(
