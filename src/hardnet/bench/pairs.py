@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 import hardnet
 from hardnet import detectors
 from hardnet.bench.metrics import Floats
+from hardnet.errors import silent
 from hardnet.features import describe, find, prepare
 from hardnet.frames import Frames, centres, transform
 from hardnet.patchsets.sequences import Sequence, inside, project
@@ -45,7 +46,7 @@ def compare(
     sequences: Iterable[Sequence],
     descriptors: Mapping[str, Descriptor],
     keypoints: int,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One row per pair (reference, target) and descriptor: its names and :func:`score_pair`."""
     rows = []

@@ -34,7 +34,7 @@ from hardnet.bench.stereo_sets import OpenSet
 from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.matching.matches import MODS, Strategy
@@ -98,7 +98,7 @@ def compare(
     detector_names: Sequence[str],
     protocol: Protocol,
     store: Path | None = None,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """Measure every descriptor on every pair with every detector.
 
