@@ -72,7 +72,6 @@ def test_second_run_reads_what_the_first_computed(
     assert not again.flags.writeable
     assert describe.described == 0
     [file] = tmp_path.rglob("*.npy")
-    assert file.parts[-2:] == ("a", "b.npy")
     np.testing.assert_array_equal(np.load(file), first)  # an ordinary file
     assert not list(tmp_path.rglob("*.part"))
 
@@ -97,7 +96,7 @@ def test_another_descriptor_or_set_never_reads_old_values(tmp_path: Path, some: 
 def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: int) -> None:
     predictions = opened(tmp_path, Row())
     predictions.get("x", lambda: some)
-    path = predictions.folder / "x.npy"
+    [path] = tmp_path.rglob("*.npy")
     path.write_bytes(path.read_bytes()[:keep])
     np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
     path.write_bytes(path.read_bytes() + b"more")
@@ -188,12 +187,6 @@ def test_errors_of_reading_patches_are_not_blamed_on_the_store(tmp_path: Path) -
         opened(tmp_path, Row()).get("x", broken)
 
 
-@pytest.mark.parametrize("key", ["", "..", "a/../b", "/a", "a//b", "a/"])
-def test_keys_stay_inside_the_folder(tmp_path: Path, key: str) -> None:
-    with pytest.raises(HardnetError, match="cannot be the name"):
-        opened(tmp_path, Row()).get(key, refuse)
-
-
 def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -> None:
     class Odd(Row):
         def __call__(self, patches: np.ndarray) -> np.ndarray:
@@ -210,12 +203,15 @@ def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -
         opened(tmp_path, Fewer()).get("x", lambda: some)
 
 
-def test_default_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_place_is_the_users_cache(
+    tmp_path: Path, some: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARDNET_CACHE", str(tmp_path / "cache"))
-    folder = Predictions(Row(name="my module:f/x"), DATA).folder
-    assert folder.parent == tmp_path / "cache" / "predictions"
-    assert folder.name.startswith("my_module_f_x.")
-    assert not folder.exists()  # until there is something to keep
+    predictions = Predictions(Row(name="my module:f/x"), DATA)
+    assert not (tmp_path / "cache").exists()  # until there is something to keep
+    predictions.get("../a key", lambda: some)
+    [file] = (tmp_path / "cache" / "predictions").iterdir()
+    assert file.name.startswith("my_module_f_x.")
 
 
 def test_real_descriptor_and_an_instant_second_run(

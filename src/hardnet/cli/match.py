@@ -56,7 +56,7 @@ def match(
     duplicates: float | None = find(
         "Of matches that agree to this in both photos, keep the best.", metavar=PIXELS
     ),
-    neighbours: Literal["exact", "flann", "faiss"] | None = find("exact; the others miss some."),
+    neighbours: Literal["exact", "flann"] | None = find("exact; flann misses some."),
     model: Literal["auto", "homography", "fundamental", "essential"] = option(
         "auto", "Geometry of the scene.", rich_help_panel="How matches are verified"
     ),

@@ -68,8 +68,8 @@ class Strategy:
     ``max_size`` of :func:`hardnet.extract`, so they mean the same for small and large photos.
 
     Attributes:
-        neighbours: "exact" compares every descriptor with every other, in portions; "flann" and
-            "faiss" look at a part of them: faster for very large sets, and some matches are missed.
+        neighbours: "exact" compares every descriptor with every other, in portions; "flann" looks
+            at a part of them, as MODS does, and misses some matches.
         mutual: keep a match only if each of its descriptors is the nearest one of the other.
         ratio: keep a match only if it is nearer than this times the second neighbour; 1: off.
         symmetric: ask for the ratio in both directions.

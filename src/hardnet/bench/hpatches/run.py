@@ -143,7 +143,7 @@ def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Sou
     predictions = Predictions(descriptors.load(spec), data, store)
     return Source(
         lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
-        predictions.folder.name,
+        predictions.digest,
     )
 
 
