@@ -85,7 +85,7 @@ def match(
                hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
     """
     # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.features import extract_pair
+    from hardnet.features import DescribeSettings, extract_together
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
 
@@ -95,7 +95,8 @@ def match(
     chosen = replace(matches.MODS if strategy == "mods" else matches.Strategy(), **asked)
     intrinsics = _given_cameras(model == "essential", camera or [], focal)
     with console(stderr=True).status("Matching..."):
-        a, b = extract_pair(image_a, image_b, **how.asked(orientation=orientation))
+        wanted = DescribeSettings(**how.asked(orientation=orientation))
+        a, b = extract_together([image_a, image_b], wanted)
         cameras = None
         if focal is not None:
             cameras = _middle(a, focal), _middle(b, focal)
