@@ -102,7 +102,6 @@ def _run(
     describe: Callable[[Found], Features],
     workers: int | None,
 ) -> Generator[Result, None, None]:
-    """The stages in their threads; the iterator that the caller draws from."""
     # Ctrl-C in the get of a Queue may leave its lock taken for ever; not in that of a SimpleQueue.
     described: SimpleQueue[Result | BaseException | None] = SimpleQueue()
     places: SimpleQueue[None] = SimpleQueue()

@@ -367,7 +367,6 @@ def scene_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]
 
 
 def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
-    """Pairs that are wrong, with their kind: to look at."""
     known = {str(one.path): one for one in made}
     out = []
     for (a, b), (kind, _) in method.pairs.items():

@@ -252,7 +252,6 @@ def one_to_one(
 
 
 def _candidates(first: Frames, second: Frames) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Index pairs of frames that may correspond, by overlap or by distance."""
     axes = np.linalg.svd(first[:, :, :2].astype(np.float64), compute_uv=False)
     # If a centre lies outside the other ellipse, half of its own ellipse does too.
     reach = np.maximum(RADIUS * np.sqrt(axes[:, 0] / axes[:, 1]), MAX_DISTANCE)

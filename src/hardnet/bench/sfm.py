@@ -242,7 +242,6 @@ def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, f
 
 
 def _known_camera(files: Sequence[Path], images: Path) -> CameraSettings:
-    """The calibration of the files, if it is one for all."""
     found = set()
     for file in files:
         k, _, _, size = _parse_camera(file)

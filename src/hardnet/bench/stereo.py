@@ -354,7 +354,6 @@ def _mean(values: list[int]) -> float | None:
 
 
 def _curves(rows: list[Row]) -> dict[str, Any]:
-    """What the ground truth of the rows allows; None where it does not."""
     by_pair = {
         row["pair"]: np.inf if row["corner_error"] is None else row["corner_error"]
         for row in rows

@@ -127,7 +127,6 @@ def colmap(
 
 
 def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Path:
-    """A file of pairs beside the work folder, made by an index of the photos."""
     from hardnet.images import list_images
     from hardnet.retrieval.comparing import similar_pairs, write_pairs
 

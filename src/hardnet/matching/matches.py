@@ -377,7 +377,6 @@ def _look_again(found: Matches, strategy: Strategy) -> Matches:
 
 
 def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which pairs have a feature of either image in common with one of the others."""
     return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
 
 
@@ -408,7 +407,6 @@ def _resizing(features: Features) -> Matrix:
 
 
 def _in_original_pixels(found: Matches, cameras: Intrinsics | None) -> Geometry:
-    """A geometry of the pixels that were looked at, for those of the original images."""
     geometry, to_a, to_b = found.geometry, _resizing(found.a), _resizing(found.b)
     if geometry.model is None:
         return geometry

@@ -258,14 +258,12 @@ def _flat(rows: Rows, counts: Sequence[int], contrast: Contrast) -> NDArray[np.b
 
 
 def _unique(rows: Rows) -> Rows:
-    """Without repetitions, in the order of the first ones."""
     _, first = np.unique(_code(rows), return_index=True)
     unique: Rows = rows[np.sort(first)]
     return unique
 
 
 def _code(rows: Rows) -> Ints:
-    """One number per (s, idx)."""
     return rows[:, 0].astype(np.int64) << 32 | rows[:, 1]
 
 

@@ -273,7 +273,6 @@ def _trains(path: Path) -> bool:
 
 
 def _middle(part: Window, size: tuple[int, int]) -> Window | None:
-    """The largest window of the shape of ``size`` in the middle of a part."""
     x, y, width, height = part
     factor = min(width / size[0], height / size[1])
     if factor < 1:

@@ -222,8 +222,6 @@ def model_numbers(folder: Path) -> ModelNumbers:
 
 @dataclass(frozen=True)
 class _Run:
-    """The stages; what each of them makes is in the work folder."""
-
     images: Path
     files: Mapping[str, Path]
     work: Path
