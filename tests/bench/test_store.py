@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -103,49 +105,44 @@ def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: in
     np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from hardnet.bench import store
+class Slow(Row):
+    """Writes a line for every portion, and takes its time."""
 
-store.PORTION = 10
+    def __init__(self, log: Path, seconds: float) -> None:
+        super().__init__()
+        self.log, self.seconds = log, seconds
 
-class Slow:
-    name, dim = "slow", 16
-    def __call__(self, patches):
+    def __call__(self, patches: np.ndarray) -> np.ndarray:
         if len(patches) == 10:
-            print("portion", flush=True)
-            time.sleep(float(sys.argv[2]))
-        return np.asarray(patches)[:, 0, :16].astype(np.float32)
-
-predictions = store.Predictions(Slow(), "0" * 64, sys.argv[1])
-patches = np.random.default_rng(0).integers(0, 256, (200, 20, 20)).astype(np.uint8)
-for key in ("first", "second"):
-    values = predictions.get(key, lambda: patches)
-    assert np.array_equal(values, patches[:, 0, :16])
-"""
+            with self.log.open("a") as log:
+                log.write("portion\n")
+            time.sleep(self.seconds)
+        return super().__call__(patches)
 
 
-def run(tmp_path: Path, seconds: float) -> subprocess.Popen[str]:
-    script = tmp_path / "slow.py"
-    script.write_text(SLOW)
-    command = [sys.executable, str(script), str(tmp_path / "store"), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def describe_two(store: Path, describe: Slow) -> None:
+    patches = np.random.default_rng(0).integers(0, 256, (200, 20, 20)).astype(np.uint8)
+    predictions = Predictions(describe, DATA, store)
+    for key in ("first", "second"):  # 20 portions each
+        np.testing.assert_array_equal(predictions.get(key, lambda: patches), patches[:, 0, :16])
 
 
-def test_a_killed_run_loses_only_what_it_was_at(tmp_path: Path) -> None:
-    killed = run(tmp_path, 0.05)
-    assert killed.stdout
-    for _ in range(27):  # the first key has 20 portions
-        assert killed.stdout.readline() == "portion\n"
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    assert len(list((tmp_path / "store").rglob("*.npy"))) == 1
-    again = run(tmp_path, 0)
-    output, _ = again.communicate(timeout=60)
-    assert again.returncode == 0
-    assert output.count("portion") == 20
+def test_a_killed_run_loses_only_what_it_was_at(
+    tmp_path: Path, fork: Callable[[Callable[[], object]], int]
+) -> None:
+    store, log = tmp_path / "store", tmp_path / "log"
+    log.touch()
+    pid = fork(partial(describe_two, store, Slow(log, 0.05)))
+    deadline = time.monotonic() + 60
+    while log.read_text().count("portion") < 27:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert len(list(store.rglob("*.npy"))) == 1
+    log.write_text("")
+    describe_two(store, Slow(log, 0.0))
+    assert log.read_text().count("portion") == 20
 
 
 def test_more_files_can_be_kept_than_the_system_allows_by_default(tmp_path: Path) -> None:
