@@ -21,7 +21,6 @@ from hardnet import detectors
 from hardnet.bench.development import Photos, Setup, label_of
 from hardnet.bench.metrics import (
     Interval,
-    auc_lines,
     auc_steps,
     corner_error,
     eight_point,
@@ -361,8 +360,7 @@ def _curves(rows: list[Row]) -> dict[str, Any]:
     }
     errors = list(by_pair.values())
     found: dict[str, Any] = {
-        name: {str(limit): area(errors, limit) for limit in AUC_PIXELS} if errors else None
-        for name, area in (("auc", auc_steps), ("auc_lines", auc_lines))
+        "auc": {str(limit): auc_steps(errors, limit) for limit in AUC_PIXELS} if errors else None
     }
     found["auc_interval"] = {
         str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})

@@ -84,7 +84,7 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
+    # Imported here so that --help does not wait for OpenCV and numba.
     from hardnet.retrieval.build import form_for
     from hardnet.retrieval.photos import IndexSettings
     from hardnet.retrieval.vocabulary import load

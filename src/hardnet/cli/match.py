@@ -84,7 +84,7 @@ def match(
 
                hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
+    # Imported here so that --help does not wait for OpenCV.
     from hardnet.features import DescribeSettings, extract_together
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
