@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hardnet.descriptors import WEIGHTS, load, shipped_names
 from hardnet.errors import HardnetError
-from hardnet.features import Orientation, extract_pair
+from hardnet.features import DescribeSettings, Orientation, extract_together
 from hardnet.matching.geometry import transfer_error, verify
 from hardnet.matching.matches import match
 
@@ -119,12 +119,11 @@ def _ours(
 ) -> Run:
     """``auto`` is what hardnet.match does by default: upright, and turned if that does not do."""
     describe = load(descriptor, threads)
+    how = DescribeSettings(detector, describe, keypoints, orientation=orientation)
 
     def run(image_a: Path, image_b: Path) -> tuple[Points, Points, Seconds]:
         clock = _Clock()
-        a, b = extract_pair(
-            image_a, image_b, detector, describe, keypoints, orientation=orientation
-        )
+        a, b = extract_together([image_a, image_b], how)
         clock("extract")
         result = match(a, b)
         # Reading and detecting overlap between the images; describing does not.

@@ -14,7 +14,14 @@ import pytest
 import hardnet
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError
-from hardnet.features import describe, extract, extract_pair, find, prepare
+from hardnet.features import (
+    DescribeSettings,
+    describe,
+    extract,
+    extract_together,
+    find,
+    prepare,
+)
 from hardnet.frames import from_opencv, from_similarity
 from hardnet.images import read_image, write_image
 from hardnet.interop.feature_files import read_hdf5, read_npz, write_hdf5, write_npz
@@ -217,7 +224,8 @@ def test_upright_frames_are_not_turned(camera: np.ndarray) -> None:
 def test_a_pair_is_two_images(photos: Path, camera: np.ndarray) -> None:
     images = photos / "motorcycle_left.png", camera
     options = {"descriptor": "rootsift", "keypoints": 300, "max_size": 400, "upright": True}
-    for one, image in zip(extract_pair(*images, **options), images, strict=True):
+    both = extract_together(images, DescribeSettings(**options))
+    for one, image in zip(both, images, strict=True):
         alone = extract(image, **options)
         for name in ("frames", "scores", "descriptors"):
             np.testing.assert_array_equal(getattr(one, name), getattr(alone, name))
@@ -227,7 +235,7 @@ def test_a_pair_is_two_images(photos: Path, camera: np.ndarray) -> None:
 
 def test_a_pair_with_a_bad_image(camera: np.ndarray) -> None:
     with pytest.raises(HardnetError, match=r"none\.jpg"):
-        extract_pair(camera, "none.jpg", descriptor="rootsift")
+        extract_together([camera, "none.jpg"], DescribeSettings(descriptor="rootsift"))
 
 
 def test_matching_two_images_is_matching_their_features(photos: Path) -> None:

@@ -44,9 +44,10 @@ def walk(action: Callable[[], Any]) -> list[str]:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a frame is part of an import: a reader follows calls."""
+    """Whether a frame is part of an import, also a lazy one: a reader follows calls."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename != __file__:
+        name = frame.f_code.co_name
+        if name in ("<module>", "__getattr__") and frame.f_code.co_filename != __file__:
             return True
         frame = frame.f_back
     return False

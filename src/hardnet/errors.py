@@ -1,9 +1,24 @@
-"""What a user is meant to read: exceptions, all of them a HardnetError, and counts in messages."""
+"""What a user is meant to read: errors, all of them a HardnetError, counts, how far work is."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Told how far some work is: (what, done, total)."""
+Steps = Callable[[int, int], None]
+"""The same of work that has no parts to name: (done, total)."""
+
+
+def silent(*_: object) -> None:
+    """Tell nobody."""
+
+
+def within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
+    """Tell that ``what`` is done as a part of ``where``."""
+    progress(f"{where}: {what}", done, total)
 
 
 class HardnetError(Exception):

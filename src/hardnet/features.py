@@ -186,6 +186,38 @@ def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Featu
     )
 
 
+@dataclass(frozen=True)
+class DescribeSettings:
+    """How images are described: the arguments of :func:`extract`, checked."""
+
+    detector: str | Detector = "dog"
+    descriptor: str | Descriptor = descriptors.DEFAULT
+    keypoints: int = KEYPOINTS
+    max_size: int | None = MAX_SIZE
+    orientation: Orientation = "dominant"
+    upright: bool = False
+    spread: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self.keypoints, self.max_size)
+        if self.orientation not in get_args(Orientation):
+            raise InputError(
+                f"no orientation '{self.orientation}': choose auto, upright or dominant"
+            )
+
+    @property
+    def way(self) -> Orientation:
+        """The orientation that is meant; ``upright`` is short for one of them."""
+        return "upright" if self.upright else self.orientation
+
+    def load(self) -> tuple[Detector, Descriptor]:
+        """Detector and descriptor, ready to be called."""
+        network = self.descriptor
+        if isinstance(network, str):
+            network = descriptors.load(descriptors.for_photos(network))
+        return detectors.load(self.detector, self.spread), network
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """An image, ready for detection: grey, width and height multiplied by the factors."""
@@ -258,49 +290,27 @@ def extract(
     Returns:
         Features; none at all (N = 0) for an image without structure.
     """
-    way = check_orientation(orientation, upright)
-    return _extract([image], detector, descriptor, keypoints, max_size, way, spread, frames)[0]
+    how = DescribeSettings(detector, descriptor, keypoints, max_size, orientation, upright, spread)
+    return extract_together([image], how, frames)[0]
 
 
-def extract_pair(
-    a: Source,
-    b: Source,
-    detector: str | Detector = "dog",
-    descriptor: str | Descriptor = descriptors.DEFAULT,
-    keypoints: int = KEYPOINTS,
-    max_size: int | None = MAX_SIZE,
-    *,
-    orientation: Orientation = "dominant",
-    upright: bool = False,
-    spread: bool = False,
-) -> tuple[Features, Features]:
-    """The features of two images, the same as two calls of ``extract`` but sooner.
-
-    Both are read and detected at the same time; describing keeps all cores busy by itself. Their
-    ``seconds`` overlap: those of ``b`` leave out the loading, which is done once.
-    """
-    way = check_orientation(orientation, upright)
-    first, second = _extract([a, b], detector, descriptor, keypoints, max_size, way, spread)
-    return first, second
-
-
-def _extract(
-    images: Sequence[Source],
-    detector: str | Detector,
-    descriptor: str | Descriptor,
-    keypoints: int,
-    max_size: int | None,
-    way: Orientation,
-    spread: bool,
-    frames: GivenFrames | None = None,
+def extract_together(
+    images: Sequence[Source], how: DescribeSettings, frames: GivenFrames | None = None
 ) -> list[Features]:
-    check_settings(keypoints, max_size)
+    """The features of a few images, the same as calls of :func:`extract` but sooner.
+
+    They are read and detected at the same time; describing keeps all cores busy by itself. Their
+    ``seconds`` overlap, and only those of the first have the loading, which is done once.
+    """
+    if not images:
+        return []
+    way, keypoints = how.way, how.keypoints
     start = perf_counter()
-    detect, network = load_both(detector, descriptor, spread)
+    detect, network = how.load()
     loading = perf_counter() - start
 
     def found(image: Source) -> Found:
-        prepared = prepare(image, max_size)
+        prepared = prepare(image, how.max_size)
         both = way == "auto"
         found = find(prepared, detect, keypoints, way != "dominant", frames, both)
         found.patches(network)  # here, where several images are cut at once
@@ -393,15 +403,6 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
     )
 
 
-def check_orientation(orientation: Orientation, upright: bool) -> Orientation:
-    """The orientation that both arguments together ask for."""
-    if upright:
-        return "upright"
-    if orientation not in get_args(Orientation):
-        raise InputError(f"no orientation '{orientation}': choose auto, upright or dominant")
-    return orientation
-
-
 def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
     """Raise an InputError if an image cannot be described like this."""
     if keypoints < 1:
@@ -425,15 +426,6 @@ def _turnable(
         return replace(turned, seconds=features.seconds | spent)
 
     return replace(features, turned=cache(again))
-
-
-def load_both(
-    detector: str | Detector, descriptor: str | Descriptor, spread: bool = False
-) -> tuple[Detector, Descriptor]:
-    """Detector and descriptor, by name or as they are."""
-    if isinstance(descriptor, str):
-        descriptor = descriptors.load(descriptors.for_photos(descriptor))
-    return detectors.load(detector, spread), descriptor
 
 
 def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:

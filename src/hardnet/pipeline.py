@@ -23,7 +23,7 @@ from hardnet import descriptors, detectors, features
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError
-from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found
+from hardnet.features import KEYPOINTS, MAX_SIZE, DescribeSettings, Features, Found
 from hardnet.images import quiet_opencv
 from hardnet.threads import in_order, usable_cores
 
@@ -75,10 +75,10 @@ def extract_many(
     Raises:
         HardnetError: the settings are wrong; raised before any image is read.
     """
-    features.check_settings(keypoints, max_size)
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
-    detect, describe = features.load_both(detector, descriptor, spread)
+    how = DescribeSettings(detector, descriptor, keypoints, max_size, spread=spread)
+    detect, describe = how.load()
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:
@@ -102,7 +102,6 @@ def _run(
     describe: Callable[[Found], Features],
     workers: int | None,
 ) -> Generator[Result, None, None]:
-    """The stages in their threads; the iterator that the caller draws from."""
     # Ctrl-C in the get of a Queue may leave its lock taken for ever; not in that of a SimpleQueue.
     described: SimpleQueue[Result | BaseException | None] = SimpleQueue()
     places: SimpleQueue[None] = SimpleQueue()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hardnet.bench import ratio
-from hardnet.bench.development import Setup
+from hardnet.bench.development import Setup, contestants
+from hardnet.bench.ratio import read_patch_scenes
 from hardnet.descriptors import load
 from hardnet.frames import transform
 
@@ -116,16 +117,17 @@ def test_a_photo_and_its_turned_copy(tmp_path: Path, camera: np.ndarray) -> None
     cv2.imwrite(str(scene / "1.png"), camera)
     cv2.imwrite(str(scene / "2.png"), cv2.warpPerspective(camera, around, (512, 512)))
     np.savetxt(scene / "H_1_2", around)
-    patches = ratio.PatchPairs(ratio.read_patch_scenes(scene), Setup(keypoints=500))
-    assert patches.count()["turned"] > 100
-    score = patches.measure(load("rootsift"))["turned"].mean
-    assert score > 0.9
-    assert patches.measure(load("pixels"))["turned"].mean < score
+    described = {name: load(name) for name in ("rootsift", "pixels")}
+    entrants = contestants(described, [Setup(keypoints=500)])
+    good, poor = (e["scenes"]["turned"] for e in ratio.compare(read_patch_scenes(scene), entrants))
+    assert good["anchors"] == poor["anchors"] > 100
+    assert good["ap"] > 0.9
+    assert poor["ap"] < good["ap"]
 
 
 def test_a_camera_and_sequences_are_read(data: Path) -> None:
-    (mexico,) = ratio.read_patch_scenes(data / "webcam" / "mexico")
+    (mexico,) = read_patch_scenes(data / "webcam" / "mexico")
     assert (mexico.name, len(mexico.pairs)) == ("mexico", 28)
     np.testing.assert_array_equal(mexico.pairs[0][2], np.eye(3))
-    names = [scene.name for scene in ratio.read_patch_scenes(data / "oxford-affine")]
+    names = [scene.name for scene in read_patch_scenes(data / "oxford-affine")]
     assert names == ["bikes", "graf", "trees", "ubc", "wall"]

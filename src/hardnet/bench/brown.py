@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.bench.metrics import fdr_at_recall, fpr_at_recall, roc_auc
 from hardnet.bench.store import Describe
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.images import Pixels
 from hardnet.matching.neighbours import pair_distances
 from hardnet.patchsets.brown import PAIR_FILE
-from hardnet.patchsets.patchset import Ints, JoinedRows, PatchSet, Progress, silent
+from hardnet.patchsets.patchset import Ints, JoinedRows, PatchSet
 
 BLOCK = 8192
 """Patches described at once, and stored under one key."""
@@ -32,7 +32,7 @@ def evaluate(
     patchset: PatchSet,
     label: str,
     trained: str | None = None,
-    progress: Progress = silent,
+    progress: Steps = silent,
 ) -> dict[str, Any]:
     """Run the benchmark for one descriptor on one set.
 
@@ -61,7 +61,7 @@ def evaluate(
 
 
 def distances_of_pairs(
-    describe: Describe, patchset: PatchSet, progress: Progress = silent
+    describe: Describe, patchset: PatchSet, progress: Steps = silent
 ) -> NDArray[np.float32]:
     """(M,) distance of each test pair."""
     if not len(patchset.pairs):
@@ -102,7 +102,7 @@ def fpr95_interval(distances: ArrayLike, labels: ArrayLike) -> tuple[float, floa
 
 
 def _blocks(
-    describe: Describe, patchset: PatchSet, named: Ints, progress: Progress
+    describe: Describe, patchset: PatchSet, named: Ints, progress: Steps
 ) -> list[NDArray[Any]]:
     # Other pairs or another patch size must not find these blocks.
     digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())

@@ -23,19 +23,11 @@ from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
 from hardnet.bench.hpatches.run import PAPER_CONVENTION
 from hardnet.bench.metrics import mean_interval
-from hardnet.errors import DivergedError, HardnetError
+from hardnet.errors import DivergedError, HardnetError, Steps, silent
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import LEVELS, TAGS, as_patchset, read_hpatches
-from hardnet.patchsets.patchset import (
-    Ints,
-    Patches,
-    PatchSet,
-    Progress,
-    folder_and_split,
-    open_sets,
-    silent,
-)
+from hardnet.patchsets.patchset import Ints, Patches, PatchSet, folder_and_split, open_sets
 from hardnet.provenance import data_digest
 from hardnet.storage import FolderLock, refuse_other_settings, replacing
 
@@ -61,7 +53,7 @@ class Tests:
         """All sets."""
         return [*self.brown, *([self.hpatches] if self.hpatches else [])]
 
-    def open(self, size: int, progress: Progress = silent) -> HeldOut:
+    def open(self, size: int, progress: Steps = silent) -> HeldOut:
         """Read the sets, for patches of side ``size``.
 
         Pairs are taken from the start of the list of a set, patches evenly from all of a strip.
@@ -212,7 +204,7 @@ class Experiment:
         """How many of the chosen runs are done, by whichever process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
-    def run(self, report: Listener | None = None, opening: Progress = silent) -> list[Run]:
+    def run(self, report: Listener | None = None, opening: Steps = silent) -> list[Run]:
         """Do all chosen runs that are free; return those that another process is doing."""
         from hardnet.nets import find_net
 

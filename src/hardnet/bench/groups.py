@@ -20,8 +20,7 @@ import numpy as np
 
 from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.bench.metrics import Floats
-from hardnet.bench.store import Progress
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, Progress
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
 from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
@@ -368,7 +367,6 @@ def scene_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]
 
 
 def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
-    """Pairs that are wrong, with their kind: to look at."""
     known = {str(one.path): one for one in made}
     out = []
     for (a, b), (kind, _) in method.pairs.items():

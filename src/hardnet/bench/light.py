@@ -25,7 +25,7 @@ from hardnet.bench.development import (
     totals,
 )
 from hardnet.bench.metrics import average_precision_at_hits
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.matching.neighbours import match_descriptors
@@ -103,7 +103,7 @@ def has_partner(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
 def compare(
     cameras: Sequence[Camera],
     entrants: Iterable[Contestant],
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: scores over the cameras of each role, and of every camera."""
 

@@ -273,20 +273,6 @@ def auc_steps(errors: ArrayLike, limit: float) -> float:
     return float(np.clip(1 - np.asarray(errors, np.float64) / limit, 0, 1).mean())
 
 
-def auc_lines(errors: ArrayLike, limit: float) -> float:
-    """The same with straight lines from one sorted error to the next instead of steps.
-
-    So it is done in much of the literature on learned matchers. The curve starts at (0, 0), passes
-    (e_i, i / N) and is level from the last error below the limit.
-    """
-    values = np.sort(np.asarray(errors, np.float64))
-    below = values[values < limit]
-    x = np.array([0.0, *below, limit])
-    y = np.arange(len(below) + 1) / len(values)
-    y = np.append(y, y[-1])
-    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / limit)
-
-
 def eight_point(a: Floats, b: Floats) -> Floats:
     """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for (K, 2) points, K at least 8.
 

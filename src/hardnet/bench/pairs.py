@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 import hardnet
 from hardnet import detectors
 from hardnet.bench.metrics import Floats
+from hardnet.errors import silent
 from hardnet.features import describe, find, prepare
 from hardnet.frames import Frames, centres, transform
 from hardnet.patchsets.sequences import Sequence, inside, project
@@ -45,7 +46,7 @@ def compare(
     sequences: Iterable[Sequence],
     descriptors: Mapping[str, Descriptor],
     keypoints: int,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One row per pair (reference, target) and descriptor: its names and :func:`score_pair`."""
     rows = []
@@ -251,7 +252,6 @@ def one_to_one(
 
 
 def _candidates(first: Frames, second: Frames) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Index pairs of frames that may correspond, by overlap or by distance."""
     axes = np.linalg.svd(first[:, :, :2].astype(np.float64), compute_uv=False)
     # If a centre lies outside the other ellipse, half of its own ellipse does too.
     reach = np.maximum(RADIUS * np.sqrt(axes[:, 0] / axes[:, 1]), MAX_DISTANCE)

@@ -9,25 +9,24 @@ frames that are carried over by the truth show none of a detector's noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.development import SAME_PLACE, Photos, Scores, Setup, role, totals
+from hardnet.bench.development import SAME_PLACE, Contestant, Scores, role, totals
 from hardnet.bench.metrics import Floats, average_precision_at_hits
 from hardnet.bench.pairs import MAX_OVERLAP_ERROR, one_to_one, overlap_errors
+from hardnet.errors import silent
+from hardnet.features import Features
 from hardnet.frames import Frames, centres, transform
 from hardnet.images import list_images
 from hardnet.matching.neighbours import distance_matrix
 from hardnet.patchsets.sequences import find_sequences, has_sequences
-
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
 
 MAX_TURN = 30.0
 """Degrees between two frames of a pair: a descriptor cannot undo a wrong orientation."""
@@ -123,66 +122,35 @@ def score_pair(a: NDArray[Any], b: NDArray[Any], anchors: Anchors) -> float | No
     return ratio_ap(positive[decided], negative[decided]) if decided.any() else None
 
 
-class PatchPairs:
-    """The paired patches of scenes for one way to find keypoints: made once, scored often."""
-
-    def __init__(self, scenes: Iterable[PatchScene], setup: Setup) -> None:
-        self.photos = Photos(setup)
-        self.scenes = tuple(scenes)
-        self._anchors: dict[tuple[Path, Path], Anchors] = {}
-
-    def measure(
-        self, descriptor: Descriptor, advance: Callable[[], None] = lambda: None
-    ) -> dict[str, Scores]:
-        """Scene -> the score of every pair of images that has anchors."""
-        found = {}
-        for scene in self.scenes:
-            paths = {path for pair in scene.pairs for path in pair[:2]}
-            vectors = {p: self.photos.features(p, descriptor).descriptors for p in sorted(paths)}
-            values, names = [], []
-            for a, b, homography in scene.pairs:
-                score = score_pair(vectors[a], vectors[b], self._pair(a, b, homography))
-                if score is not None:
-                    values.append(score)
-                    names.append((a.name, b.name))
-                advance()
-            if values:
-                found[scene.name] = Scores(values, names)
-        return found
-
-    def count(self) -> dict[str, int]:
-        """Scene -> how many anchors its pairs have together."""
-        return {
-            scene.name: sum(len(self._pair(*pair).anchor) for pair in scene.pairs)
-            for scene in self.scenes
-        }
-
-    def _pair(self, a: Path, b: Path, homography: Floats) -> Anchors:
-        if (a, b) not in self._anchors:
-            frames = self.photos.found(a).frames, self.photos.found(b).frames
-            self._anchors[a, b] = pair_frames(*frames, homography)
-        return self._anchors[a, b]
-
-
 def compare(
     scenes: Sequence[PatchScene],
-    descriptors: Mapping[str, Descriptor],
-    setups: Iterable[Setup],
-    advance: Callable[[], None] = lambda: None,
+    entrants: Iterable[Contestant],
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
-    """One entry per setup and descriptor: mean AP over the scenes of each role, and each scene."""
+    """One entry per contestant: mean AP over the scenes of each role, and each scene."""
+
+    def measure(scene: PatchScene, extract: Callable[[Path], Features]) -> tuple[Scores, int]:
+        features = {path: extract(path) for pair in scene.pairs for path in pair[:2]}
+        values, names, count = [], [], 0
+        for a, b, homography in scene.pairs:
+            anchors = pair_frames(features[a].frames, features[b].frames, homography)
+            count += len(anchors.anchor)
+            score = score_pair(features[a].descriptors, features[b].descriptors, anchors)
+            if score is not None:
+                values.append(score)
+                names.append((a.name, b.name))
+            advance()
+        return Scores(values, names), count
+
     entries = []
-    for setup in setups:
-        patches = PatchPairs(scenes, setup)
-        anchors = patches.count()
-        for label, descriptor in descriptors.items():
-            scores = patches.measure(descriptor, advance)
-            of_scenes = {
-                name: {"role": role(name), "ap": each.mean, "anchors": anchors[name]}
-                for name, each in scores.items()
-            }
-            who = {"setup": setup.label, "descriptor": label}
-            entries.append(who | totals(scores, "ap") | {"scenes": of_scenes})
+    for one in entrants:
+        found = {scene.name: measure(scene, one.features) for scene in scenes}
+        scores = {name: each for name, (each, _) in found.items() if each.values}
+        of_scenes = {
+            name: {"role": role(name), "ap": each.mean, "anchors": found[name][1]}
+            for name, each in scores.items()
+        }
+        entries.append(one.names | totals(scores, "ap") | {"scenes": of_scenes})
     return entries
 
 

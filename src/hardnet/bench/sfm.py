@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from hardnet.bench.metrics import Floats, align, rotation_angle
-from hardnet.bench.store import Progress, within
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent, within
 from hardnet.images import list_images, read_image
 from hardnet.interop.colmap.database import DATABASE, CameraSettings, quiet, require_pycolmap
 from hardnet.interop.colmap.mapping import (
@@ -38,7 +37,6 @@ from hardnet.interop.colmap.reconstruction import (
     model_numbers,
     reconstruct,
 )
-from hardnet.patchsets.patchset import silent
 from hardnet.stored_names import check_inside
 
 COLMAP = "colmap-sift"
@@ -244,7 +242,6 @@ def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, f
 
 
 def _known_camera(files: Sequence[Path], images: Path) -> CameraSettings:
-    """The calibration of the files, if it is one for all."""
     found = set()
     for file in files:
         k, _, _, size = _parse_camera(file)

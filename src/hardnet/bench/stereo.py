@@ -21,7 +21,6 @@ from hardnet import detectors
 from hardnet.bench.development import Photos, Setup, label_of
 from hardnet.bench.metrics import (
     Interval,
-    auc_lines,
     auc_steps,
     corner_error,
     eight_point,
@@ -34,7 +33,7 @@ from hardnet.bench.stereo_sets import OpenSet
 from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.matching.matches import MODS, Strategy
@@ -98,7 +97,7 @@ def compare(
     detector_names: Sequence[str],
     protocol: Protocol,
     store: Path | None = None,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """Measure every descriptor on every pair with every detector.
 
@@ -354,7 +353,6 @@ def _mean(values: list[int]) -> float | None:
 
 
 def _curves(rows: list[Row]) -> dict[str, Any]:
-    """What the ground truth of the rows allows; None where it does not."""
     by_pair = {
         row["pair"]: np.inf if row["corner_error"] is None else row["corner_error"]
         for row in rows
@@ -362,8 +360,7 @@ def _curves(rows: list[Row]) -> dict[str, Any]:
     }
     errors = list(by_pair.values())
     found: dict[str, Any] = {
-        name: {str(limit): area(errors, limit) for limit in AUC_PIXELS} if errors else None
-        for name, area in (("auc", auc_steps), ("auc_lines", auc_lines))
+        "auc": {str(limit): auc_steps(errors, limit) for limit in AUC_PIXELS} if errors else None
     }
     found["auc_interval"] = {
         str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})

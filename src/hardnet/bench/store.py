@@ -1,8 +1,7 @@
-"""Descriptors of whole patch sets on disk: computed once, mapped into memory ever after.
+"""Descriptors of whole patch sets in the cache: computed once, mapped into memory ever after.
 
-``<cache>/predictions/<descriptor>.<digest>/<key>.npy``, where the digest is of the descriptor (what
-it is and does), of the patches and of the version of this package: old values are never read for
-new ones.
+They are known by the digest of the descriptor (what it is and does) and of the patches: old values
+are never read for new ones.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache, load_array, save_array
+from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
-from hardnet.storage import replacing
 
 PORTION = 4096
 """Patches described at a time."""
@@ -29,15 +27,8 @@ PORTION = 4096
 FILES = 16_384
 """That a process should be able to have open."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 Describe = Callable[[str, Callable[[], Pixels]], NDArray[Any]]
 """(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
-
-
-def within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
-    """Report ``what`` is done as a part of ``where``."""
-    progress(f"{where}: {what}", done, total)
 
 
 class Predictions:
@@ -48,31 +39,23 @@ class Predictions:
 
     def __init__(self, descriptor: Descriptor, data: str, folder: Path | str | None = None) -> None:
         self._descriptor, self._cache = descriptor, Cache("predictions", folder)
-        about = {"descriptor": descriptor_digest(descriptor), "data": data}
-        label = re.sub(r"[^\w.+-]", "_", descriptor.name)
-        self.folder = self._cache.path(about, label=label)
+        self._about = {"descriptor": descriptor_digest(descriptor), "data": data}
+        self._label = re.sub(r"[^\w.+-]", "_", descriptor.name)
         allow_many_maps()
+
+    @property
+    def digest(self) -> str:
+        """Tells these descriptors from all others."""
+        return "{descriptor} of {data}".format(**self._about)
 
     def get(self, key: str, patches: Callable[[], Pixels]) -> NDArray[Any]:
         """(N, D) float32 or (N, B) uint8, mapped; computed if they are not stored yet.
 
-        ``key`` names them within the set and may contain "/". ``patches`` is called only if needed
-        and described in portions, so that it may be mapped from a file larger than the memory.
+        ``key`` names them within the set. ``patches`` is called only if needed and described in
+        portions, so that it may be mapped from a file larger than the memory.
         """
-        parts = key.split("/")
-        if any(part in ("", ".", "..") for part in parts):
-            raise HardnetError(f"{key!r} cannot be the name of stored descriptors")
-        path = self.folder.joinpath(*parts[:-1], parts[-1] + ".npy")
-        with suppress(OSError, ValueError, EOFError):  # absent or damaged
-            return load_array(path)
-        rows = self._describe(patches())
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as part:
-                save_array(part, rows)
-        except OSError as error:
-            raise self._cache.unwritable(error) from error
-        return load_array(path)
+        about = self._about | {"key": key}
+        return self._cache.array(about, lambda: self._describe(patches()), self._label)
 
     def _describe(self, patches: Pixels) -> NDArray[Any]:
         name, found = self._descriptor.name, []

@@ -31,9 +31,8 @@ from hardnet.bench.metrics import (
     multiplicities,
 )
 from hardnet.bench.store import Describe
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.matching.neighbours import two_nearest
-from hardnet.patchsets.patchset import Progress, silent
 
 if TYPE_CHECKING:
     from hardnet.patchsets.w1bs import W1BS, W1BSPair
@@ -104,7 +103,7 @@ def score_pair(first: NDArray[Any], second: NDArray[Any]) -> tuple[dict[str, flo
 
 
 def evaluate(
-    describe: Describe, w1bs: W1BS, label: str, progress: Progress = silent, seed: int = 0
+    describe: Describe, w1bs: W1BS, label: str, progress: Steps = silent, seed: int = 0
 ) -> dict[str, list[dict[str, Any]]]:
     """Run the benchmark for one descriptor; ``describe`` is asked for ``SUBSET/1/NAME``.
 
@@ -123,7 +122,7 @@ def evaluate(
 
 
 def compare(
-    contestants: Mapping[str, Describe], w1bs: W1BS, progress: Progress = silent, seed: int = 0
+    contestants: Mapping[str, Describe], w1bs: W1BS, progress: Steps = silent, seed: int = 0
 ) -> dict[str, Any]:
     """The body of a results file for several descriptors."""
     body: dict[str, Any] = {"rows": [], "means": [], "curves": []}

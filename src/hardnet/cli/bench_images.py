@@ -243,12 +243,8 @@ class Contest(StoredComparison):
         total = sum(len(scene.pairs) for scene in scenes)
         total *= len(setups) * len(described) + len(whole)
         with Stage(resumes=True) as stage:
-            advance = stage.counter(kind, total)
-            if kind == "ratio":
-                entries = benchmark.compare(scenes, described, setups, advance)
-            else:
-                entrants = contestants(described, setups, whole, self.keypoints)
-                entries = benchmark.compare(scenes, entrants, advance)
+            entrants = contestants(described, setups, whole, self.keypoints)
+            entries = benchmark.compare(scenes, entrants, stage.counter(kind, total))
         settings = {
             "setups": [setup.label for setup in setups],
             "keypoints": self.keypoints,

@@ -27,14 +27,6 @@ Descriptors = Annotated[
         "LABEL[SET]=... says which Brown set it was trained on. Ratios refer to rootsift.",
     ),
 ]
-Output = Annotated[
-    Path | None, option(..., "Write the numbers and their origin as JSON.", "--output", "-o")
-]
-StoreFolder = Annotated[
-    Path | None,
-    option(..., "Where descriptors are kept for the next run [the user's cache]."),
-]
-Json = Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")]
 Detectors = Annotated[str, option(..., "Names of detectors, separated by commas.")]
 
 
@@ -99,15 +91,43 @@ def detector_names(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The options of every comparison of descriptors, and what is done with them."""
+class Reported:
+    """The options of every benchmark: where its results go."""
 
-    descriptors: Descriptors = "hardnet,rootsift"
-    output: Output = None
-    json_: Json = False
+    output: Annotated[
+        Path | None, option(..., "Write the numbers and their origin as JSON.", "--output", "-o")
+    ] = None
+    as_json: Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")] = False
 
     def __post_init__(self) -> None:
         check_output(self.output)
+
+    def finish(
+        self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
+    ) -> None:
+        """Write the results file and show the results."""
+        from hardnet import provenance
+        from hardnet.bench import report
+
+        origin = provenance.collect(provenance.command_line(), settings, data)
+        results = {**body, "provenance": origin}
+        text = json.dumps(results, indent=1)
+        if self.output is not None:
+            self.output.write_text(text + "\n")
+        if self.as_json:
+            print(text)
+            return
+        summary, *details = report.tables(results)
+        console().print(summary.rich())
+        if self.output is not None and details:
+            say(f"more tables and figures: hardnet bench report {self.output} -o FOLDER")
+
+
+@dataclass(frozen=True)
+class Comparison(Reported):
+    """The options of every comparison of descriptors, and what is done with them."""
+
+    descriptors: Descriptors = "hardnet,rootsift"
 
     @property
     def specs(self) -> list[Spec]:
@@ -123,16 +143,19 @@ class Comparison:
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
-        """Write the results file and show the results."""
+        """The same, with the descriptors among the settings."""
         labels = [str(spec) for spec in self.specs]
-        finish(body, {"descriptors": labels, **settings}, data, self.output, self.json_)
+        super().finish(body, {"descriptors": labels, **settings}, data)
 
 
 @dataclass(frozen=True)
 class StoredComparison(Comparison):
     """One that keeps descriptors for the next run."""
 
-    store: StoreFolder = None
+    store: Annotated[
+        Path | None,
+        option(..., "Where descriptors are kept for the next run [the user's cache]."),
+    ] = None
 
 
 def check_output(output: Path | None) -> None:
@@ -149,28 +172,3 @@ def check_output(output: Path | None) -> None:
             pass
     except OSError as error:
         raise HardnetError(f"{output} cannot be written: {error.strerror}") from error
-
-
-def finish(
-    body: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    data: Sequence[Path],
-    output: Path | None,
-    json_: bool,
-) -> None:
-    """Write the results file and show the results."""
-    from hardnet import provenance
-    from hardnet.bench import report
-
-    results = {**body, "provenance": provenance.collect(provenance.command_line(), settings, data)}
-    text = json.dumps(results, indent=1)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n")
-    if json_:
-        print(text)
-        return
-    summary, *details = report.tables(results)
-    console().print(summary.rich())
-    if output is not None and details:
-        say(f"more tables and figures: hardnet bench report {output} -o FOLDER")

@@ -9,14 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hardnet.cli.bench_output import (
-    Descriptors,
-    Json,
-    Output,
-    StoredComparison,
-    check_output,
-    finish,
-)
+from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
 from hardnet.cli.options import (
     DetectorName,
     Keypoints,
@@ -194,7 +187,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 @reads_images
+@grouped
 def groups(
+    reported: Reported,
     photos: list[Path] = argument("Folders: copies are made of some.", metavar="PHOTOS..."),
     scenes: list[Path] | None = option(None, "A folder of photos of one scene; may be repeated."),
     objects: list[Path] | None = option(None, "A folder like UKBench: four photos of each object."),
@@ -211,8 +206,6 @@ def groups(
     work: Path | None = option(
         None, "Keep the copies and their index here: the same command continues."
     ),
-    output: Output = None,
-    json_: Json = False,
 ) -> None:
     """Copies, crops and scenes: recall per edit and what is joined wrongly, beside hashes.
 
@@ -223,9 +216,7 @@ def groups(
     """
     from hardnet.bench.groups import RULES, Given, GroupSettings, compare
 
-    asked = given(GroupSettings, locals())
-    check_output(output)
-    settings = GroupSettings(**asked)
+    settings = GroupSettings(**given(GroupSettings, locals()))
     read = [photos, scenes or [], objects or [], wide or []]
     place: AbstractContextManager[Path | str] = nullcontext(work or "")
     if work is None:
@@ -233,7 +224,7 @@ def groups(
     with Stage(resumes=work is not None) as stage, place as folder:
         found = compare(Given(*read), settings, Path(folder), stage)
     body = {"kind": "groups", "rules": RULES, **found}
-    finish(body, asdict(settings), [*chain(*read)], output, json_)
+    reported.finish(body, asdict(settings), [*chain(*read)])
 
 
 COMMANDS = (retrieval, groups)

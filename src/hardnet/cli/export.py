@@ -126,7 +126,6 @@ def export(
 
 
 def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
-    """Write the projection that joins windows, beside the weights files it is for."""
     from hardnet.descriptors import load
     from hardnet.descriptors import windows as joining
     from hardnet.interop.onnx import photo_patches
@@ -166,7 +165,6 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
 
 
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
-    """(N, 32, 32) patches drawn from a set in the Brown format, or of photographs."""
     import numpy as np
 
     from hardnet.interop.onnx import photo_patches

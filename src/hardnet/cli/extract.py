@@ -30,7 +30,7 @@ def extract(
 
     Example:  hardnet extract photos/ -o feats.h5
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
+    # Imported here so that --help does not wait for OpenCV.
     from hardnet.descriptors import for_photos
     from hardnet.images import named_images
     from hardnet.interop.extraction import ExtractionSettings, extract_to

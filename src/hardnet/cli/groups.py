@@ -63,7 +63,7 @@ def groups(
 
                hardnet groups photos.index --list | less
     """
-    # Imported here so that `hardnet --help` does not wait for numba.
+    # Imported here so that --help does not wait for numba.
     from hardnet.retrieval.build import is_index
     from hardnet.retrieval.groups import find_groups, write_page
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from hardnet.cli.options import (
     AsJson,
@@ -31,7 +29,7 @@ from hardnet.cli.options import (
     option,
     reads_images,
 )
-from hardnet.cli.output import Stage, answer, console, finish, say
+from hardnet.cli.output import Stage, answer, finish, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV and numba.
+    # Imported here so that --help does not wait for OpenCV and numba.
     from hardnet.retrieval.build import form_for
     from hardnet.retrieval.photos import IndexSettings
     from hardnet.retrieval.vocabulary import load
@@ -303,7 +301,6 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
         print(json.dumps(found))
         return
     settings = found["settings"]
-    table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
         "photos": found["images"],
         "features": found["features"],
@@ -321,9 +318,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
         else f"{settings['keypoints']} per photo",
         "generation": found["generation"],
     }
-    for name, value in rows.items():
-        table.add_row(name, escape(str(value)))
-    console().print(table)
+    show(rows.items())
 
 
 @app.command("list")

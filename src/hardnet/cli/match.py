@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
-from hardnet.cli.output import console, say
+from hardnet.cli.output import console, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def match(
     duplicates: float | None = find(
         "Of matches that agree to this in both photos, keep the best.", metavar=PIXELS
     ),
-    neighbours: Literal["exact", "flann", "faiss"] | None = find("exact; the others miss some."),
+    neighbours: Literal["exact", "flann"] | None = find("exact; flann misses some."),
     model: Literal["auto", "homography", "fundamental", "essential"] = option(
         "auto", "Geometry of the scene.", rich_help_panel="How matches are verified"
     ),
@@ -86,8 +84,8 @@ def match(
 
                hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.features import extract_pair
+    # Imported here so that --help does not wait for OpenCV.
+    from hardnet.features import DescribeSettings, extract_together
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
 
@@ -97,7 +95,8 @@ def match(
     chosen = replace(matches.MODS if strategy == "mods" else matches.Strategy(), **asked)
     intrinsics = _given_cameras(model == "essential", camera or [], focal)
     with console(stderr=True).status("Matching..."):
-        a, b = extract_pair(image_a, image_b, **how.asked(orientation=orientation))
+        wanted = DescribeSettings(**how.asked(orientation=orientation))
+        a, b = extract_together([image_a, image_b], wanted)
         cameras = None
         if focal is not None:
             cameras = _middle(a, focal), _middle(b, focal)
@@ -110,7 +109,7 @@ def match(
     if as_json:
         print(json.dumps(result.to_json()))
     else:
-        console().print(_to_table(result))
+        _show(result)
     if not verified:
         say(f"no match: {_why_not(result)}", error=True)
         raise typer.Exit(1)
@@ -158,20 +157,23 @@ def _middle(features: Features, focal: float) -> Intrinsics:
     return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
 
 
-def _to_table(result: Matches) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for features in (result.a, result.b):
-        width, height = features.image_size
-        name = escape(Path(features.path or "").name)
-        table.add_row(name, f"{width} x {height}, {counted(len(features), 'keypoint')}")
-    table.add_row("descriptor", result.a.descriptor)
-    table.add_row("orientation", result.a.orientation)
-    table.add_row("matches", str(len(result)))
-    table.add_row("inliers", f"[bold]{int(result.inliers.sum())}[/]")
+def _show(result: Matches) -> None:
+    def photo(one: Features) -> tuple[str, str]:
+        size = "{} x {}".format(*one.image_size)
+        return Path(one.path or "").name, f"{size}, {counted(len(one), 'keypoint')}"
+
     mirrored = ", mirrored: one photo shows the other as in a mirror" if result.mirrored else ""
-    table.add_row("model", f"{result.geometry.kind or 'none'}{mirrored}")
-    table.add_row("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items()))
-    return table
+    rows: list[tuple[str, object]] = [
+        photo(result.a),
+        photo(result.b),
+        ("descriptor", result.a.descriptor),
+        ("orientation", result.a.orientation),
+        ("matches", len(result)),
+        ("inliers", result.inliers.sum()),
+        ("model", f"{result.geometry.kind or 'none'}{mirrored}"),
+        ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items())),
+    ]
+    show(rows, bold=["inliers"])
 
 
 def _why_not(result: Matches) -> str:

@@ -166,7 +166,6 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def _with_parameters(
     command: Callable[..., None], run: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """``run`` with the name and the help of ``command``, and with these parameters for Typer."""
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}

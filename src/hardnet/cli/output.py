@@ -6,7 +6,7 @@ Lines that hold names and numbers of users are never folded and never decorated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -14,7 +14,11 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
 from rich.text import Text
+
+from hardnet.errors import Progress as Told
+from hardnet.errors import Steps
 
 EVERY = 30.0
 """Seconds between two lines of progress where no bar can be shown."""
@@ -36,6 +40,16 @@ def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
         print(json.dumps(facts))
     else:
         say(line)
+
+
+def show(rows: Iterable[tuple[str, object]], bold: Collection[str] = ()) -> None:
+    """Print facts, a name and a value per line; the values of some names are ``bold``."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(str(value), style="bold" if name in bold else ""))
+    console().print(table)
 
 
 def finish(
@@ -124,7 +138,7 @@ class Stage:
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
         self._line(f"{what}: {done} of {total}, {_times(now - self._start, left)}")
 
-    def part(self, what: str) -> Callable[[int, int], None]:
+    def part(self, what: str) -> Steps:
         """A function that shows (done, total) of ``what``."""
         return lambda done, total: self(what, done, total)
 
@@ -134,7 +148,7 @@ class Stage:
         self(what, 0, total)
         return lambda: self(what, next(steps), total)
 
-    def within(self, where: str) -> Callable[[str, int, int], None]:
+    def within(self, where: str) -> Told:
         """A function that shows (what, done, total), with ``where`` in front."""
         return lambda what, done, total: self(f"{where}: {what}", done, total)
 

@@ -68,7 +68,7 @@ def search(
 
                hardnet search photos.index query.jpg --box 120,80,300,200 --json
     """
-    # Imported here so that `hardnet --help` does not wait for numba.
+    # Imported here so that --help does not wait for numba.
     from hardnet.retrieval import precompile
     from hardnet.retrieval.draw import draw_results
     from hardnet.retrieval.search import DEFAULT_MODE, mode_named

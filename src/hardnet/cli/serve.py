@@ -48,7 +48,7 @@ def serve(
     for package in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(package) is None:
             raise MissingExtraError(package.replace("_", "-"), "web")
-    # Imported here so that `hardnet --help` does not wait for them.
+    # Imported here so that --help does not wait for them.
     from hardnet.web.app import serve
     from hardnet.web.state import LOOPBACK, Settings
 

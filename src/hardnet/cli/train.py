@@ -221,7 +221,6 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
 
 
 def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
-    """FPR95 on the validation set's pairs, as a function of a descriptor."""
     import numpy as np
 
     from hardnet.bench.experiments import Tests

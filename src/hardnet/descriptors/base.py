@@ -234,7 +234,6 @@ class OnnxDescriptor:
 
 @lru_cache(maxsize=8)
 def _open_onnx(path: Path, _state: tuple[int, ...]) -> tuple[InferenceSession, str]:
-    """The network of a file and the digest of its weights, kept while the file stays the same."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -54,7 +54,6 @@ class FunctionDescriptor:
 
     @cached_property
     def _row(self) -> tuple[int, np.dtype[Any]]:
-        """Length and type of a row, found by describing one patch."""
         probe = self._describe(_resized(probe_patches()[:1], self._patch_size))
         return probe.shape[1], probe.dtype
 

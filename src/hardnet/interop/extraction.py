@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
 from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, write_entry
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, to_entry
 from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, state_of, write_hdf5_file
 from hardnet.pipeline import extract_many
@@ -40,8 +40,6 @@ STATE = "extract.json"
 _OTHER_FILES = frozenset({".csv", ".hdf", ".json", ".mat", ".npy", ".pkl", ".pt", ".txt", ".zip"})
 LOCK = "extract.lock"  # no name that a folder of photos is likely to have
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # a folder where a file is, or the reverse
-Progress = Callable[[str, int, int], None]
-"""Called with what is done, how many are done, how many there are."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def extract_to(
     workers: int | None = None,
     overwrite: bool = False,
     extract: Callable[[Sequence[Path]], Generator[Result, None, None]] | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> ExtractionReport:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
 
@@ -254,7 +252,7 @@ class FeatureOutput:
         if self._old.pop(name, None) is not None:
             self._dropped = True
 
-    def finish(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def finish(self, progress: Steps = silent) -> None:
         """Make the HDF5 file; ``progress`` is told how many images of how many are in it."""
         if not self._is_file:
             return

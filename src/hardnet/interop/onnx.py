@@ -194,7 +194,6 @@ def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
 
 
 def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
-    """Kernel and stride of a pooling without padding; None for others."""
     kernel, stride = layer.kernel_size, layer.stride
     plain = not layer.padding and layer.dilation == 1 and not layer.ceil_mode
     if plain and isinstance(kernel, int) and isinstance(stride, int):

@@ -186,7 +186,6 @@ class HardNet:
         return partial(type(self), *first, self._precise, **options), ()
 
     def _rows(self, image: NDArray[np.uint8], keypoints: KeyPoints) -> NDArray[Any]:
-        """(N, D) descriptors of N >= 1 keypoints."""
         table = np.array([(*k.pt, k.size, k.angle) for k in keypoints])
         good = np.flatnonzero(np.isfinite(table).all(1) & (table[:, 2] > 0))
         rows = np.zeros((len(table), len(self._row)), self._row.dtype)

@@ -55,7 +55,6 @@ def draw_matches(
 
 
 def _resize(image: Pixels, height: int) -> Pixels:
-    """Colour image of the given height, a little paler so that the matches stand out."""
     width = max(round(image.shape[1] * height / len(image)), 1)
     how = cv2.INTER_AREA if height < len(image) else cv2.INTER_LINEAR
     colour = cv2.resize(to_colour(image), (width, height), interpolation=how)
@@ -93,7 +92,6 @@ def _spread(points: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
 
 def _strip(caption: str, width: int) -> Pixels:
-    """One line of text on paper, as wide as the picture."""
     strip = np.full((34, width, 3), _PAPER, np.uint8)
     size = 0.5
     (length, _), _ = cv2.getTextSize(caption, cv2.FONT_HERSHEY_SIMPLEX, size, 1)

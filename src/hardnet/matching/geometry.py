@@ -445,7 +445,6 @@ class Grid:
         return np.repeat(queries, count), self._order[place]
 
     def _keys(self, column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One number per cell, in the order of reading."""
         stride = int(self._size[0]) + 2 * _MARGIN
         keys: NDArray[np.int64] = (row + _MARGIN) * stride + column + _MARGIN
         return keys

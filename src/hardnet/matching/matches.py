@@ -16,10 +16,10 @@ from hardnet.errors import InputError, counted
 from hardnet.features import (
     KEYPOINTS,
     MAX_SIZE,
+    DescribeSettings,
     Features,
     Orientation,
-    extract,
-    extract_pair,
+    extract_together,
 )
 from hardnet.images import Source, write_image
 from hardnet.matching.draw import draw_matches
@@ -68,8 +68,8 @@ class Strategy:
     ``max_size`` of :func:`hardnet.extract`, so they mean the same for small and large photos.
 
     Attributes:
-        neighbours: "exact" compares every descriptor with every other, in portions; "flann" and
-            "faiss" look at a part of them: faster for very large sets, and some matches are missed.
+        neighbours: "exact" compares every descriptor with every other, in portions; "flann" looks
+            at a part of them, as MODS does, and misses some matches.
         mutual: keep a match only if each of its descriptors is the nearest one of the other.
         ratio: keep a match only if it is nearer than this times the second neighbour; 1: off.
         symmetric: ask for the ratio in both directions.
@@ -258,40 +258,34 @@ def match(
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
-    how = (detector, descriptor, keypoints, max_size)
-    more: dict[str, Any] = {"orientation": orientation or "auto", "upright": upright}
-    more["spread"] = spread
-    if isinstance(a, Features) and isinstance(b, Features):
-        usual = ("dog", descriptors.DEFAULT, KEYPOINTS, MAX_SIZE)
-        if upright or spread or orientation or how != usual:
-            raise InputError(
-                "detector, descriptor, keypoints, max_size, orientation, upright and spread are "
-                "for images: features are described already"
-            )
-    elif not isinstance(a, Features) and not isinstance(b, Features):
-        a, b = extract_pair(a, b, *how, **more)
-    elif isinstance(descriptor, str):
-        known = a if isinstance(a, Features) else b
-        assert isinstance(known, Features)
-        if descriptor == descriptors.DEFAULT and descriptors.is_registered(known.descriptor):
-            form = descriptors.load(known.descriptor)  # nothing was named: as the other image
-        else:
-            form = descriptors.load(descriptors.for_photos(descriptor, known.descriptor))
-        how = (detector, form, keypoints, max_size)
-    a = a if isinstance(a, Features) else extract(a, *how, **more)
-    b = b if isinstance(b, Features) else extract(b, *how, **more)
-    if not are_alike(a.descriptor, a.weights, b.descriptor, b.weights):
-        both = (described_by(one.descriptor, one.weights) for one in (a, b))
+    way = orientation or "auto"
+    how = DescribeSettings(detector, descriptor, keypoints, max_size, way, upright, spread)
+    known = [one for one in (a, b) if isinstance(one, Features)]
+    if len(known) == 2 and (orientation or how != DescribeSettings(orientation="auto")):
+        raise InputError(
+            "detector, descriptor, keypoints, max_size, orientation, upright and spread are for "
+            "images: features are described already"
+        )
+    if len(known) == 1 and isinstance(descriptor, str):
+        form = known[0].descriptor  # if nothing else was named: as the other image
+        if descriptor != descriptors.DEFAULT or not descriptors.is_registered(form):
+            form = descriptors.for_photos(descriptor, form)
+        how = replace(how, descriptor=descriptors.load(form))
+    images = [one for one in (a, b) if not isinstance(one, Features)]
+    described = iter(extract_together(images, how))
+    one, other = (each if isinstance(each, Features) else next(described) for each in (a, b))
+    if not are_alike(one.descriptor, one.weights, other.descriptor, other.weights):
+        both = (described_by(each.descriptor, each.weights) for each in (one, other))
         raise InputError(f"cannot match {' with '.join(both)}: describe both images alike")
-    if a.turned and b.orientation == "dominant":
-        a = a.turned()
-    if b.turned and a.orientation == "dominant":
-        b = b.turned()
-    found = _match_features(a, b, model, strategy, intrinsics)
-    if a.turned and b.turned and not level(found):
-        other = _match_features(a.turned(), b.turned(), model, strategy, intrinsics)
-        if other.inliers.sum() > found.inliers.sum():
-            return other
+    if one.turned and other.orientation == "dominant":
+        one = one.turned()
+    if other.turned and one.orientation == "dominant":
+        other = other.turned()
+    found = _match_features(one, other, model, strategy, intrinsics)
+    if one.turned and other.turned and not level(found):
+        again = _match_features(one.turned(), other.turned(), model, strategy, intrinsics)
+        if again.inliers.sum() > found.inliers.sum():
+            return again
     return found
 
 
@@ -383,7 +377,6 @@ def _look_again(found: Matches, strategy: Strategy) -> Matches:
 
 
 def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which pairs have a feature of either image in common with one of the others."""
     return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
 
 
@@ -414,7 +407,6 @@ def _resizing(features: Features) -> Matrix:
 
 
 def _in_original_pixels(found: Matches, cameras: Intrinsics | None) -> Geometry:
-    """A geometry of the pixels that were looked at, for those of the original images."""
     geometry, to_a, to_b = found.geometry, _resizing(found.a), _resizing(found.b)
     if geometry.model is None:
         return geometry

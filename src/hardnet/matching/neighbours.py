@@ -11,7 +11,7 @@ one matrix product serves both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import InputError, MissingExtraError
+from hardnet.errors import InputError
 from hardnet.matching.geometry import Grid
 
 Rows = NDArray[np.float32] | NDArray[np.uint8]
@@ -38,7 +38,7 @@ _ONES = _BITS.sum(1).astype(np.uint8)
 _CLOSE = 1e-2  # squared distances below this share of |a|^2 + |b|^2 have lost digits to rounding
 _OFFSET = 0.9  # more than this share of |b|^2 lies in the mean: take the mean away first
 
-Neighbours = Literal["exact", "flann", "faiss"]
+Neighbours = Literal["exact", "flann"]
 Found = tuple[NDArray[np.intp], NDArray[np.float32]]
 Places = NDArray[np.floating]
 
@@ -49,11 +49,6 @@ more from the further correct matches than it loses by the false ones."""
 TREES = 4
 CHECKS = 128
 """FLANN: randomised kd-trees, and how many leaves are looked at for each query, as MODS does."""
-
-LINKS = 16
-EFFORT = 64
-"""faiss: a navigable small world (HNSW) with 2 x 16 links per row, and how many candidates a search
-keeps."""
 
 _NOT_FINITE = "descriptors contain NaN, infinity, or values too large to square"
 _SEED = 7
@@ -118,14 +113,14 @@ def _nearest(
             return *two_nearest(a, b, chunk), everyone
         index, distances, back = two_nearest_and_back(a, b, chunk)
         return index, distances, np.flatnonzero(back[index[:, 0]] == everyone)
-    index, distances = approximate_nearest(a, b, count, neighbours)
+    index, distances = approximate_nearest(a, b, count)
     if len(b) == 1:  # no second neighbour, as in exact search
         index = np.repeat(index, 2, 1)
         distances = np.insert(distances, 1, np.inf, 1)
     if not mutual:
         return index, distances, everyone
     seen, place = np.unique(index[:, 0], return_inverse=True)
-    back = approximate_nearest(b[seen], a, 1, neighbours)[0][:, 0]
+    back = approximate_nearest(b[seen], a, 1)[0][:, 0]
     return index, distances, np.flatnonzero(back[place] == everyone)
 
 
@@ -186,7 +181,7 @@ def other_nearest(
     return distance
 
 
-def approximate_nearest(a: Rows, b: Rows, count: int, method: Neighbours) -> Found:
+def approximate_nearest(a: Rows, b: Rows, count: int) -> Found:
     """Some of the rows of b nearest to each row of a, probably the nearest: indices, distances.
 
     The same rows give the same neighbours, in any process and on any number of threads. Distances
@@ -196,16 +191,15 @@ def approximate_nearest(a: Rows, b: Rows, count: int, method: Neighbours) -> Fou
     a, b = check_rows(a, b)
     if a.dtype == np.uint8:
         raise InputError(
-            f"{method} does not search packed bits: match binary descriptors by exact neighbours"
+            "flann does not search packed bits: match binary descriptors by exact neighbours"
         )
     _finite_squares(a)
     _finite_squares(b)
     count = min(count, len(b))
     if len(b) <= CHECKS:
         return _exact(a, b, count)
-    search = _flann if method == "flann" else _faiss
     queries, rows = (np.ascontiguousarray(part, np.float32) for part in (a, b))
-    index = search(queries, rows, count)
+    index = _flann(queries, rows, count)
     missing = np.flatnonzero((index < 0).any(1))  # too few in the cells that were searched
     if len(missing):
         index[missing] = _exact(a[missing], b, count)[0]
@@ -220,29 +214,6 @@ def _flann(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArra
 
     # OpenCV has one random generator per thread: in a thread of its own the seed is ours and the
     # caller's generator is left alone.
-    return _in_own_thread(search)
-
-
-def _faiss(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("faiss-cpu", "faiss") from None
-    threads = faiss.omp_get_max_threads()
-
-    def search() -> NDArray[np.intp]:
-        # Rows that several threads add at once are linked in a different order every time.
-        faiss.omp_set_num_threads(1)
-        index = faiss.IndexHNSWFlat(b.shape[1], LINKS)
-        index.add(b)
-        index.hnsw.efSearch = max(EFFORT, count)
-        faiss.omp_set_num_threads(threads)
-        return np.asarray(index.search(a, count)[1], np.intp)
-
-    return _in_own_thread(search)  # where the number of threads is nobody else's
-
-
-def _in_own_thread(search: Callable[[], NDArray[np.intp]]) -> NDArray[np.intp]:
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(search).result()
 

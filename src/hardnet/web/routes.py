@@ -29,7 +29,6 @@ STATIC = files("hardnet") / "web" / "static"
 
 
 def _content(kind: str, words: str = "A picture.") -> dict[int | str, dict[str, Any]]:
-    """The description of an answer that is no JSON."""
     return {200: {"content": {kind: {}}, "description": words}}
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hardnet.bench.metrics import (
-    auc_lines,
     auc_steps,
     corner_error,
     eight_point,
@@ -133,14 +132,8 @@ def test_steps_by_hand():
     assert auc_steps([np.inf], 3) == 0
 
 
-def test_lines_by_hand():
-    # (0, 0) - (1, .5) - (2, 1) - (4, 1): areas .25 + .75 + 2, over 4.
-    assert auc_lines([1, 2], 4) == pytest.approx(3 / 4)
-    assert auc_lines([np.inf, np.inf], 4) == 0
-
-
 @pytest.mark.parametrize("limit", [3, 5, 10])
-def test_both_areas_as_loops_over_pieces(limit):
+def test_the_area_as_a_loop_over_pieces(limit):
     errors = np.append(RNG.exponential(5, 23), [np.inf, np.inf])
     # Steps: between two neighbouring errors the share is constant.
     ends = sorted([0.0, *(e for e in errors if e < limit), limit])
@@ -148,14 +141,6 @@ def test_both_areas_as_loops_over_pieces(limit):
     for left, right in pairwise(ends):
         total += (right - left) * sum(e <= left for e in errors) / len(errors)
     assert auc_steps(errors, limit) == pytest.approx(total / limit)
-    # Lines: between two neighbouring errors the share rises by 1 / N.
-    total = 0.0
-    for left, right in pairwise(ends):
-        low = sum(e <= left for e in errors) / len(errors)
-        high = low if right == limit else low + 1 / len(errors)
-        total += (right - left) * (low + high) / 2
-    assert auc_lines(errors, limit) == pytest.approx(total / limit)
-    assert 0 <= auc_lines(errors, limit) - auc_steps(errors, limit) <= 1 / len(errors)
 
 
 def test_a_finely_sampled_area_is_the_exact_one():

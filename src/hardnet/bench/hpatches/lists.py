@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.images import Pixels
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
-from hardnet.patchsets.patchset import Ints, Progress, refuse_stand_in, silent
+from hardnet.patchsets.patchset import Ints, refuse_stand_in
 from hardnet.storage import replacing
 
 SEED = 42
@@ -111,7 +111,7 @@ def prepare(
     folder: Path | None = None,
     patches: Callable[[str], Pixels] | None = None,
     pairs: int = PAIRS,
-    progress: Progress = silent,
+    progress: Steps = silent,
     data: str | None = None,
     chosen: Collection[str] = ("verification", "retrieval"),
 ) -> Tasks:
@@ -171,7 +171,7 @@ def _kept(kind: type[Lists], about: dict[str, Any], make: Callable[[], Lists]) -
 
 
 def draw_pairs(
-    counts: Sequence[int], pairs: int = PAIRS, seed: int = SEED, progress: Progress = silent
+    counts: Sequence[int], pairs: int = PAIRS, seed: int = SEED, progress: Steps = silent
 ) -> PairLists:
     """The three lists of pairs; seed 42 gives the official ones."""
     if not counts or min(counts) < 2:
@@ -258,14 +258,12 @@ def _flat(rows: Rows, counts: Sequence[int], contrast: Contrast) -> NDArray[np.b
 
 
 def _unique(rows: Rows) -> Rows:
-    """Without repetitions, in the order of the first ones."""
     _, first = np.unique(_code(rows), return_index=True)
     unique: Rows = rows[np.sort(first)]
     return unique
 
 
 def _code(rows: Rows) -> Ints:
-    """One number per (s, idx)."""
     return rows[:, 0].astype(np.int64) << 32 | rows[:, 1]
 
 

@@ -41,11 +41,10 @@ from hardnet.bench.metrics import (
     multiplicities,
     precisions,
 )
-from hardnet.bench.store import Progress
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.matching.neighbours import distance_matrix, pair_distances, two_nearest
 from hardnet.patchsets.hpatches import LEVELS, TARGETS, group_of
-from hardnet.patchsets.patchset import Ints, silent
+from hardnet.patchsets.patchset import Ints
 
 TRUE_SHARE = 0.2
 """Part of the true pairs, from the front of their list, in the imbalanced task."""

@@ -18,11 +18,11 @@ from hardnet import descriptors
 from hardnet.bench import metrics
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
-from hardnet.bench.store import Predictions, Progress, allow_many_maps
+from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.cache import Cache
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.patchsets.hpatches import TAGS, HPatches
-from hardnet.patchsets.patchset import decoded, silent
+from hardnet.patchsets.patchset import decoded
 from hardnet.provenance import data_digest
 from hardnet.storage import as_path, folder_name, replacing
 
@@ -143,14 +143,14 @@ def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Sou
     predictions = Predictions(descriptors.load(spec), data, store)
     return Source(
         lambda name, tag: predictions.get(f"{name}/{tag}", lambda: sequences[name].patches(tag)),
-        predictions.folder.name,
+        predictions.digest,
     )
 
 
 def describe_all(
     source: Source,
     names: Sequence[str],
-    progress: Callable[[int, int], None],
+    progress: Steps,
     csv: Path | None = None,
 ) -> None:
     """Ask for every strip of the sequences ``names`` once: what is missing is described.

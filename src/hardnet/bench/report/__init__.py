@@ -137,7 +137,6 @@ def _pick(found: list[Table], number: int, path: str) -> Table:
 
 
 def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]:
-    """The cells of a column in the lines ``names``, without intervals and bold."""
     headings = table.full_headings(": ")
     if heading not in headings:
         raise HardnetError(f"{path}: {table.title!r} has no column {heading!r}: {headings}")

@@ -82,7 +82,6 @@ def _ends(cell: Cell, measure: str | None) -> Ends:
 
 
 def _matrix(results: Results, measure: str) -> Table:
-    """Rows and columns as in the paper; its numbers to the right if they are of this measure."""
     cells = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
     rows, across = (distinct(results["cells"], field) for field in ("row", "column"))
     what, style = MEASURES[measure], _STYLES[measure]
@@ -117,7 +116,6 @@ def _list(results: Results, measures: Sequence[str]) -> Table:
 
 
 def _note(results: Results) -> str:
-    """Where the paper has it, how much was trained here, and what is missing."""
     said = [f"Paper: {results['says']} ({results['source']})."]
     if results.get("training"):
         said.append(f"Here: {results['training']}.")
@@ -202,7 +200,6 @@ def _draw_dots(results: Results, path: Path) -> None:
 
 
 def _mark(axes: Axes, cell: Cell, measure: str | None, place: float, number: int) -> None:
-    """A cell's number with its interval, or the paper's number or word."""
     style = _mark_style(number)
     value = _number(cell, measure) if measure else cell["paper"]
     if isinstance(value, str):
@@ -220,7 +217,6 @@ def _mark_style(number: int) -> dict[str, Any]:
 
 
 def _draw_curve(results: Results, path: Path) -> None:
-    """One panel per measure over the rows, which are numbers."""
     measures, colour = _taken(results), line_style(0)["color"]
     with canvas(path, 3.6 * max(len(measures), 1), 3.2) as figure:
         panels = figure.subplots(1, max(len(measures), 1), squeeze=False)[0]

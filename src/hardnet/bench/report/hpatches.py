@@ -295,7 +295,6 @@ def _dot(shape: str, colour: str, label: str) -> Any:
 
 
 def _draw_distractors(results: Results, path: Path) -> None:
-    """One line per descriptor, the best first in the legend."""
     counts, names = _distractors(results), _descriptors(results)
     field = f"ap_{PAPER_CONVENTION['retrieval']}"
     means = {k: mean(results, "retrieval", field, distractors=k) for k in counts}

@@ -114,7 +114,6 @@ def _as_in_the_paper(rows: Sequence[Row]) -> Table:
 
 
 def _means(of_line: Sequence[Sequence[Row]], heading: str, group: str = "") -> list[Column]:
-    """Mean FDR95 and mean FPR95 of the rows of each line, in percent."""
     found = []
     for field in ("fdr95", "fpr95"):
         values = [

@@ -275,7 +275,6 @@ def figures_of_scenes(results: Results) -> Figures:
 
 
 def _table(title: str, lines: list[Row], columns: list[Column], note: str = "") -> Table:
-    """A line per setup and descriptor; the best of each setup in bold."""
     setups = [entry["setup"] for entry in lines]
     names = [Column("keypoints", setups), column("descriptor", lines, "descriptor")]
     return Table(title, [*names, *columns], note, blocks=setups)

@@ -135,7 +135,6 @@ def _entries(results: Results, rule: str = "") -> Entries:
 
 
 def _sets_with(results: Results, entries: Entries, field: str) -> list[str]:
-    """The sets whose ground truth gives ``field`` of the summary."""
     found = {key[0] for key, entry in entries.items() if entry[field] is not None}
     return [name for name in distinct(results["rows"], "set") if name in found]
 

@@ -158,7 +158,6 @@ class Table:
         return {key: max(each)[1] for key, each in entered.items() if len(each) > 1}
 
     def _latex_groups(self) -> list[str]:
-        """The headings over several columns and the short rules under them."""
         if not any(column.group for column in self.columns):
             return []
         cells, rules, place = [], [], 1

@@ -19,17 +19,15 @@ import cv2
 import numpy as np
 
 from hardnet import detectors
-from hardnet.bench.store import Progress
 from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
 from hardnet.descriptors.digest import descriptor_digest
 from hardnet.entries import NPZ
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features, Found, describe, find, prepare
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
-from hardnet.patchsets.patchset import silent
 from hardnet.provenance import PIPELINE, versions
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
@@ -275,7 +273,6 @@ def _trains(path: Path) -> bool:
 
 
 def _middle(part: Window, size: tuple[int, int]) -> Window | None:
-    """The largest window of the shape of ``size`` in the middle of a part."""
     x, y, width, height = part
     factor = min(width / size[0], height / size[1])
     if factor < 1:

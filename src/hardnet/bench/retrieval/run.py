@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,12 +29,10 @@ from hardnet.bench.retrieval.features import (
     check_names,
     for_words,
 )
-from hardnet.bench.store import Progress, within
 from hardnet.descriptors import Descriptor
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, Progress, Steps, silent, within
 from hardnet.features import Features
 from hardnet.images import read_image
-from hardnet.patchsets.patchset import silent
 from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.query import MA, inside, make_query
 from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
@@ -290,7 +288,7 @@ def _ask(
     queries: Sequence[Query],
     engine: OwnIndex | AsmkIndex,
     mode: str,
-    progress: Callable[[int, int], None],
+    progress: Steps,
 ) -> dict[str, Any]:
     engine.rank(*queries[0], mode)  # what is compiled or read for the first time is not timed
     rankings, seconds = [], []

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.features import Features
 from hardnet.frames import points_to_colmap
 from hardnet.interop.colmap.database import (
@@ -174,7 +174,7 @@ def match_pairs(
     seed: int,
     workers: int | None = None,
     verification: Verification = "colmap",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Steps = silent,
 ) -> None:
     """Find and verify the matches of pairs of photos; pairs that are done are not repeated.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
 from hardnet.descriptors.digest import descriptor_digest
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import MAX_SIZE, Features
 from hardnet.images import list_images
 from hardnet.interop.colmap.database import (
@@ -47,7 +47,7 @@ from hardnet.interop.colmap.matching import (
     read_pairs,
     read_text,
 )
-from hardnet.interop.extraction import ExtractionSettings, Progress, extract_to
+from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import read_hdf5
 from hardnet.matching.matches import Strategy
 from hardnet.storage import claim, replacing
@@ -147,7 +147,7 @@ def reconstruct(
     *,
     mapping: bool = True,
     workers: int | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> ReconstructionReport:
     """Make a COLMAP database of a folder of photos, and models of it.
 
@@ -222,8 +222,6 @@ def model_numbers(folder: Path) -> ModelNumbers:
 
 @dataclass(frozen=True)
 class _Run:
-    """The stages; what each of them makes is in the work folder."""
-
     images: Path
     files: Mapping[str, Path]
     work: Path
