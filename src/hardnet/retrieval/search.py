@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.expansion import average_expansion, features_in_region, hqe_expansion
+from hardnet.retrieval.expansion import (
+    are_reliable,
+    average_expansion,
+    features_in_region,
+    hqe_expansion,
+)
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
@@ -33,6 +38,7 @@ from hardnet.retrieval.scoring import (
 )
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
+    Correspondences,
     Verification,
     Verified,
     find_correspondences,
@@ -42,6 +48,7 @@ from hardnet.retrieval.verification import (
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
+    from hardnet.retrieval.store.segment import Segment
     from hardnet.retrieval.store.snapshot import Snapshot
 
 
@@ -91,7 +98,7 @@ class Shard(Protocol):
         """Spatial verification of each of ``images``, in their order."""
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-        """(n, 2) pairs of the query with each image: within Hamming distance ``h``, and all."""
+        """(n, 2) words shared with each image: with a pair within the distance ``h``, and all."""
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """The features of each of ``images``, in their order."""
@@ -151,8 +158,7 @@ class LocalShard:
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
             pairs = find_correspondences(table, segment, local, BITS)
-            before = np.append(0, np.cumsum(pairs.distances <= h))
-            counts = np.stack([np.diff(before[pairs.bounds]), np.diff(pairs.bounds)], 1)
+            counts = _count_words(segment, local, pairs, h)
             found |= zip((base + local).tolist(), counts.tolist(), strict=True)
         return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
 
@@ -211,6 +217,25 @@ class LocalShard:
         return pieces
 
 
+def _count_words(
+    segment: Segment, images: NDArray[np.int64], pairs: Correspondences, h: int
+) -> NDArray[np.int64]:
+    """(n, 2) words with a pair within the distance ``h``, and with any pair, of each image."""
+    lists = [segment.words_of(image) for image in images.tolist()]
+    sizes = np.array([len(words) for words in lists], np.int64)
+    owner = np.repeat(np.arange(len(images)), sizes)
+    # An image's words ascend: equal ones stand together.
+    begins = np.diff(owner * segment.words + np.concatenate(lists), prepend=-1) != 0
+    word, owner = np.cumsum(begins) - 1, owner[begins]
+    rows = np.repeat(np.cumsum(sizes) - sizes, np.diff(pairs.bounds)) + pairs.places
+    counts = np.empty((len(images), 2), np.int64)
+    for column, some in enumerate((rows[pairs.distances <= h], rows)):
+        has = np.zeros(len(owner), np.bool_)
+        has[word[some]] = True
+        counts[:, column] = np.bincount(owner[has], minlength=len(images))
+    return counts
+
+
 Expansion = Literal["average", "hqe"]
 
 
@@ -226,11 +251,11 @@ class Mode:
     expansion: Expansion | None = None
     first: Scoring | None = None  # how images are scored in the first pass, where that differs
     shortlist: int = 100  # hqe: how many of the best images may be reliable
-    # HQE: correspondences of at most this Hamming distance count for reliability
+    # HQE: words with a correspondence of at most this Hamming distance count for reliability
     h_t_strict: int = 32
     # HQE: an image with this many of them is reliable, if they are more than chance gives; see
-    # :func:`pairs_of_reliable`. With ``verification``, an image that is verified for sure is
-    # reliable instead, and of it only what lies in the region that the query asks for.
+    # :func:`are_reliable`. With ``verification``, an image that is verified for sure is reliable
+    # instead, and of it only what lies in the region that the query asks for.
     reliable: int = 5
     alpha: float = 0.5  # hqe: new words, as a share of the words of the query
     seed: int = 0  # hqe: of bits that are undecided
@@ -305,21 +330,6 @@ def rerank(
     place = np.arange(len(images))
     moved = counts > 0
     return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
-
-
-CHANCE_SHARE = 0.04
-"""The share of the pairs of one word that may be close by chance. The mean is far lower, but photos
-of like texture differ from others, and words of other photos tell less."""
-
-
-def pairs_of_reliable(pairs: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    """(n,) close pairs that an image needs to be reliable: more than chance gives.
-
-    The published number, ``least``, is for 65,536 words. With fewer words or more features an
-    unrelated image shares more words with the query; of these ``pairs`` (n,) some are close by
-    chance.
-    """
-    return least + (CHANCE_SHARE * pairs).astype(np.int64)
 
 
 @dataclass
@@ -421,7 +431,7 @@ class _Flow:
                 images = images[: mode.shortlist]
                 # Correspondences of the first pass: of the words that it looks up, no others.
                 query = self.query.nearest((mode.first or mode.scoring).ma)
-                close, pairs = self.shards.reliable(query, images, mode.h_t_strict).T
-                needed = pairs_of_reliable(pairs, mode.reliable)
-                features = self.shards.features_of(images[close >= needed])
+                close, shared = self.shards.reliable(query, images, mode.h_t_strict).T
+                chosen = images[are_reliable(close, shared, mode.reliable)]
+                features = self.shards.features_of(chosen)
             return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)
