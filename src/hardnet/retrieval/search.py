@@ -6,7 +6,7 @@ index in this process or many parts on many machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -292,7 +292,8 @@ def mode_named(mode: str | Mode) -> Mode:
 def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int = 10) -> Results:
     """The ``k`` best photos for a query: verified ones first, by their inliers; others by score.
 
-    Photos that have nothing in common with the query are no hits.
+    A few inliers, which may be chance, raise the score; see :func:`rerank`. Photos that have
+    nothing in common with the query are no hits.
     """
     flow = _Flow(query, shards, mode_named(mode))
     images, scores = flow.run(k)
@@ -317,19 +318,37 @@ def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDA
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
 
 
+FREE_INLIERS, CHANCE_INLIERS = 3, 0.03
+"""Inliers that say nothing: as many as a map is made to fit, and one of so many pairs."""
+
+
 def rerank(
-    images: NDArray[np.int64], scores: NDArray[np.float32], verified: Sequence[Verified]
+    images: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    verified: Sequence[Verified],
+    first: Collection[int],
 ) -> NDArray[np.int64]:
     """The order in which ranked images are shown once some of them are verified.
 
-    (n,) positions in ``images``: verified ones first, those with more inliers before those with
-    fewer, then by score and number; the others follow in the order they had.
+    (n,) positions in ``images``: those of ``first``, by their numbers, come first, those with more
+    inliers before those with fewer, then by score and number. The others follow by their scores,
+    which count 1 + k times where k inliers are more than chance gives; equal ones by inliers, then
+    in the order they had.
     """
-    inliers = {v.image: v.inliers for v in verified if v.transform is not None}
-    counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
-    place = np.arange(len(images))
-    moved = counts > 0
-    return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
+    found = {one.image: one for one in verified if one.transform is not None}
+    leading, inliers = np.zeros((2, len(images)), np.int64)
+    weights = np.ones(len(images))
+    for place, image in enumerate(images.tolist()):
+        if image in found:
+            one = found[image]
+            if image in first:
+                leading[place] = one.inliers
+            else:
+                inliers[place] = one.inliers
+                chance = FREE_INLIERS + CHANCE_INLIERS * one.tentatives
+                weights[place] += max(one.inliers - chance, 0)
+    tie = np.where(leading > 0, images, np.arange(len(images)))
+    return np.lexsort((tie, -inliers, -weights * scores, -leading))
 
 
 @dataclass
@@ -387,14 +406,16 @@ class _Flow:
             return self.shards.score(terms, scoring, k)
 
     def _rerank(self, stage: str, ranked: Ranking) -> Ranking:
-        """Verified images first, by their inliers; the others keep their order."""
+        """Verified images first, by their inliers; the others by score and inliers."""
         verification = self.mode.verification
         if verification is None:
             return ranked
         images, scores = ranked
         with self.stage(stage):
             self._verify(images[: verification.shortlist], verification)
-            order = rerank(images, scores, list(self.verified.values()))
+            # Words alone tell little: any image with a transform is better than one without.
+            first = self.sure if self.mode.scoring.method == "he" else self.verified
+            order = rerank(images, scores, list(self.verified.values()), first)
         return images[order], scores[order]
 
     def _verify(self, images: NDArray[np.int64], verification: Verification) -> None:
