@@ -39,6 +39,7 @@ def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.Mon
     from synthetic import Collection, Shape
 
     from hardnet.retrieval.kernels import distances
+    from hardnet.retrieval.scoring import Scoring
 
     popularity = np.repeat([0.1, 1.9], 500)
     shape = Shape(np.array([10, 30]), popularity, np.array([1, 1, 1, 3]), close=0.1)
@@ -54,7 +55,9 @@ def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.Mon
     order = np.argsort(words, kind="stable")
     pairs = [order[i : i + 2] for i in range(0, len(order) - 1, 37)]
     close = [
-        distances(signatures[a], signatures[b]) <= 48 for a, b in pairs if words[a] == words[b]
+        distances(signatures[a], signatures[b]) <= Scoring().h_t
+        for a, b in pairs
+        if words[a] == words[b]
     ]
     assert np.mean(close) == pytest.approx(0.1, abs=0.02)
     again = collection.images(0, 2000)[1999]

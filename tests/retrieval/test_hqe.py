@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from hardnet.retrieval.expansion import hqe_expansion, join_signatures, reliable_words
+from hardnet.retrieval.expansion import (
+    are_reliable,
+    hqe_expansion,
+    join_signatures,
+    reliable_words,
+)
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.search import ImageFeatures
 
@@ -172,3 +178,84 @@ def test_equal_to_explicit_loops(alpha: float) -> None:
             ones = sum(value >> bit & 1 for value in votes[word])
             if 2 * ones != len(votes[word]):
                 assert value_of(got) >> bit & 1 == (2 * ones > len(votes[word]))
+
+
+def test_reliable_by_hand() -> None:
+    """50 common words: one is close by chance. e^(k - 1) / k^k is 0.0172 for k = 5, 0.00318 for 6
+    and 0.00049 for 7: of a thousand images, less than one has seven."""
+    close = np.array([4, 5, 6, 7, 8, *[0] * 95])
+    shared = np.full(100, 50)
+    assert np.flatnonzero(are_reliable(close, shared, 5)).tolist() == [3, 4]
+    assert np.flatnonzero(are_reliable(close, shared, 8)).tolist() == [4]
+    # Of fewer words in common five are enough, of more not even eight.
+    assert np.flatnonzero(are_reliable(close, np.full(100, 10), 5)).tolist() == [1, 2, 3, 4]
+    assert not are_reliable(close, np.full(100, 100), 5).any()
+    assert not are_reliable(np.zeros(3, int), np.zeros(3, int), 5).any()
+    assert are_reliable(np.zeros(0, int), np.zeros(0, int), 5).shape == (0,)
+
+
+def reliable_by_loops(close: list[int], shared: list[int], least: int) -> list[bool]:
+    share = 0.02
+    for _ in range(1000):
+        answers = []
+        for k, n in zip(close, shared, strict=True):
+            mean = share * n
+            enough = k >= least and k > mean
+            answers.append(enough and math.exp(k - mean - k * math.log(k / mean)) < 1e-3)
+        no = [i for i, answer in enumerate(answers) if not answer]
+        seen = sum(close[i] for i in no) / max(sum(shared[i] for i in no), 1)
+        if min(2 * seen, 0.05) <= share:
+            break
+        share = min(2 * seen, 0.05)
+    return answers
+
+
+@pytest.mark.parametrize("share", [0.002, 0.012, 0.03, 0.2])
+def test_reliable_images_equal_explicit_loops(share: float) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        shared = rng.integers(1, 300, 40)
+        close = rng.binomial(shared, share * rng.uniform(0, 2, 40))
+        close[:8] = rng.binomial(shared[:8], 0.3)
+        expected = reliable_by_loops(close.tolist(), shared.tolist(), 5)
+        assert are_reliable(close, shared, 5).tolist() == expected
+
+
+@pytest.mark.parametrize("words", [1024, 8192, 65_536])
+@pytest.mark.parametrize("features", [400, 2000])
+def test_chance_makes_no_image_reliable(words: int, features: int) -> None:
+    """Unrelated images, whose words and signatures are drawn at random, and one related image."""
+    rng = np.random.default_rng(words + features)
+    query = rng.integers(0, words, 3 * features)  # three words per feature
+    share = 0.012  # of the words in common that are close by chance
+    close, shared = [], []
+    for _ in range(3000):
+        common = len(np.intersect1d(query, rng.integers(0, words, features)))
+        shared.append(common)
+        close.append(rng.binomial(common, share))
+    related = features // 8, features // 3
+    found = np.array(
+        [
+            are_reliable(
+                np.append(close[first : first + 99], related[0]),
+                np.append(shared[first : first + 99], related[1]),
+                5,
+            )
+            for first in range(0, 2970, 99)
+        ]
+    )
+    assert found[:, :99].mean() < 1e-3
+    assert found[:, 99].all()
+    if words == 1024:
+        assert np.mean(np.array(close) >= 5) > 0.1, "the published number alone is no rule here"
+
+
+def test_a_repeated_pattern_is_one_word() -> None:
+    """Photos whose only common word is a pattern have many pairs, and are not reliable."""
+    assert not are_reliable(np.array([1, 0, 0]), np.array([60, 60, 60]), 5).any()
+
+
+def test_a_shortlist_of_nothing_but_the_object() -> None:
+    """Weak ones among them are not taken for what chance gives."""
+    close, shared = np.array([60, 50, 40, 30, 25, 20, 9, 8, 7, 6]), np.full(10, 120)
+    assert are_reliable(close, shared, 5)[:6].all()

@@ -24,6 +24,8 @@ from hardnet.retrieval.store.snapshot import Statistics, compute_statistics
 
 BOW, HE = Scoring(method="bow"), Scoring(method="he")
 FIRST_PASS = Scoring(idf=False, normalise=False)
+FAR = exp(-((32 / 24) ** 2))
+"""What a match at distance 32 weighs."""
 
 Image = list[tuple[int, int]]
 """Word and signature of each feature."""
@@ -176,30 +178,30 @@ def test_hamming_embedding_by_hand(three: Made) -> None:
     # One feature that matches both of word 0, at distances 0 and 32, and word 1 at distance 10.
     query = make_query([[(0, bits(0)), (1, bits(0)), (3, bits(0))]])
     norm = sqrt(L3**2 + L15**2)
-    burst = L3**2 * (1 + exp(-1)) + L15**2 * exp(-((10 / 32) ** 2))
+    burst = L3**2 * (1 + FAR) + L15**2 * exp(-((10 / 24) ** 2))
     expected = [burst / sqrt(3) / norm, L15**2 / norm, 0]
     np.testing.assert_allclose(three.score(query, HE), expected, rtol=1e-6)
     plain = three.score(query, Scoring(burstiness=False))
     np.testing.assert_allclose(plain, [burst / norm, L15**2 / norm, 0], rtol=1e-6)
     single = three.score(query, Scoring(ma=1))
-    np.testing.assert_allclose(single, [L3**2 * (1 + exp(-1)) / sqrt(2) / norm, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(single, [L3**2 * (1 + FAR) / sqrt(2) / norm, 0, 0], rtol=1e-6)
     first = three.score(query, FIRST_PASS)
     np.testing.assert_allclose(
-        first, [(1 + exp(-1) + exp(-((10 / 32) ** 2))) / sqrt(3), 1, 0], rtol=1e-6
+        first, [(1 + FAR + exp(-((10 / 24) ** 2))) / sqrt(3), 1, 0], rtol=1e-6
     )
 
 
-@pytest.mark.parametrize(("h", "matches"), [(47, True), (48, True), (49, False), (128, False)])
+@pytest.mark.parametrize(("h", "matches"), [(55, True), (56, True), (57, False), (128, False)])
 def test_the_threshold_is_part_of_the_match(three: Made, h: int, matches: bool) -> None:
     query = make_query([[(2, bits(h))]])
-    expected = exp(-((h / 32) ** 2)) if matches else 0
+    expected = exp(-((h / 24) ** 2)) if matches else 0
     assert three.score(query, FIRST_PASS)[1] == pytest.approx(expected)
 
 
 def test_bursts_are_per_query_feature(three: Made) -> None:
     # Two features with the same signature are two bursts of two, not one of four.
     query = make_query([[(0, 0)], [(0, 0)]])
-    assert three.score(query, FIRST_PASS)[0] == pytest.approx(2 * (1 + exp(-1)) / sqrt(2))
+    assert three.score(query, FIRST_PASS)[0] == pytest.approx(2 * (1 + FAR) / sqrt(2))
 
 
 @pytest.mark.parametrize("method", ["bow", "he"])

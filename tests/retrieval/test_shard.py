@@ -176,20 +176,23 @@ def test_equal_scores_are_ranked_by_image_number(many: Snapshot, query: Query) -
 
 
 @pytest.mark.parametrize("h", [0, 20, 32, 128])
-def test_reliable_counts_close_pairs(many: Snapshot, query: Query, h: int) -> None:
+def test_reliable_counts_words_with_close_pairs(many: Snapshot, query: Query, h: int) -> None:
     images = np.random.default_rng(0).permutation(IMAGES)[:15]
-    expected = []
+    expected, pairs = [], []
     for number in images:
-        image, count, pairs = random_image(int(number)), 0, 0
+        image, close, shared = random_image(int(number)), [], []
         for words, signatures in zip(query.words, query.signatures, strict=True):
             for word, ours in zip(words, signatures, strict=True):
                 for other, theirs in zip(image.words, image.signatures, strict=True):
                     if word == other:
-                        pairs += 1
-                        count += sum(int(x).bit_count() for x in ours ^ theirs) <= h
-        expected.append([count, pairs])
+                        shared.append(int(word))
+                        if sum(int(x).bit_count() for x in ours ^ theirs) <= h:
+                            close.append(int(word))
+        expected.append([len(set(close)), len(set(shared))])
+        pairs.append([len(close), len(shared)])
     assert LocalShard(many).reliable(query, images, h).tolist() == expected
     assert max(expected)[0] > 10 or h == 0
+    assert max(pairs) > max(expected), "some words have several pairs"
 
 
 def test_features_are_those_that_were_added(many: Snapshot) -> None:

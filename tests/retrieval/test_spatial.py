@@ -388,12 +388,29 @@ def test_rerank() -> None:
     images = np.array([10, 11, 12, 13, 14, 15])
     scores = np.array([0.9, 0.8, 0.8, 0.7, 0.3, 0.3], np.float32)
     verified = [answer(14, 30), answer(12, 5), answer(10, 0), answer(13, 5), answer(11, 0)]
-    order = rerank(images, scores, verified)
+    order = rerank(images, scores, verified, [10, 12, 13, 14])
     assert images[order].tolist() == [14, 12, 13, 10, 11, 15]
-    assert rerank(images, scores, []).tolist() == [0, 1, 2, 3, 4, 5]
+    assert rerank(images, scores, [], [10]).tolist() == [0, 1, 2, 3, 4, 5]
     # Equal inliers and scores: the lower number.
-    assert rerank(images[::-1], scores[::-1], [answer(15, 4), answer(14, 4)])[:2].tolist() == [1, 0]
-    assert len(rerank(images[:0], scores[:0], [])) == 0
+    both = [answer(15, 4), answer(14, 4)]
+    assert rerank(images[::-1], scores[::-1], both, {14, 15})[:2].tolist() == [1, 0]
+    assert len(rerank(images[:0], scores[:0], [], [])) == 0
+
+
+def test_inliers_beyond_chance_raise_the_score() -> None:
+    none = np.zeros((0, 2), np.int64)
+
+    def answer(image: int, inliers: int, tentatives: int) -> Verified:
+        return Verified(image, inliers, np.eye(2, 3), 0, none, tentatives)
+
+    images = np.array([10, 11, 12, 13, 14, 15])
+    scores = np.array([0.9, 0.8, 0.5, 0.4, 0.0, 0.0], np.float32)
+    # 12: 6 inliers, 3 and 0.03 * 50 of them by chance: 0.5 * 2.5 = 1.25. 13: no more than chance.
+    verified = [answer(12, 6, 50), answer(13, 6, 100), answer(15, 4, 0), answer(11, 20, 0)]
+    order = rerank(images, scores, verified, {11})
+    assert images[order].tolist() == [11, 12, 10, 13, 15, 14]
+    order = rerank(images, scores, verified[:2], ())
+    assert images[order].tolist() == [12, 10, 11, 13, 14, 15]
 
 
 def test_sure_is_more_than_chance() -> None:

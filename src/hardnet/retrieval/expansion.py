@@ -32,6 +32,45 @@ ALPHA = 0.5
 """New words, as a share of the different words of the query."""
 
 
+CHANCE_SHARES = 0.02, 0.05
+"""Least and most of the share of common words that are taken to be close by chance."""
+CLUMPING = 2.0
+"""Photos of like texture have more chance words than the mean: the share is larger by this."""
+FALSE_ALARMS = 1e-3
+"""The share of unrelated photos that may be called reliable."""
+
+
+def are_reliable(
+    close: NDArray[np.int64], shared: NDArray[np.int64], least: int
+) -> NDArray[np.bool_]:
+    """(n,) which images of a shortlist are reliable: closer to the query than chance explains.
+
+    Of the words that the query shares with each image, ``shared`` (n,), some have a close pair,
+    ``close`` (n,). Words are counted and not pairs: a pattern that is repeated m times in one photo
+    and n times in another makes m n pairs of a single word.
+
+    By chance a share p of the words is close, so that their number is at most Poisson with the mean
+    p ``shared``. An image is reliable if it has the published number, ``least``, and chance gives
+    as many to fewer than :data:`FALSE_ALARMS` of all images, by the bound of Chernoff:
+    P(X >= k) <= exp(k - mean - k log(k / mean)). More features or fewer words mean more words
+    that are shared by chance, and ask for more.
+
+    p is that of the images that are not reliable, times :data:`CLUMPING`, within the bounds of
+    :data:`CHANCE_SHARES`: a shortlist may have no unrelated image at all.
+    """
+    share, most = CHANCE_SHARES
+    while True:
+        mean = share * shared
+        ratio = np.maximum(close, 1) / np.maximum(mean, 1e-9)
+        unlikely = close * np.log(ratio) - close + mean > -np.log(FALSE_ALARMS)
+        reliable: NDArray[np.bool_] = (close >= least) & (close > mean) & unlikely
+        others = max(int(shared[~reliable].sum()), 1)
+        seen = min(CLUMPING * float(close[~reliable].sum()) / others, most)
+        if seen <= share:
+            return reliable
+        share = seen  # fewer are reliable now: the others may show a larger share
+
+
 def hqe_expansion(
     query: Query,
     reliable: Sequence[ImageFeatures],
@@ -41,8 +80,8 @@ def hqe_expansion(
 ) -> HeTerms:
     """The terms of the second search: one signature per word, each a feature of its own.
 
-    ``reliable`` are features of images that have at least 5 correspondences with h <= 32, or that
-    are verified by geometry; without any, the terms are the query's own. ``alpha`` is new words as
+    ``reliable`` are features of images that :func:`are_reliable` chose, or that are verified by
+    geometry; without any, the terms are the query's own. ``alpha`` is new words as
     a share of the query's, ``ma`` how many words of each query feature are used (None: all), and
     ``seed`` decides bits that are undecided.
     """

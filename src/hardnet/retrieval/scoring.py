@@ -28,13 +28,17 @@ _ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How images are scored; names and values of the papers."""
+    """How images are scored; the names are those of the papers.
+
+    ``h_t`` and ``sigma`` are for vocabularies of thousands of words, where few of the features that
+    share a word are the same: close signatures count for more than the papers' values make of them.
+    """
 
     # "bow", the cosine of tf-idf vectors; "he", Hamming embedding
     method: Literal["bow", "he"] = "he"
     ma: int = MA  # words per query feature (multiple assignment); images of the index have one
-    h_t: int = 48  # signatures further apart than this many of 128 bits do not match
-    sigma: float = 32.0  # a match at Hamming distance h weighs exp(-(h / sigma)^2)
+    h_t: int = 56  # signatures further apart than this many of 128 bits do not match
+    sigma: float = 24.0  # a match at Hamming distance h weighs exp(-(h / sigma)^2)
     # The matches of one query feature with one image count as their sum over the square root of
     # their number
     burstiness: bool = True

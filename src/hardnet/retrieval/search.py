@@ -6,7 +6,7 @@ index in this process or many parts on many machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
-from hardnet.retrieval.expansion import average_expansion, features_in_region, hqe_expansion
+from hardnet.retrieval.expansion import (
+    are_reliable,
+    average_expansion,
+    features_in_region,
+    hqe_expansion,
+)
 from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
@@ -33,6 +38,7 @@ from hardnet.retrieval.scoring import (
 )
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
+    Correspondences,
     Verification,
     Verified,
     find_correspondences,
@@ -42,6 +48,7 @@ from hardnet.retrieval.verification import (
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
+    from hardnet.retrieval.store.segment import Segment
     from hardnet.retrieval.store.snapshot import Snapshot
 
 
@@ -91,7 +98,7 @@ class Shard(Protocol):
         """Spatial verification of each of ``images``, in their order."""
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-        """(n, 2) pairs of the query with each image: within Hamming distance ``h``, and all."""
+        """(n, 2) words shared with each image: with a pair within the distance ``h``, and all."""
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
         """The features of each of ``images``, in their order."""
@@ -151,8 +158,7 @@ class LocalShard:
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
             pairs = find_correspondences(table, segment, local, BITS)
-            before = np.append(0, np.cumsum(pairs.distances <= h))
-            counts = np.stack([np.diff(before[pairs.bounds]), np.diff(pairs.bounds)], 1)
+            counts = _count_words(segment, local, pairs, h)
             found |= zip((base + local).tolist(), counts.tolist(), strict=True)
         return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
 
@@ -211,6 +217,25 @@ class LocalShard:
         return pieces
 
 
+def _count_words(
+    segment: Segment, images: NDArray[np.int64], pairs: Correspondences, h: int
+) -> NDArray[np.int64]:
+    """(n, 2) words with a pair within the distance ``h``, and with any pair, of each image."""
+    lists = [segment.words_of(image) for image in images.tolist()]
+    sizes = np.array([len(words) for words in lists], np.int64)
+    owner = np.repeat(np.arange(len(images)), sizes)
+    # An image's words ascend: equal ones stand together.
+    begins = np.diff(owner * segment.words + np.concatenate(lists), prepend=-1) != 0
+    word, owner = np.cumsum(begins) - 1, owner[begins]
+    rows = np.repeat(np.cumsum(sizes) - sizes, np.diff(pairs.bounds)) + pairs.places
+    counts = np.empty((len(images), 2), np.int64)
+    for column, some in enumerate((rows[pairs.distances <= h], rows)):
+        has = np.zeros(len(owner), np.bool_)
+        has[word[some]] = True
+        counts[:, column] = np.bincount(owner[has], minlength=len(images))
+    return counts
+
+
 Expansion = Literal["average", "hqe"]
 
 
@@ -226,11 +251,11 @@ class Mode:
     expansion: Expansion | None = None
     first: Scoring | None = None  # how images are scored in the first pass, where that differs
     shortlist: int = 100  # hqe: how many of the best images may be reliable
-    # HQE: correspondences of at most this Hamming distance count for reliability
+    # HQE: words with a correspondence of at most this Hamming distance count for reliability
     h_t_strict: int = 32
     # HQE: an image with this many of them is reliable, if they are more than chance gives; see
-    # :func:`pairs_of_reliable`. With ``verification``, an image that is verified for sure is
-    # reliable instead, and of it only what lies in the region that the query asks for.
+    # :func:`are_reliable`. With ``verification``, an image that is verified for sure is reliable
+    # instead, and of it only what lies in the region that the query asks for.
     reliable: int = 5
     alpha: float = 0.5  # hqe: new words, as a share of the words of the query
     seed: int = 0  # hqe: of bits that are undecided
@@ -267,7 +292,8 @@ def mode_named(mode: str | Mode) -> Mode:
 def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int = 10) -> Results:
     """The ``k`` best photos for a query: verified ones first, by their inliers; others by score.
 
-    Photos that have nothing in common with the query are no hits.
+    A few inliers, which may be chance, raise the score; see :func:`rerank`. Photos that have
+    nothing in common with the query are no hits.
     """
     flow = _Flow(query, shards, mode_named(mode))
     images, scores = flow.run(k)
@@ -292,34 +318,37 @@ def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDA
     return _Flow(query, shards, mode_named(mode)).run(None)[0]
 
 
+FREE_INLIERS, CHANCE_INLIERS = 3, 0.03
+"""Inliers that say nothing: as many as a map is made to fit, and one of so many pairs."""
+
+
 def rerank(
-    images: NDArray[np.int64], scores: NDArray[np.float32], verified: Sequence[Verified]
+    images: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    verified: Sequence[Verified],
+    first: Collection[int],
 ) -> NDArray[np.int64]:
     """The order in which ranked images are shown once some of them are verified.
 
-    (n,) positions in ``images``: verified ones first, those with more inliers before those with
-    fewer, then by score and number; the others follow in the order they had.
+    (n,) positions in ``images``: those of ``first``, by their numbers, come first, those with more
+    inliers before those with fewer, then by score and number. The others follow by their scores,
+    which count 1 + k times where k inliers are more than chance gives; equal ones by inliers, then
+    in the order they had.
     """
-    inliers = {v.image: v.inliers for v in verified if v.transform is not None}
-    counts = np.array([inliers.get(image, 0) for image in images.tolist()], np.int64)
-    place = np.arange(len(images))
-    moved = counts > 0
-    return np.lexsort((np.where(moved, images, place), np.where(moved, -scores, 0), -counts))
-
-
-CHANCE_SHARE = 0.04
-"""The share of the pairs of one word that may be close by chance. The mean is far lower, but photos
-of like texture differ from others, and words of other photos tell less."""
-
-
-def pairs_of_reliable(pairs: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    """(n,) close pairs that an image needs to be reliable: more than chance gives.
-
-    The published number, ``least``, is for 65,536 words. With fewer words or more features an
-    unrelated image shares more words with the query; of these ``pairs`` (n,) some are close by
-    chance.
-    """
-    return least + (CHANCE_SHARE * pairs).astype(np.int64)
+    found = {one.image: one for one in verified if one.transform is not None}
+    leading, inliers = np.zeros((2, len(images)), np.int64)
+    weights = np.ones(len(images))
+    for place, image in enumerate(images.tolist()):
+        if image in found:
+            one = found[image]
+            if image in first:
+                leading[place] = one.inliers
+            else:
+                inliers[place] = one.inliers
+                chance = FREE_INLIERS + CHANCE_INLIERS * one.tentatives
+                weights[place] += max(one.inliers - chance, 0)
+    tie = np.where(leading > 0, images, np.arange(len(images)))
+    return np.lexsort((tie, -inliers, -weights * scores, -leading))
 
 
 @dataclass
@@ -377,14 +406,16 @@ class _Flow:
             return self.shards.score(terms, scoring, k)
 
     def _rerank(self, stage: str, ranked: Ranking) -> Ranking:
-        """Verified images first, by their inliers; the others keep their order."""
+        """Verified images first, by their inliers; the others by score and inliers."""
         verification = self.mode.verification
         if verification is None:
             return ranked
         images, scores = ranked
         with self.stage(stage):
             self._verify(images[: verification.shortlist], verification)
-            order = rerank(images, scores, list(self.verified.values()))
+            # Words alone tell little: any image with a transform is better than one without.
+            first = self.sure if self.mode.scoring.method == "he" else self.verified
+            order = rerank(images, scores, list(self.verified.values()), first)
         return images[order], scores[order]
 
     def _verify(self, images: NDArray[np.int64], verification: Verification) -> None:
@@ -421,7 +452,7 @@ class _Flow:
                 images = images[: mode.shortlist]
                 # Correspondences of the first pass: of the words that it looks up, no others.
                 query = self.query.nearest((mode.first or mode.scoring).ma)
-                close, pairs = self.shards.reliable(query, images, mode.h_t_strict).T
-                needed = pairs_of_reliable(pairs, mode.reliable)
-                features = self.shards.features_of(images[close >= needed])
+                close, shared = self.shards.reliable(query, images, mode.h_t_strict).T
+                chosen = images[are_reliable(close, shared, mode.reliable)]
+                features = self.shards.features_of(chosen)
             return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)
