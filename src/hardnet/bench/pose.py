@@ -37,6 +37,7 @@ from hardnet.matching.geometry import Geometry, estimate, relative_pose, sampson
 from hardnet.matching.neighbours import RATIO, match_descriptors
 from hardnet.patchsets.build import colmap_model
 from hardnet.patchsets.build.colmap_model import View, read_model
+from hardnet.threads import map_threads
 
 DEGREES = tuple(range(1, 11))
 """Thresholds over which mAA(10) is the mean."""
@@ -225,8 +226,11 @@ class PairScores(NamedTuple):
 
     def repeated(self, ratio: float) -> list[list[float]]:
         """The errors of :data:`REPEATS` estimates of every pair."""
-        draws = [np.random.default_rng(k) for k in range(REPEATS)]
-        return [[one.error(ratio, rng) for rng in draws] for one in self.matched]
+
+        def estimate_all(one: Matched) -> list[float]:
+            return [one.error(ratio, np.random.default_rng(k)) for k in range(REPEATS)]
+
+        return map_threads(estimate_all, self.matched)
 
 
 def score_pairs(
@@ -243,8 +247,8 @@ def score_pairs(
         a, b = features[pair.a.path], features[pair.b.path]
         indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
         one = Matched(pair, a.xy[indices[:, 0]], b.xy[indices[:, 1]], 1 - scores)
-        for ratio in ratios:
-            found.errors[ratio].append(one.error(ratio))
+        for ratio, error in zip(ratios, map_threads(one.error, ratios), strict=True):
+            found.errors[ratio].append(error)
         hits = agrees(pair, one.xy_a, one.xy_b)
         found.correct.append(correct_at_precision(one.ratios, hits))
         found.matched.append(one)
