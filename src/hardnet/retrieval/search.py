@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.retrieval import compiled
 from hardnet.retrieval.expansion import average_expansion, features_in_region, hqe_expansion
-from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
     Lookup,
@@ -31,6 +31,7 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
+from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Verification,
@@ -123,8 +124,9 @@ class LocalShard:
             kept = best(scores, len(scores) if limit is None else limit)
             return kept + (self.snapshot.bases[position] + first), scores[kept]
 
-        parts = self._pieces(lookup)
-        if self._work(lookup, self.positions) > POSTINGS_PER_PIECE:
+        parts, work = self._pieces(lookup), self._work(lookup, self.positions)
+        compiled.note_work(work)
+        if work > POSTINGS_PER_PIECE:
             rankings = map_threads(piece, parts)
         else:
             rankings = [piece(part) for part in parts]

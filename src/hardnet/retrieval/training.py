@@ -24,8 +24,8 @@ from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import Assigner, Rows, project
-from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.retrieval.vocabulary import (
     LARGE,
