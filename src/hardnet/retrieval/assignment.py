@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from hardnet.retrieval.compiled import faster
 from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]
@@ -103,11 +104,18 @@ class Assigner:
 def promising(scores: NDArray[np.int32], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows and columns of the highest of scores (N, K): in each row ``count`` or a few more."""
     group = max(min(GROUP, scores.shape[1] // (4 * count)), 1)
-    tops = np.maximum.reduceat(scores, np.arange(0, scores.shape[1], group), axis=1)
-    # As many groups as are wanted have a column that reaches this.
+    return faster(find_promising)(scores, count, group)
+
+
+def find_promising(
+    scores: NDArray[np.int32], count: int, group: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns that reach what ``count`` groups of neighbouring columns reach."""
+    columns = scores.shape[1]
+    tops = np.maximum.reduceat(scores, np.arange(0, columns, group), axis=1)
     last = max(tops.shape[1] - count, 0)
     least = np.partition(tops, last, axis=1)[:, last]
-    return np.divmod(np.flatnonzero(scores >= least[:, None]), scores.shape[1])
+    return np.divmod(np.flatnonzero(scores >= least[:, None]), columns)
 
 
 def nearest_of(

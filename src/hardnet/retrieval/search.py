@@ -188,7 +188,10 @@ class LocalShard:
         numbers = np.asarray(images, np.int64)
         bases = np.asarray(self.snapshot.bases, np.int64)
         position = np.searchsorted(bases, numbers, side="right") - 1
-        return [(int(one), numbers[position == one] - bases[one]) for one in np.unique(position)]
+        return [
+            (int(one), numbers[position == one] - bases[one])
+            for one in np.flatnonzero(np.bincount(position))
+        ]
 
     def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
         """About how long a query takes, in postings: all words are taken as equally frequent."""

@@ -24,6 +24,7 @@ from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import Assigner, Rows, project
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.snapshot import Progress, silent
@@ -378,7 +379,7 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
+        out[part] = faster(project)(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out

@@ -27,6 +27,7 @@ from hardnet.retrieval.assignment import (
     nearest_of,
     project,
 )
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.signatures import BITS, Signatures, pack_bits
 from hardnet.retrieval.store.files import tensor_file
 from hardnet.storage import as_path
@@ -35,6 +36,7 @@ from hardnet.threads import map_threads
 SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
 
 FORMAT = "hardnet-vocabulary-1"
+_LEVELS = 65_536  # words whose thresholds are kept in single precision: 32 MB
 _ROWS = 256  # of which signatures are made at once by a thread
 _ARRAYS = ("words", "mean", "projection", "thresholds")
 _CELL_ARRAYS = ("centres", "starts")
@@ -102,11 +104,17 @@ class Vocabulary:
 
         def compare(start: int) -> None:
             part = slice(start, start + _ROWS)
-            along = project(np.ascontiguousarray(prepared[part], np.float32), self._axes)
-            out[part] = pack_bits(along[:, None] > self.thresholds[words[part]])
+            rows = np.ascontiguousarray(prepared[part], np.float32)
+            along = faster(project)(rows, self._axes)
+            out[part] = pack_bits(along[:, None] > self._levels[words[part]])
 
         map_threads(compare, range(0, len(prepared), _ROWS))
         return out
+
+    @cached_property
+    def _levels(self) -> NDArray[Any]:
+        """The thresholds, as they compare quickly unless that takes too much memory."""
+        return self.thresholds.astype(np.float32) if len(self) <= _LEVELS else self.thresholds
 
     @cached_property
     def _axes(self) -> Rows:

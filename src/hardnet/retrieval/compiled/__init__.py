@@ -45,12 +45,15 @@ def note_work(postings: int) -> None:
 
 
 def _load() -> None:
-    from hardnet.retrieval import hypotheses, scoring
+    from hardnet.retrieval import assignment, hypotheses, scoring
+    from hardnet.retrieval.compiled import assignment as compiled_assignment
     from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
     from hardnet.retrieval.compiled import scanning
 
     _twins.update(
         {
+            assignment.project: compiled_assignment.project,
+            assignment.find_promising: compiled_assignment.find_promising,
             scoring.add_bow: scanning.add_bow,
             scoring.add_he: scanning.add_he,
             hypotheses.verify: compiled_hypotheses.verify,
