@@ -152,7 +152,7 @@ class LocalShard:
         found: dict[int, list[int]] = {}
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            pairs = find_correspondences(table, segment, local, BITS)
+            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS)
             before = np.append(0, np.cumsum(pairs.distances <= h))
             counts = np.stack([np.diff(before[pairs.bounds]), np.diff(pairs.bounds)], 1)
             found |= zip((base + local).tolist(), counts.tolist(), strict=True)

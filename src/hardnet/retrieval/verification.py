@@ -248,7 +248,7 @@ def verify_parts(
     def verify_piece(piece: Part) -> list[Verified]:
         """Verify some images on one thread."""
         segment, base, images = piece
-        pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
+        pairs = faster(find_correspondences)(table, segment, images, h_t, verification.max_pairs)
         sides = np.asarray(segment.image_sizes)[images].max(axis=1)
         image_scales = sides / PUBLISHED_SIZE
         counts = np.diff(pairs.bounds)

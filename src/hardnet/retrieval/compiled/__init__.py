@@ -45,10 +45,10 @@ def note_work(postings: int) -> None:
 
 
 def _load() -> None:
-    from hardnet.retrieval import assignment, hypotheses, scoring
+    from hardnet.retrieval import assignment, hypotheses, scoring, verification
     from hardnet.retrieval.compiled import assignment as compiled_assignment
+    from hardnet.retrieval.compiled import correspondences, scanning
     from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
-    from hardnet.retrieval.compiled import scanning
 
     _twins.update(
         {
@@ -56,6 +56,7 @@ def _load() -> None:
             assignment.find_promising: compiled_assignment.find_promising,
             scoring.add_bow: scanning.add_bow,
             scoring.add_he: scanning.add_he,
+            verification.find_correspondences: correspondences.find_correspondences,
             hypotheses.verify: compiled_hypotheses.verify,
         }
     )
