@@ -41,6 +41,18 @@ def test_promising_columns_are_equal(different: int, columns: int, count: int, g
         assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_nearest_words_are_equal(count: int) -> None:
+    rng = np.random.default_rng(count)
+    rows, words = (rng.normal(size=(n, 128)).astype(np.float32) for n in (50, 500))
+    words[250:] = words[:250]  # equal ones: the lower number comes first
+    owner, found = np.nonzero(rng.random((50, 500)) < 0.1)
+    given = rows, words, assignment.half_squares(words), owner, found, count
+    plain, fast = assignment.nearest_of(*given), compiled_assignment.nearest_of(*given)
+    assert plain.dtype == fast.dtype
+    assert np.array_equal(plain, fast)
+
+
 @pytest.mark.parametrize("at_once", [1, 100, 10**6])
 @pytest.mark.parametrize(("first", "last"), [(0, 50), (0, 20), (20, 50), (13, 14)])
 def test_scores_are_equal_in_the_last_bit(

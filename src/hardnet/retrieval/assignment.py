@@ -73,7 +73,7 @@ class Assigner:
                 owner, found = (side.ravel() for side in np.indices((len(few), len(self._words))))
             else:
                 owner, found = promising(self._scores(few), count + MORE)
-            out[part] = nearest_of(few, self._words, self._half, owner, found, count)
+            out[part] = faster(nearest_of)(few, self._words, self._half, owner, found, count)
 
         map_threads(assign, self._parts(len(rows)))
         return out
@@ -132,7 +132,9 @@ def nearest_of(
     ``count``. The nearest comes first, of equal ones the lower number; ``half`` (K,) are half the
     squared lengths of the words (K, D).
     """
-    far = half[found] - np.einsum("pd,pd->p", rows[owner], words[found])
+    # In double precision, so that the order of the sums does not matter.
+    dots = np.einsum("pd,pd->p", rows[owner], words[found], dtype=np.float64)
+    far = half[found] - dots.astype(np.float32)
     sizes = np.bincount(owner, minlength=len(rows))
     most = int(sizes.max(initial=count))
     table = np.full((len(rows), most), np.inf, np.float32)

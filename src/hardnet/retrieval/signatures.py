@@ -38,7 +38,6 @@ def _bit_counts_of_bytes(values: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return _OF_BYTE[np.ascontiguousarray(values).view(np.uint8)]
 
 
-_OF_BYTE: NDArray[np.uint8] = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(
-    1, dtype=np.uint8
-)
+_BYTES = np.arange(256, dtype=np.uint8)[:, None]
+_OF_BYTE: NDArray[np.uint8] = np.unpackbits(_BYTES, axis=1).sum(axis=1, dtype=np.uint8)
 _bit_counts: Any = getattr(np, "bitwise_count", _bit_counts_of_bytes)  # since numpy 2

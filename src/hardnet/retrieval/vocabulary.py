@@ -260,7 +260,7 @@ class CellAssigner:
             sizes = np.bincount(owner, minlength=len(part))
             if (sizes < count).any():  # all near cells are all but empty
                 owner, found = (side.ravel() for side in np.indices((len(part), len(self._words))))
-            here[:] = nearest_of(part, self._words, self._half, owner, found, count)
+            here[:] = faster(nearest_of)(part, self._words, self._half, owner, found, count)
 
         map_threads(assign, range(0, len(rows), many))
         return out

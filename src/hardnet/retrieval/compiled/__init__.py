@@ -54,6 +54,7 @@ def _load() -> None:
         {
             assignment.project: compiled_assignment.project,
             assignment.find_promising: compiled_assignment.find_promising,
+            assignment.nearest_of: compiled_assignment.nearest_of,
             scoring.add_bow: scanning.add_bow,
             scoring.add_he: scanning.add_he,
             verification.find_correspondences: correspondences.find_correspondences,

@@ -1,4 +1,4 @@
-"""``assignment.project`` and ``assignment.promising`` as machine code."""
+"""The steps of ``retrieval.assignment`` as machine code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hardnet.retrieval.compiled.kernels import compiled
+from hardnet.retrieval.compiled.kernels import LINE, compiled, compiled_sums, prefetch
+
+AHEAD = 8
+"""The word of the pair this much later is asked for while another is compared."""
 
 
 @compiled
@@ -73,3 +76,28 @@ def _longer(numbers: Any, more: int) -> Any:
     for k in range(len(numbers)):
         longer[k] = numbers[k]
     return longer
+
+
+@compiled_sums
+def nearest_of(rows: Any, words: Any, half: Any, owner: Any, found: Any, count: int) -> Any:
+    """See ``assignment.nearest_of``."""
+    dim, out = rows.shape[1], np.full((len(rows), count), -1, np.int32)
+    nearest = np.full((len(rows), count), np.inf, np.float32)
+    address, word_bytes = words.ctypes.data, 4 * dim
+    for p in range(len(found)):
+        if p + AHEAD < len(found):  # from all over the memory
+            start = address + found[p + AHEAD] * word_bytes
+            for line in range(start, start + word_bytes, LINE):
+                prefetch(line)
+        n, word, dot = owner[p], found[p], 0.0
+        for d in range(dim):
+            dot += np.float64(rows[n, d]) * np.float64(words[word, d])
+        far = half[word] - np.float32(dot)
+        if far >= nearest[n, count - 1]:  # of equal ones the first stays, which is the lower
+            continue
+        place = count - 1
+        while place > 0 and nearest[n, place - 1] > far:
+            nearest[n, place], out[n, place] = nearest[n, place - 1], out[n, place - 1]
+            place -= 1
+        nearest[n, place], out[n, place] = far, word
+    return out
