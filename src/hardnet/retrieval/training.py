@@ -167,6 +167,10 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
+LEAST_GAIN = 0.005
+"""Training ends when an iteration brings descriptors nearer to their words by less than this share
+of their mean squared distance. With few descriptors for each word, a few iterations settle it."""
+
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
 
@@ -198,7 +202,7 @@ def train(
         size: number of words.
         descriptor: whose they are.
         seed: of the sample, the first words and the projection.
-        iterations: of k-means.
+        iterations: of k-means, at most; fewer if words hardly move any more.
         progress: called with what is done, how much of it and how much in all.
         checkpoint: written after each iteration; a training that was killed continues from it, one
             of other descriptors replaces it. The caller deletes it when the vocabulary is saved.
@@ -212,33 +216,35 @@ def train(
     size = min(size, count)
     words = data.read(np.sort(rng.permutation(count)[:size]))
     facts = {"size": size, "seed": seed, "iterations": iterations, "data": data.digest()}
+    facts["least_gain"] = LEAST_GAIN
     identity = json.dumps(facts, sort_keys=True)
-    done = 0
+    done, before = 0, math.inf
     if checkpoint is not None and checkpoint.exists():
-        words, done = _read_checkpoint(checkpoint, identity) or (words, 0)
+        words, done, before = _read_checkpoint(checkpoint, identity) or (words, 0, math.inf)
+    total = (iterations + 1) * count
 
     def chunks(iteration: int) -> Iterator[tuple[slice, Rows]]:
         """All training descriptors, and where they are; tells how far the training is."""
         for start in range(0, count, _CHUNK):
             part = slice(start, min(start + _CHUNK, count))
             yield part, data.read(np.arange(part.start, part.stop))
-            progress("learning words", iteration * count + part.stop, (iterations + 1) * count)
+            progress("learning words", iteration * count + part.stop, total)
 
-    for iteration in range(done, iterations):
-        words, assigner, _ = _search_structure(words)
-        sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-        for _, rows in chunks(iteration):
-            add_rows(rows, assigner(rows)[:, 0], sums, counts)
-        words = _means(words, sums, counts)
+    labels = np.empty(count, np.int32)
+    while True:
+        words, assigner, cells = _search_structure(words)
+        sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
+        for part, rows in chunks(done):
+            labels[part] = assigner(rows)[:, 0]
+            far = rows - words[labels[part]]
+            squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
+            add_rows(rows, labels[part], sums, counts)
+        if done == iterations or squares > (1 - LEAST_GAIN) * before:
+            break
+        words, done, before = _means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
-            _write_checkpoint(checkpoint, words, iteration + 1, identity)
-
-    labels, squares = np.empty(count, np.int32), 0.0
-    words, assigner, cells = _search_structure(words)
-    for part, rows in chunks(iterations):
-        labels[part] = assigner(rows)[:, 0]
-        far = rows - words[labels[part]]
-        squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
+            _write_checkpoint(checkpoint, words, done, before, identity)
+    progress("learning words", total, total)
     about: dict[str, Any] = dict(provenance or {})
     if isinstance(assigner, CellAssigner):
         some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
@@ -246,7 +252,7 @@ def train(
     about |= {
         "training_descriptors": count,
         "seed": seed,
-        "iterations": iterations,
+        "iterations": done,
         "mean_squared_distance": squares / count,
     }
     used = np.bincount(labels, minlength=len(words)) > 0
@@ -320,22 +326,28 @@ def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) ->
     return new
 
 
-def _write_checkpoint(path: Path, words: Rows, iterations: int, identity: str) -> None:
-    facts = {"iterations": str(iterations), "identity": identity}
+def _write_checkpoint(
+    path: Path, words: Rows, iterations: int, squares: float, identity: str
+) -> None:
+    facts = {"iterations": str(iterations), "squares": repr(squares), "identity": identity}
     with replacing(path) as part, part.open("wb") as file:
         file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int] | None:
-    """The words (K, D) and how many iterations made them; None if it is of another training."""
+def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int, float] | None:
+    """The words (K, D), how many iterations made them, and the sum of squares before the last.
+
+    None if it is of another training.
+    """
     try:
         with safe_open(str(path), framework="numpy") as stored:
             facts: dict[str, str] = stored.metadata() or {}
             if facts.get("identity") != identity:
                 return None
-            return stored.get_tensor("words"), int(facts["iterations"])
+            squares = float(facts["squares"])
+            return stored.get_tensor("words"), int(facts["iterations"]), squares
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable checkpoint, delete it: {error}") from error
 
