@@ -90,6 +90,14 @@ def test_result_depends_neither_on_threads_nor_on_the_other_rows():
     assert np.array_equal(np.concatenate([assign(rows[:5], 3), assign(rows[5:], 3)]), everyone)
 
 
+@pytest.mark.parametrize("words", [30, 1000])
+def test_rough_words_are_mostly_the_nearest(words):
+    centres, rows = _clusters(words, 300, 128)
+    found = Assigner(centres).roughly(rows)
+    assert found.dtype == np.int32
+    assert (found == _reference(centres, rows, 1)[:, 0]).mean() > 0.97
+
+
 @pytest.mark.parametrize("scale", [0.01, 1, 30])
 def test_integer_scores_order_words_as_distances_do(scale):
     """Also where what a word's length and its sum add needs several columns."""

@@ -192,7 +192,25 @@ def test_an_interrupted_training_continues_with_the_same_result(tmp_path, after,
         rows, 30, descriptor="x", iterations=4, checkpoint=path, progress=lambda *c: left.append(c)
     )
     assert again.digest == whole.digest
-    assert len(left) == 5 + 1 - after
+    assert len(left) == 5 - after
+
+
+def test_who_is_interrupted_ends_as_early(tmp_path):
+    rows, path = _blobs(), tmp_path / "words.checkpoint"
+    whole = train(rows, 300, descriptor="x")
+    assert whole.provenance["iterations"] < training.ITERATIONS
+    seen = []
+
+    def stop(*call):
+        seen.append(call)
+        if len(seen) == 2:
+            raise _Interrupted
+
+    with pytest.raises(_Interrupted):
+        train(rows, 300, descriptor="x", checkpoint=path, progress=stop)
+    again = train(rows, 300, descriptor="x", checkpoint=path)
+    assert again.digest == whole.digest
+    assert again.provenance == whole.provenance
 
 
 KILLED = """

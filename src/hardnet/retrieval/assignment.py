@@ -78,6 +78,18 @@ class Assigner:
         map_threads(assign, self._parts(len(rows)))
         return out
 
+    def roughly(self, rows: Rows) -> NDArray[np.int32]:
+        """(N,) words as near as their integers tell: what k-means needs until it ends."""
+        if len(self._words) <= FEW:
+            return self(rows)[:, 0]
+        out = np.empty(len(rows), np.int32)
+
+        def assign(part: slice) -> None:
+            out[part] = self._scores(rows[part]).argmax(axis=1)
+
+        map_threads(assign, self._parts(len(rows)))
+        return out
+
     def candidates(self, rows: Rows, count: int) -> NDArray[np.int32]:
         """(N, min(count, K)) words that are near by their integers, in no order; on this thread."""
         count = min(count, len(self._words))

@@ -230,21 +230,24 @@ def train(
             yield part, data.read(np.arange(part.start, part.stop))
             progress("learning words", iteration * count + part.stop, total)
 
-    labels = np.empty(count, np.int32)
-    while True:
-        words, assigner, cells = _search_structure(words)
+    while done < iterations:
+        words, assigner, _ = _search_structure(words)
         sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
-        for part, rows in chunks(done):
-            labels[part] = assigner(rows)[:, 0]
-            far = rows - words[labels[part]]
-            squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
-            add_rows(rows, labels[part], sums, counts)
-        if done == iterations or squares > (1 - LEAST_GAIN) * before:
+        for _, rows in chunks(done):
+            near = assigner.roughly(rows)
+            squares += _squares(rows, words, near)
+            add_rows(rows, near, sums, counts)
+        if squares > (1 - LEAST_GAIN) * before:
             break
         words, done, before = _means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
             _write_checkpoint(checkpoint, words, done, before, identity)
-    progress("learning words", total, total)
+
+    labels, squares = np.empty(count, np.int32), 0.0
+    words, assigner, cells = _search_structure(words)
+    for part, rows in chunks(iterations):
+        labels[part] = assigner(rows)[:, 0]
+        squares += _squares(rows, words, labels[part])
     about: dict[str, Any] = dict(provenance or {})
     if isinstance(assigner, CellAssigner):
         some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
@@ -263,6 +266,12 @@ def train(
     projection = random_projection(words.shape[1], seed)
     thresholds = _median_thresholds(words, projection, labels, data.read)
     return Vocabulary(words, data.mean, projection, thresholds, descriptor, about, cells)
+
+
+def _squares(rows: Rows, words: Rows, labels: NDArray[np.int32]) -> float:
+    """The sum of squared distances of rows (N, D) from their words (N,)."""
+    far = rows - words[labels]
+    return float(np.einsum("nd,nd->", far, far, dtype=np.float64))
 
 
 def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:

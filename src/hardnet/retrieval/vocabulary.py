@@ -265,6 +265,10 @@ class CellAssigner:
         map_threads(assign, range(0, len(rows), many))
         return out
 
+    def roughly(self, rows: Rows) -> NDArray[np.int32]:
+        """(N,) the nearest words; see :meth:`Assigner.roughly`."""
+        return self(rows)[:, 0]
+
     def _promising(self, rows: Rows, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Rows and words of the smallest distances in near cells: ``count`` or more for a row.
 
