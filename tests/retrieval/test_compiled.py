@@ -147,13 +147,39 @@ assert "numba" in sys.modules
 assert compiled._twins
 assert first == ask(), (first, second)
 """
+    photos = _photos(tmp_path)
+    Index.build(tmp_path / "index", photos, words=300, descriptor="rootsift", keypoints=400)
+    _run(script, str(tmp_path / "index"), str(photos[1]))
+
+
+def test_building_and_searching_need_no_numba(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["numba"] = None
+from hardnet.retrieval import compiled
+from hardnet.retrieval.index import Index
+compiled.ENOUGH = 0
+folder, *photos = sys.argv[1:]
+index = Index.build(folder, photos, words=300, descriptor="rootsift", keypoints=400)
+for mode in ("bow+qe", "he+sv", "hqe+sv"):
+    assert index.search(photos[1], mode=mode)[0].path == photos[1]
+assert not compiled._twins
+"""
+    _run(script, str(tmp_path / "index"), *map(str, _photos(tmp_path)))
+
+
+def _photos(folder: Path) -> list[Path]:
+    """Three photos of noise."""
     rng = np.random.default_rng(0)
-    photos = [tmp_path / f"{k}.png" for k in range(3)]
+    photos = [folder / f"{k}.png" for k in range(3)]
     for photo in photos:
         noise = rng.integers(0, 256, (60, 80), np.uint8)
         cv2.imwrite(str(photo), cv2.resize(noise, None, fx=5, fy=5))
-    Index.build(tmp_path / "index", photos, words=300, descriptor="rootsift", keypoints=400)
-    command = [sys.executable, "-c", script, str(tmp_path / "index"), str(photos[1])]
+    return photos
+
+
+def _run(script: str, *words: str) -> None:
+    command = [sys.executable, "-c", script, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
