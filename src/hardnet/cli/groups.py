@@ -64,8 +64,8 @@ def groups(
                hardnet groups photos.index --list | less
     """
     # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.retrieval.build import is_index
     from hardnet.retrieval.groups import find_groups, write_page
+    from hardnet.retrieval.photos import is_index
 
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")

@@ -152,7 +152,8 @@ def nearest_of(
     table = np.full((len(rows), most), np.inf, np.float32)
     table[np.arange(most) < sizes[:, None]] = far
     order = np.argsort(table, axis=1, kind="stable")[:, :count]
-    return found[(np.cumsum(sizes) - sizes)[:, None] + order].astype(np.int32)
+    nearest: NDArray[np.int32] = found[(np.cumsum(sizes) - sizes)[:, None] + order].astype(np.int32)
+    return nearest
 
 
 class IntegerScores:

@@ -148,9 +148,9 @@ def find_lists(
     words: NDArray[np.int32],
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
-    first: int,
-    last: int,
-    images: int,
+    first: np.int64,
+    last: np.int64,
+    images: np.int64,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
 
@@ -169,8 +169,8 @@ def add_bow(
     weights: NDArray[np.float64],
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
-    first: int,
-    images: int,
+    first: np.int64,
+    images: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
@@ -193,8 +193,8 @@ def add_he(
     offsets: NDArray[np.uint32],
     image_ids: NDArray[np.uint16],
     posting_signatures: Signatures,
-    first: int,
-    images: int,
+    first: np.int64,
+    images: np.int64,
     sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
@@ -215,9 +215,9 @@ def add_he(
         owners, term, h = owners[here], term[here], h[close[here]]
         # A burst is what one feature has in one image; they are added feature by feature.
         bursts, member = np.unique(feature[term] * len(sums) + owners, return_inverse=True)
-        totals = np.bincount(member, weights[term] * decay[h], len(bursts))
+        totals: Any = np.bincount(member, weights[term] * decay[h], len(bursts))
         if burstiness:
-            totals = totals / np.sqrt(np.bincount(member, minlength=len(bursts)))
+            totals /= np.sqrt(np.bincount(member, minlength=len(bursts)))
         np.add.at(sums, bursts % len(sums), totals)
 
 

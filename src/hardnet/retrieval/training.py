@@ -215,8 +215,8 @@ def train(
     count = len(data.chosen)
     size = min(size, count)
     words = data.read(np.sort(rng.permutation(count)[:size]))
-    facts = {"size": size, "seed": seed, "iterations": iterations, "data": data.digest()}
-    facts["least_gain"] = LEAST_GAIN
+    asked = {"size": size, "seed": seed, "iterations": iterations, "least_gain": LEAST_GAIN}
+    facts = asked | {"data": data.digest()}
     identity = json.dumps(facts, sort_keys=True)
     done, before = 0, math.inf
     if checkpoint is not None and checkpoint.exists():
