@@ -217,7 +217,7 @@ def add_he(
         bursts, member = np.unique(feature[term] * len(sums) + owners, return_inverse=True)
         totals: Any = np.bincount(member, weights[term] * decay[h], len(bursts))
         if burstiness:
-            totals /= np.sqrt(np.bincount(member, minlength=len(bursts)))
+            totals = totals / np.sqrt(np.bincount(member, minlength=len(bursts)))
         np.add.at(sums, bursts % len(sums), totals)
 
 
