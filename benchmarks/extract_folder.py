@@ -129,7 +129,7 @@ def _measure(
             how = IndexSettings(settings.detector, settings.descriptor, settings.keypoints)
             build(index, named_photos(paths, index), how, workers=workers)
 
-    to_index()  # compiles kernels
+    to_index()  # reads what is read once
     one_by_one()  # fills the caches of the system, and starts all threads
     taken: dict[str, list[tuple[float, float]]] = {}
     same = True

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from synthetic import Collection, measure_shape
 
 from hardnet.errors import HardnetError
+from hardnet.retrieval import compiled
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, best, query_terms
@@ -123,6 +124,7 @@ def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) ->
         queries: each is asked twice; the second time counts.
         names: the image that each query shows.
     """
+    compiled.load()
     _ask(LocalShard(open_snapshot(warm)), queries[0])
     before = {kind: memory_mb(kind) for kind in ("RssAnon", "RssFile")}
     start = perf_counter()

@@ -2,9 +2,9 @@
 
 Every command is timed from the start of its process to its end. ``python -c pass`` and OpenCV's
 SIFT matching the same two photos, import included, are measured in the same turns for comparison.
-For the first search after installation, kernels that were compiled before are hidden: an index is
-built and searched, and searched again, with empty caches. Name the Python of an installation as
-users have it (`pip install ".[search]"`): numba and typer import what they find of other packages.
+For the first search after installation, an index is built and searched, and searched again, with
+empty caches. Name the Python of an installation as users have it (`pip install .`): typer imports
+what it finds of other packages.
 
 Example: python benchmarks/start_up.py --python venv/bin/python
 """

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.kernels import BITS, distances, pack_bits
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.signatures import BITS, distances, pack_bits
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot
 from hardnet.retrieval.vocabulary import Vocabulary

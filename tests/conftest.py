@@ -70,7 +70,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or fills the user's cache, and values do not depend on the CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARDNET_PRECISION", "float32")
-        patch.setenv("HARDNET_PRECOMPILE", "0")
         patch.setenv("HARDNET_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -38,8 +38,8 @@ def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     from synthetic import Collection, Shape
 
-    from hardnet.retrieval.kernels import distances
     from hardnet.retrieval.scoring import Scoring
+    from hardnet.retrieval.signatures import distances
 
     popularity = np.repeat([0.1, 1.9], 500)
     shape = Shape(np.array([10, 30]), popularity, np.array([1, 1, 1, 3]), close=0.1)

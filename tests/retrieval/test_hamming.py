@@ -3,14 +3,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hardnet.retrieval import kernels as hamming
+from hardnet.retrieval import signatures as hamming
+from hardnet.retrieval.compiled import kernels
 
 
 @njit
 def _distances(a, b):
     out = np.empty(len(a), np.int64)
     for i in range(len(a)):
-        out[i] = hamming.hamming(a[i, 0], a[i, 1], b[i, 0], b[i, 1])
+        out[i] = kernels.hamming(a[i, 0], a[i, 1], b[i, 0], b[i, 1])
     return out
 
 

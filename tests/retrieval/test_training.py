@@ -56,6 +56,17 @@ def test_iterations_bring_words_nearer():
     assert far[-1] < 0.7 * far[0]
 
 
+def test_training_ends_when_words_hardly_move(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
+    short = train(rows, 250, descriptor="x", iterations=40)
+    monkeypatch.setattr(training, "LEAST_GAIN", -1.0)
+    whole = train(rows, 250, descriptor="x", iterations=40)
+    assert 2 <= short.provenance["iterations"] < 20
+    assert whole.provenance["iterations"] == 40
+    near, nearest = (one.provenance["mean_squared_distance"] for one in (short, whole))
+    assert nearest < near < 1.02 * nearest
+
+
 def test_same_seed_same_vocabulary():
     rows = _blobs()
     prints = [train(rows, 30, descriptor="x", seed=s, iterations=3).digest for s in (1, 1, 2)]
@@ -161,7 +172,8 @@ class _Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 2, 4])
-def test_an_interrupted_training_continues_with_the_same_result(tmp_path, after):
+def test_an_interrupted_training_continues_with_the_same_result(tmp_path, after, monkeypatch):
+    monkeypatch.setattr(training, "LEAST_GAIN", 1e-9)  # all four iterations
     rows, path = _blobs(), tmp_path / "words.checkpoint"
     whole = train(rows, 30, descriptor="x", iterations=4)
     seen = 0
@@ -181,6 +193,24 @@ def test_an_interrupted_training_continues_with_the_same_result(tmp_path, after)
     )
     assert again.digest == whole.digest
     assert len(left) == 5 - after
+
+
+def test_who_is_interrupted_ends_as_early(tmp_path):
+    rows, path = _blobs(), tmp_path / "words.checkpoint"
+    whole = train(rows, 300, descriptor="x")
+    assert whole.provenance["iterations"] < training.ITERATIONS
+    seen = []
+
+    def stop(*call):
+        seen.append(call)
+        if len(seen) == 2:
+            raise _Interrupted
+
+    with pytest.raises(_Interrupted):
+        train(rows, 300, descriptor="x", checkpoint=path, progress=stop)
+    again = train(rows, 300, descriptor="x", checkpoint=path)
+    assert again.digest == whole.digest
+    assert again.provenance == whole.provenance
 
 
 KILLED = """

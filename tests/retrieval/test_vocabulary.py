@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval import vocabulary
-from hardnet.retrieval.kernels import unpack_bits
+from hardnet.retrieval.signatures import unpack_bits
 from hardnet.retrieval.training import random_projection
 from hardnet.retrieval.vocabulary import Vocabulary
 

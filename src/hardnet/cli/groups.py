@@ -63,9 +63,9 @@ def groups(
 
                hardnet groups photos.index --list | less
     """
-    # Imported here so that --help does not wait for numba.
-    from hardnet.retrieval.build import is_index
+    # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.retrieval.groups import find_groups, write_page
+    from hardnet.retrieval.photos import is_index
 
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")
@@ -118,9 +118,15 @@ def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
     """An index, or a temporary one of a folder; and why some of its photos are not in it."""
-    from hardnet.retrieval.build import build, check_begun, is_index
+    from hardnet.retrieval.build import build
     from hardnet.retrieval.index import Index
-    from hardnet.retrieval.photos import DESCRIPTOR, IndexSettings, named_photos
+    from hardnet.retrieval.photos import (
+        DESCRIPTOR,
+        IndexSettings,
+        check_begun,
+        is_index,
+        named_photos,
+    )
 
     check_begun(photos)
     if is_index(photos):

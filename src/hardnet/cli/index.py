@@ -84,7 +84,7 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    # Imported here so that --help does not wait for OpenCV and numba.
+    # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.retrieval.build import form_for
     from hardnet.retrieval.photos import IndexSettings
     from hardnet.retrieval.vocabulary import load
@@ -166,17 +166,12 @@ def _index(
     as_json: bool,
     **vocabulary: Any,
 ) -> None:
-    from hardnet.retrieval import precompile
     from hardnet.retrieval.build import build
     from hardnet.retrieval.photos import named_photos, path_of, shown
 
     left_out: list[Path] = []
     photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
-    with (
-        Stage(resumes=True) as stage,
-        precompile.meanwhile(stage),
-        describing_on(cluster, settings, workers) as by,
-    ):
+    with Stage(resumes=True) as stage, describing_on(cluster, settings, workers) as by:
         report = build(
             folder, photos, settings, workers=workers, describing=by, progress=stage, **vocabulary
         )

@@ -68,9 +68,7 @@ def search(
 
                hardnet search photos.index query.jpg --box 120,80,300,200 --json
     """
-    # Imported here so that --help does not wait for numba.
-    from hardnet.retrieval import precompile
-    from hardnet.retrieval.draw import draw_results
+    # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.retrieval.search import DEFAULT_MODE, mode_named
 
     boxes = [_box(text) for text in box or []]
@@ -85,10 +83,10 @@ def search(
     asked = [list(query)] if views else [[photo] for photo in query]
     regions = [boxes] if views else [[box] for box in boxes]
     answers = []
-    known = precompile.is_done()
-    once = "" if known else " The first search on a computer prepares it for all others."
-    waiting = console(stderr=True).status(f"Searching...{once}")
-    with waiting, opened(index, descriptor, cluster, shards) as collection:
+    with (
+        console(stderr=True).status("Searching..."),
+        opened(index, descriptor, cluster, shards) as collection,
+    ):
         for number, photos in enumerate(asked):
             results = collection.search(photos, k, regions[number] if boxes else None, chosen)
             hits = [
@@ -97,8 +95,6 @@ def search(
                 if hit.inliers >= min_inliers and (hit.verified or not verified)
             ]
             answers.append(replace(results, hits=hits))
-    if not known:
-        precompile.note_done()
     if as_json:
         objects = [results.to_json(index, len(collection), chosen) for results in answers]
         print(json.dumps(objects[0] if len(asked) == 1 else objects))
@@ -107,6 +103,8 @@ def search(
             _show(results, verifies, many=len(asked) > 1)
         _warn(results, len(collection), verifies)
     if output is not None:  # after the hits, which a picture that cannot be written must not cost
+        from hardnet.retrieval.draw import draw_results
+
         draw_results(output, answers)
         if not as_json:
             say(f"picture: {output}")

@@ -20,11 +20,13 @@ from hardnet.errors import HardnetError
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
+    WORK,
     Describing,
     DescribingHere,
     IndexSettings,
     check_descriptor_kind,
     compare,
+    is_index,
     keep_weights,
     named_photos,
     quantise,
@@ -227,15 +229,6 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
     return good
 
 
-WORK = "build"
-"""The folder inside an index for what is not committed yet."""
-
-
-def is_index(folder: Path) -> bool:
-    """Whether there is an index, be it empty."""
-    return (folder / "manifest.json").exists()
-
-
 def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None) -> str:
     """The form of a network (``hardnet.descriptors.for_photos``) that an index has or gets."""
     made_with = None if vocabulary is None else vocabulary.descriptor
@@ -244,15 +237,6 @@ def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None
     if descriptor == DESCRIPTOR and made_with is not None and descriptors.is_registered(made_with):
         return made_with  # nothing else was named: earlier versions had other defaults
     return descriptors.for_photos(descriptor, made_with)
-
-
-def check_begun(folder: Path) -> None:
-    """Raise if an index has no photos yet because its vocabulary is not trained."""
-    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
-        raise HardnetError(
-            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
-            "then run the same command again"
-        )
 
 
 @contextmanager

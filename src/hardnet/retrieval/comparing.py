@@ -31,6 +31,7 @@ from hardnet.features import prepare
 from hardnet.frames import rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_for
+from hardnet.retrieval import compiled
 from hardnet.retrieval.kinds import (
     Evidence,
     Laid,
@@ -77,6 +78,7 @@ class Comparing:
     """The photos of an index, as it is now: of one snapshot, whatever is added meanwhile."""
 
     def __init__(self, index: Index, thresholds: Thresholds) -> None:
+        compiled.load()  # every photo is a query
         self.index, self.thresholds = index, thresholds
         self.shard = LocalShard(index.snapshot)
         self._verification = Verification(shortlist=SHORTLIST)

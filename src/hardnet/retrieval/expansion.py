@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.retrieval.kernels import compiled
 from hardnet.retrieval.query import BowTerms, HeTerms, bow_terms, he_terms
+from hardnet.retrieval.signatures import pack_bits, unpack_bits
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.kernels import Signatures
     from hardnet.retrieval.query import Query
     from hardnet.retrieval.search import ImageFeatures
+    from hardnet.retrieval.signatures import Signatures
     from hardnet.retrieval.verification import Verified
 
 
@@ -132,8 +132,10 @@ def join_signatures(
     """
     order = np.argsort(words, kind="stable")
     joined, starts = np.unique(words[order], return_index=True)
-    more, tie = np.empty((len(joined), 2), np.uint64), np.empty((len(joined), 2), np.uint64)
-    vote(np.append(starts, len(order)).astype(np.int64), signatures[order], more, tie)
+    bits = unpack_bits(signatures[order]).view(np.uint8)
+    ones = np.add.reduceat(bits, starts, axis=0, dtype=np.int32)
+    twice, size = 2 * ones, np.diff(starts, append=len(order))[:, None]
+    more, tie = pack_bits(twice > size), pack_bits(twice == size)
     return joined.astype(np.int32), more | (tie & _coins(joined, seed))
 
 
@@ -151,30 +153,6 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-@compiled
-def vote(starts: Any, signatures: Any, more: Any, tie: Any) -> None:
-    """Write to ``more`` and ``tie`` (T, 2) the bits that most, or half, of T groups have.
-
-    The group t of the signatures (n, 2) begins at ``starts[t]``.
-    """
-    ones = np.empty(64, np.uint64)
-    for group in range(len(starts) - 1):
-        size = np.uint64(starts[group + 1] - starts[group])
-        for half in range(2):
-            for bit in range(64):
-                ones[bit] = 0
-            for row in range(starts[group], starts[group + 1]):
-                value = signatures[row, half]
-                for bit in range(64):
-                    ones[bit] += (value >> np.uint64(bit)) & np.uint64(1)
-            most, even = np.uint64(0), np.uint64(0)
-            for bit in range(64):
-                twice = ones[bit] + ones[bit]
-                most |= np.uint64(twice > size) << np.uint64(bit)
-                even |= np.uint64(twice == size) << np.uint64(bit)
-            more[group, half], tie[group, half] = most, even
 
 
 AVERAGED_IMAGES = 49

@@ -1,15 +1,21 @@
-"""The inner loops of spatial verification, second part: the map that most pairs agree with.
+"""The map that most pairs of two images agree with: every pair is a hypothesis.
 
-A model is a map and its inverse, rows of (2, 3) matrices.
+A model is a map and its inverse, (12,): two (2, 3) matrices, row by row. Everything here is numpy;
+``compiled/hypotheses`` does the same, step by step, as machine code.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardnet.retrieval.kernels import BITS, compiled, compiled_sums
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 STEPS = 4
 """Least squares of the local optimisation, while the threshold shrinks from sqrt(2) to 1 times
@@ -18,30 +24,33 @@ the squared one (Lebeda et al. 2012)."""
 HYPOTHESIS_INLIERS = 3
 """A hypothesis with fewer inliers is not refined."""
 
-BLOCK = 32
-"""Pairs that are counted at once: whole vectors of the processor."""
-
-SLACK = 1.001
-"""The quick count is in single precision: its thresholds are wider by this."""
-
 NEARLY_ALL = 64
 """If all but one of this many query features agree, no other hypothesis is tried."""
 
+AXES_WEIGHT = 0.1
+"""What a frame's axes weigh in least squares, where its centre weighs 1. Axes are short and
+imprecise; they decide where centres leave the map open: on a line, or on one spot."""
 
-@compiled
+SLACK = 1.001
+"""A quick count may be too high, never too low: its thresholds are wider by this."""
+
+AT_ONCE = 64
+"""Hypotheses that are counted at once; of a good image, the first few are enough."""
+
+
 def verify(
-    bounds: Any,
-    features: Any,
-    places: Any,
-    distances: Any,
-    query_views: Any,
-    query_frames: Any,
-    image_frames: Any,
+    bounds: Integers,
+    features: Integers,
+    places: Integers,
+    distances: Integers,
+    query_views: Integers,
+    query_frames: Floats,
+    image_frames: Floats,
     limit: float,
     area_ratio: float,
     min_inliers: int,
     max_hypotheses: int,
-) -> Any:
+) -> tuple[Integers, Integers, Floats, Flags]:
     """The best affine map of each image: (n,) inliers, (n,) views, (n, 6) models, (m,) which pairs.
 
     The pairs of image i begin at ``bounds[i]``. Of each pair (m,): the query feature, ascending
@@ -51,328 +60,206 @@ def verify(
     ``max_hypotheses`` pairs of each view are hypotheses.
     """
     images = len(bounds) - 1
-    paired_frames = np.empty((len(features), 6))
-    for j in range(len(features)):
-        for k in range(6):
-            paired_frames[j, k] = query_frames[features[j], k]
     counts, best_views = np.zeros(images, np.int64), np.zeros(images, np.int64)
-    models, inliers = np.zeros((images, 6)), np.zeros(len(features), np.bool_)
-    longest = 0
-    for place in places:
-        longest = max(longest, place + 1)
-    # A feature of the image is taken if its number here is that of the attempt.
-    taken, attempt = np.zeros(longest, np.int64), np.zeros(1, np.int64)
+    models, inliers = np.zeros((images, 6)), np.zeros(len(features), bool)
+    views = query_views[features]
     for image in range(images):
-        first = bounds[image]
-        while first < bounds[image + 1]:
-            last = first
-            view = query_views[features[first]]
-            while last < bounds[image + 1] and query_views[features[last]] == view:
-                last += 1
-            pairs = slice(first, last)
-            count, model, chosen = _best_model(
-                features[pairs],
-                places[pairs],
-                distances[pairs],
-                paired_frames[pairs],
-                image_frames[pairs],
-                limit,
-                np.log(area_ratio),
-                max_hypotheses,
-                taken,
-                attempt,
-            )
-            if count >= min_inliers and count > counts[image]:
-                counts[image], best_views[image] = count, view
-                for k in range(6):
-                    models[image, k] = model[k]
-                for j in range(bounds[image], last):
-                    inliers[j] = j >= first and chosen[j - first]
+        first, end = int(bounds[image]), int(bounds[image + 1])
+        while first < end:
+            last = first + int(np.searchsorted(views[first:end], views[first], "right"))
+            mine = slice(first, last)
+            ours, theirs = query_frames[features[mine]], image_frames[mine]
+            pairs = Pairs(features[mine], places[mine], ours, theirs, float(np.log(area_ratio)))
             first = last
+            if pairs.different < min_inliers:
+                continue
+            nearest_first = np.argsort(distances[mine], kind="stable")[:max_hypotheses]
+            count, model, chosen = best_model(pairs, nearest_first, limit)
+            if count >= min_inliers and count > counts[image]:
+                counts[image], best_views[image] = count, views[mine.start]
+                models[image] = model[:6]
+                inliers[bounds[image] : end] = False
+                inliers[mine] = chosen
     return counts, best_views, models, inliers
 
 
-@compiled
-def _best_model(
-    features: Any,
-    places: Any,
-    distances: Any,
-    query: Any,
-    image: Any,
-    limit: float,
-    log_ratio: float,
-    max_hypotheses: int,
-    taken: Any,
-    attempt: Any,
-) -> Any:
-    """Try the hypotheses of one view, nearest signatures first, and refine those that win."""
-    size, different = len(features), 0
-    blocks = np.full((-(-size // BLOCK), 5, BLOCK), np.nan, np.float32)
-    points, later = np.empty((5, size)), np.zeros(len(blocks), np.int64)
-    own = np.zeros(len(blocks), np.int64)
-    for j in range(size):
-        new = j == 0 or features[j] != features[j - 1]
-        different += new
-        own[j // BLOCK] += new or j % BLOCK == 0
-        if j % BLOCK == 0 and j > 0:
-            later[j // BLOCK - 1] = different - 1
-        points[0, j], points[1, j] = query[j, 2], query[j, 5]
-        points[2, j], points[3, j] = image[j, 2], image[j, 5]
-        areas = area_of(query[j]), area_of(image[j])
-        # NaN is neither a hypothesis nor an inlier.
-        points[4, j] = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
-        for k in range(5):
-            blocks[j // BLOCK, k, j % BLOCK] = points[k, j]
-    for block in range(len(blocks) - 1):
-        later[block] = different - later[block]
-    best, best_model, best_chosen = 0, np.zeros(12), np.zeros(size, np.bool_)
-    model, rough, chosen = np.empty(12), np.empty(12, np.float32), np.empty(size, np.bool_)
-    fits = np.empty(len(blocks) * BLOCK, np.bool_)
-    for i in _nearest_first(distances, max_hypotheses):
-        if best >= different - different // NEARLY_ALL:  # there cannot be many more
-            break
-        if np.isnan(points[4, i]):
-            continue
-        frame_to_frame(query[i], image[i], model)
-        _copy(model, rough)
-        enough = max(best, HYPOTHESIS_INLIERS - 1)
-        # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
-        if not _may_exceed(enough, blocks, own, later, points[4, i], rough, limit, log_ratio, fits):
-            continue
-        spare = different - enough
-        count = _select(
-            features, places, points, model, limit, log_ratio, taken, attempt, spare, fits, chosen
-        )
-        if count <= enough:
-            continue
-        best = count
-        _copy(model, best_model)
-        _copy(chosen, best_chosen)
-        for step in range(STEPS):
-            if not fit(query, image, chosen, model):
-                break
-            _copy(model, rough)
-            last = step == STEPS - 1
-            near = limit if last else limit * (2**0.5 - (2**0.5 - 1) * step / (STEPS - 1))
-            growth = np.log(area_of(model))
-            _may_exceed(-1, blocks, own, later, growth, rough, near, log_ratio, fits)
-            count = _select(
-                features, places, points, model, near, log_ratio, taken, attempt, size, fits, chosen
-            )
-            if count < HYPOTHESIS_INLIERS:
-                break
-            if last and count >= best:
-                best = count
-                _copy(model, best_model)
-                _copy(chosen, best_chosen)
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """The pairs of one view of the query with one image."""
+
+    features: Integers  # (m,) ascending
+    places: Integers  # (m,)
+    query: Floats  # (m, 6) frames
+    image: Floats  # (m, 6)
+    log_ratio: float  # by how much the area of an inlier may differ from the model's
+
+    @cached_property
+    def starts(self) -> Integers:
+        """(n,) the first pair of each query feature."""
+        return np.flatnonzero(np.diff(self.features, prepend=-1))
+
+    @property
+    def different(self) -> int:
+        """How many query features there are."""
+        return len(self.starts)
+
+    @cached_property
+    def growth(self) -> Floats:
+        """(m,) log of the ratio of areas; NaN, neither a hypothesis nor an inlier, if one is 0."""
+        ours, theirs = area_of(self.query.T), area_of(self.image.T)
+        good = np.minimum(ours, theirs) > 0
+        growth = np.full(len(good), np.nan)
+        growth[good] = np.log(theirs[good] / ours[good])
+        return growth
+
+    @cached_property
+    def models(self) -> Floats:
+        """(12, m) the models that carry the one frame of each pair onto the other."""
+        source, target = self.query.T, self.image.T
+        with np.errstate(all="ignore"):  # frames without area, which are no hypotheses
+            area = area_of(source)
+            a, b = source[4] / area, -source[1] / area
+            d, e = -source[3] / area, source[0] / area
+            p, q = target[0] * a + target[1] * d, target[0] * b + target[1] * e
+            r, s = target[3] * a + target[4] * d, target[3] * b + target[4] * e
+            shift_x = target[2] - p * source[2] - q * source[5]
+            shift_y = target[5] - r * source[2] - s * source[5]
+            return model_of(p, q, r, s, shift_x, shift_y)
+
+    def errors(self, model: Floats) -> Floats:
+        """(m,) squared transfer errors there and back; (h, m) of models (12, h, 1)."""
+        x, y, u, v = self.query[:, 2], self.query[:, 5], self.image[:, 2], self.image[:, 5]
+        there_x = model[0] * x + model[1] * y + model[2] - u
+        there_y = model[3] * x + model[4] * y + model[5] - v
+        back_x = model[6] * u + model[7] * v + model[8] - x
+        back_y = model[9] * u + model[10] * v + model[11] - y
+        errors: Floats = there_x**2 + there_y**2 + back_x**2 + back_y**2
+        return errors
+
+    def most(self, hypotheses: Integers, limit: float) -> list[int]:
+        """Of each hypothesis, as many query features as may agree with it; 0 if it is none."""
+        growth = self.growth[hypotheses, None]
+        with np.errstate(all="ignore"):
+            fits = self.errors(self.models[:, hypotheses, None]) < limit * SLACK
+        fits &= np.abs(self.growth - growth) < self.log_ratio * SLACK
+        counts: list[int] = np.logical_or.reduceat(fits, self.starts, axis=1).sum(axis=1).tolist()
+        return counts
+
+    def select(self, model: Floats, limit: float) -> tuple[int, Flags]:
+        """Inliers of a model, one to one: each query feature takes the nearest free image feature.
+
+        How many, and (m,) which.
+        """
+        errors = self.errors(model)
+        chosen = errors < limit
+        chosen &= np.abs(self.growth - np.log(area_of(model))) < self.log_ratio
+        fitting = np.flatnonzero(chosen)
+        features, places = self.features[fitting].tolist(), self.places[fitting].tolist()
+        if len(set(features)) == len(set(places)) == len(fitting):
+            return len(fitting), chosen
+        chosen[:] = False
+        taken: set[int] = set()
+        nearest: dict[int, tuple[float, int, int]] = {}  # of the feature whose turn it is
+        for j, feature, place in zip(fitting.tolist(), features, places, strict=True):
+            if feature not in nearest:
+                _take(nearest, taken, chosen)
+            here = float(errors[j]), j, place
+            if place not in taken and (feature not in nearest or here < nearest[feature]):
+                nearest[feature] = here
+        _take(nearest, taken, chosen)
+        return len(taken), chosen
+
+    def fit(self, chosen: Flags) -> Floats | None:
+        """Least squares over the centres of the chosen pairs and, weakly, over their axes."""
+        if not chosen.any():
+            return None
+        ours, theirs = self.query[chosen], self.image[chosen]
+        # Sums in the order of the pairs, so that they are those of any other loop over them.
+        middle = np.cumsum(np.concatenate([ours, theirs], 1)[:, [2, 5, 8, 11]], axis=0)[-1]
+        x, y, u, v = middle / len(ours)
+        sides = np.concatenate([ours, theirs], 1).reshape(-1, 4, 3)
+        sides[:, :, 2] -= (x, y, u, v)
+        p, q, r, s = sides.transpose(1, 0, 2).reshape(4, -1)
+        weight = np.tile([AXES_WEIGHT, AXES_WEIGHT, 1.0], len(ours))
+        wp, wq = weight * p, weight * q
+        products = np.stack([wp * p, wp * q, wq * q, wp * r, wq * r, wp * s, wq * s])
+        xx, xy, yy, xu, yu, xv, yv = np.cumsum(products, axis=1)[:, -1]
+        scale = xx * yy - xy * xy
+        with np.errstate(all="ignore"):
+            a, b = (xu * yy - yu * xy) / scale, (yu * xx - xu * xy) / scale
+            c, d = (xv * yy - yv * xy) / scale, (yv * xx - xv * xy) / scale
+        # Also None for NaN. A map that mirrors is none that a camera makes.
+        if not a * d - b * c > 0:
+            return None
+        return model_of(a, b, c, d, u - a * x - b * y, v - c * x - d * y)
+
+
+def _take(nearest: dict[int, tuple[float, int, int]], taken: set[int], chosen: Flags) -> None:
+    for _, j, place in nearest.values():
+        chosen[j] = True
+        taken.add(place)
+    nearest.clear()
+
+
+def best_model(pairs: Pairs, hypotheses: Integers, limit: float) -> tuple[int, Floats, Flags]:
+    """Try the hypotheses in their order and refine those that win: inliers, model, (m,) which."""
+    best, best_chosen = 0, np.zeros(len(pairs.features), bool)
+    best_found = np.zeros(12)
+    for first in range(0, len(hypotheses), AT_ONCE):
+        some = hypotheses[first : first + AT_ONCE]
+        for i, most in zip(some.tolist(), pairs.most(some, limit), strict=True):
+            if best >= pairs.different - pairs.different // NEARLY_ALL:  # there are hardly more
+                return best, polished(pairs, best_chosen, best, limit, best_found), best_chosen
+            enough = max(best, HYPOTHESIS_INLIERS - 1)
+            if most <= enough:
+                continue
+            model: Floats | None = pairs.models[:, i]
+            assert model is not None
+            count, chosen = pairs.select(model, limit)
+            if count <= enough:
+                continue
+            best, best_found, best_chosen = count, model, chosen
+            for step in range(STEPS):
+                model = pairs.fit(chosen)
+                if model is None:
+                    break
+                last = step == STEPS - 1
+                near = limit if last else limit * (2**0.5 - (2**0.5 - 1) * step / (STEPS - 1))
+                count, chosen = pairs.select(model, near)
+                if count < HYPOTHESIS_INLIERS:
+                    break
+                if last and count >= best:
+                    best, best_found, best_chosen = count, model, chosen
     if best:
-        _polish(query, image, points, best_chosen, best, limit, best_model)
-    return best, best_model, best_chosen
+        best_found = polished(pairs, best_chosen, best, limit, best_found)
+    return best, best_found, best_chosen
 
 
-@compiled
-def _nearest_first(distances: Any, most: int) -> Any:
-    """Positions of the smallest distances, ascending, equal ones in their order."""
-    starts = np.zeros(BITS + 2, np.int64)
-    for distance in distances:
-        starts[distance + 1] += 1
-    for distance in range(BITS):
-        starts[distance + 1] += starts[distance]
-    order = np.empty(len(distances), np.int64)
-    for j in range(len(distances)):
-        order[starts[distances[j]]] = j
-        starts[distances[j]] += 1
-    return order[:most]
-
-
-@compiled_sums
-def _may_exceed(
-    enough: int,
-    blocks: Any,
-    own: Any,
-    later: Any,
-    growth: float,
-    model: Any,
-    limit: float,
-    log_ratio: float,
-    fits: Any,
-) -> bool:
-    """Whether more than ``enough`` query features may agree with a model; and which pairs may.
-
-    In single precision, and a block of pairs at a time, until too few features come ``later``. A
-    block has ``own`` features, and as many agree at most, whatever the number of their pairs.
-    """
-    grown = np.float32(growth)
-    most, ratio = np.float32(limit * SLACK), np.float32(log_ratio * SLACK)
-    a, b, c, d, e, f = model[0], model[1], model[2], model[3], model[4], model[5]
-    g, h, i, k, m, n = model[6], model[7], model[8], model[9], model[10], model[11]
-    agree = 0
-    for number in range(len(later)):
-        block, count = blocks[number], np.int32(0)
-        fit_here = fits[number * BLOCK : number * BLOCK + BLOCK]
-        for j in range(BLOCK):
-            x, y, u, v = block[0, j], block[1, j], block[2, j], block[3, j]
-            there_x, there_y = a * x + b * y + (c - u), d * x + e * y + (f - v)
-            back_x, back_y = g * u + h * v + (i - x), k * u + m * v + (n - y)
-            error = there_x * there_x + there_y * there_y + back_x * back_x + back_y * back_y
-            fit_here[j] = (error < most) & (abs(block[4, j] - grown) < ratio)
-            count += np.int32(fit_here[j])
-        agree += min(count, own[number])
-        if agree + later[number] <= enough:
-            return False
-    return True
-
-
-@compiled
-def _select(
-    features: Any,
-    places: Any,
-    points: Any,
-    model: Any,
-    limit: float,
-    log_ratio: float,
-    taken: Any,
-    attempt: Any,
-    spare: int,
-    fits: Any,
-    chosen: Any,
-) -> int:
-    """Inliers of a model, one to one: each query feature takes the nearest free image feature.
-
-    Only pairs that may agree, ``fits``, are looked at. 0 as soon as ``spare`` query features are no
-    inliers.
-    """
-    growth = np.log(area_of(model))
-    attempt[0] += 1
-    stamp = attempt[0]
-    count, missed, j = 0, 0, 0
-    while j < len(features):
-        feature, nearest, least = features[j], -1, limit
-        while j < len(features) and features[j] == feature:
-            chosen[j] = False
-            if fits[j] and taken[places[j]] != stamp and abs(points[4, j] - growth) < log_ratio:
-                error = transfer_error(points, j, model)
-                if error < least:
-                    nearest, least = j, error
-            j += 1
-        if nearest >= 0:
-            chosen[nearest] = True
-            taken[places[nearest]] = stamp
-            count += 1
-        else:
-            missed += 1
-            if missed == spare:
-                return 0
-    return count
-
-
-@compiled
-def _polish(
-    query: Any, image: Any, points: Any, chosen: Any, count: int, limit: float, model: Any
-) -> None:
-    """Fit the model to those inliers that fit best, as long as they are half of them.
+def polished(pairs: Pairs, chosen: Flags, count: int, limit: float, model: Floats) -> Floats:
+    """The model fitted to those inliers that fit best, as long as they are half of them.
 
     The published threshold is wide; a pair at its edge is right about the object and wrong about
     where exactly it is.
     """
-    near, refined = np.empty(len(chosen), np.bool_), np.empty(len(model))
-    _copy(model, refined)
     while limit > 1.0:
         limit /= 2
-        left = 0
-        for j in range(len(chosen)):
-            near[j] = chosen[j] and transfer_error(points, j, refined) < limit
-            left += near[j]
-        if left < max(HYPOTHESIS_INLIERS, (count + 1) // 2) or not fit(query, image, near, refined):
-            return
-        _copy(refined, model)
+        near = chosen & (pairs.errors(model) < limit)
+        if near.sum() < max(HYPOTHESIS_INLIERS, (count + 1) // 2):
+            break
+        refined = pairs.fit(near)
+        if refined is None:
+            break
+        model = refined
+    return model
 
 
-@compiled
-def _copy(source: Any, target: Any) -> None:
-    """An assignment of whole arrays, which takes much longer to compile."""
-    for k in range(len(source)):
-        target[k] = source[k]
-
-
-AXES_WEIGHT = 0.1
-"""What a frame's axes weigh in least squares, where its centre weighs 1. Axes are short and
-imprecise; they decide where centres leave the map open: on a line, or on one spot."""
-
-
-@compiled
-def area_of(frame: Any) -> float:
+def area_of(frame: Any) -> Any:
     """The determinant of a frame: a quarter of the area of its patch; negative if it mirrors."""
-    area: float = frame[0] * frame[4] - frame[1] * frame[3]
-    return area
+    return frame[0] * frame[4] - frame[1] * frame[3]
 
 
-@compiled
-def frame_to_frame(source: Any, target: Any, model: Any) -> None:
-    """The model that carries one frame onto another."""
-    area = area_of(source)
-    a, b, d, e = source[4] / area, -source[1] / area, -source[3] / area, source[0] / area
-    p, q = target[0] * a + target[1] * d, target[0] * b + target[1] * e
-    r, s = target[3] * a + target[4] * d, target[3] * b + target[4] * e
-    shift_x = target[2] - p * source[2] - q * source[5]
-    shift_y = target[5] - r * source[2] - s * source[5]
-    _set(model, p, q, r, s, shift_x, shift_y)
-
-
-@compiled
-def _set(model: Any, a: float, b: float, c: float, d: float, e: float, f: float) -> None:
-    """Write a map and its inverse; rows as in a (2, 3) matrix."""
-    model[0], model[1], model[2], model[3], model[4], model[5] = a, b, e, c, d, f
+def model_of(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Floats:
+    """(12, ...) a map, rows as in a (2, 3) matrix, and its inverse."""
     area = a * d - b * c
-    model[6], model[7], model[9], model[10] = d / area, -b / area, -c / area, a / area
-    model[8] = -(model[6] * e + model[7] * f)
-    model[11] = -(model[9] * e + model[10] * f)
-
-
-@compiled
-def transfer_error(points: Any, j: int, model: Any) -> float:
-    """Squared transfer error of a pair, there and back."""
-    x, y, u, v = points[0, j], points[1, j], points[2, j], points[3, j]
-    there_x = model[0] * x + model[1] * y + model[2] - u
-    there_y = model[3] * x + model[4] * y + model[5] - v
-    back_x = model[6] * u + model[7] * v + model[8] - x
-    back_y = model[9] * u + model[10] * v + model[11] - y
-    error: float = there_x**2 + there_y**2 + back_x**2 + back_y**2
-    return error
-
-
-@compiled
-def fit(query: Any, image: Any, chosen: Any, model: Any) -> bool:
-    """Least squares over the centres of the chosen pairs and, weakly, over their axes."""
-    count, x, y, u, v = 0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if chosen[j]:
-            count += 1
-            x, y, u, v = x + query[j, 2], y + query[j, 5], u + image[j, 2], v + image[j, 5]
-    if count == 0:
-        return False
-    x, y, u, v = x / count, y / count, u / count, v / count
-    xx, xy, yy, xu, yu, xv, yv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if not chosen[j]:
-            continue
-        for column in range(3):
-            if column == 2:
-                weight = 1.0
-                p, q = query[j, 2] - x, query[j, 5] - y
-                r, s = image[j, 2] - u, image[j, 5] - v
-            else:
-                weight = AXES_WEIGHT
-                p, q = query[j, column], query[j, column + 3]
-                r, s = image[j, column], image[j, column + 3]
-            xx, xy, yy = xx + weight * p * p, xy + weight * p * q, yy + weight * q * q
-            xu, yu = xu + weight * p * r, yu + weight * q * r
-            xv, yv = xv + weight * p * s, yv + weight * q * s
-    scale = xx * yy - xy * xy
-    a, b = (xu * yy - yu * xy) / scale, (yu * xx - xu * xy) / scale
-    c, d = (xv * yy - yv * xy) / scale, (yv * xx - xv * xy) / scale
-    # Also False for NaN. A map that mirrors is none that a camera makes.
-    if not a * d - b * c > 0:
-        return False
-    _set(model, a, b, c, d, u - a * x - b * y, v - c * x - d * y)
-    return True
+    g, h, k, m = d / area, -b / area, -c / area, a / area
+    return np.array([a, b, e, c, d, f, g, h, -(g * e + h * f), k, m, -(k * e + m * f)])

@@ -22,15 +22,14 @@ from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found
 from hardnet.frames import centres
 from hardnet.images import Source, as_array, read_image
-from hardnet.retrieval import build as building
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
-from hardnet.retrieval.build import BuildReport, check_begun
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
     KEYPOINTS,
     MAX_SIZE,
     IndexSettings,
+    check_begun,
     compare,
     gone_photos,
     name_of,
@@ -43,13 +42,14 @@ from hardnet.retrieval.photos import (
 from hardnet.retrieval.query import Box, Query, Results, inside, make_query, view_boxes
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
 from hardnet.retrieval.store.snapshot import Progress, Report, open_snapshot, silent, verify
-from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor
     from hardnet.detectors import Detector
+    from hardnet.retrieval.build import BuildReport
+    from hardnet.retrieval.store.writer import Writer
 
 
 Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -119,6 +119,8 @@ class Index:
             workers: threads; by default one per usable core.
             progress: called with what is done, how many are done, how many there are.
         """
+        from hardnet.retrieval import build as building  # who only searches does not wait for it
+
         folder = as_path(folder)
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = vocabularies.load(as_path(vocabulary))
@@ -174,7 +176,7 @@ class Index:
         mode = mode_named(mode)  # a wrong one is refused before the query is described
         snapshot = self.snapshot  # one for all stages, whatever refresh does meanwhile
         vocabulary = snapshot.vocabulary
-        with ThreadPoolExecutor(1) as pool:  # OpenCV describes while numba loads kernels
+        with ThreadPoolExecutor(1) as pool:  # words are made ready while OpenCV describes
             warming = pool.submit(self._warm_up, vocabulary)
             views, extraction = self.described(image, box)
         seconds = {"load": warming.result()}
@@ -307,6 +309,8 @@ class Index:
 
         See :meth:`build` for the options.
         """
+        from hardnet.retrieval import build as building
+
         photos = named_photos(_paths(images), self.folder, hidden=hidden)
         settings = stored_settings(
             open_snapshot(self.folder).settings, self.folder, self._descriptor
@@ -355,6 +359,8 @@ class Index:
 
     @contextmanager
     def _changing(self) -> Iterator[Writer]:
+        from hardnet.retrieval.store.writer import Writer
+
         with Writer(self.folder) as writer:
             yield writer
             writer.commit()

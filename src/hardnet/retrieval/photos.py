@@ -32,7 +32,7 @@ from hardnet.images import list_images
 from hardnet.pipeline import extract_many
 from hardnet.retrieval.store.files import MANIFEST
 from hardnet.retrieval.store.segment import IndexedImage, pack_frames
-from hardnet.storage import file_digest, refuse_other_settings, replacing
+from hardnet.storage import OwnedFolder, file_digest, refuse_other_settings, replacing
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result
@@ -404,3 +404,21 @@ def _check_real(descriptors: NDArray[Any], name: str) -> NDArray[Any]:
             "choose another, e.g. hardnet or rootsift"
         )
     return descriptors
+
+
+WORK = "build"
+"""The folder inside an index for what is not committed yet."""
+
+
+def is_index(folder: Path) -> bool:
+    """Whether there is an index, be it empty."""
+    return (folder / MANIFEST).exists()
+
+
+def check_begun(folder: Path) -> None:
+    """Raise if an index has no photos yet because its vocabulary is not trained."""
+    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
+        raise HardnetError(
+            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
+            "then run the same command again"
+        )

@@ -7,6 +7,7 @@ images are divided among segments, or on the number of threads: not in the last 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.kernels import BITS, LINE, compiled, popcount, prefetch
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
-from hardnet.retrieval.store.segment import lower_bound
+from hardnet.retrieval.signatures import BITS, Signatures, distances
+from hardnet.retrieval.store.segment import counting, lower_bounds
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
     from hardnet.retrieval.store.snapshot import Alive
-
-
-_ALL = np.zeros(0, np.bool_)  # as ``finish`` wants to hear that all images are alive
 
 
 @dataclass(frozen=True)
@@ -127,91 +126,80 @@ def score_images(
     offsets, image_ids, images = segment.offsets, segment.image_ids, np.int64(segment.images)
     sums = np.zeros(last - first)
     if matching is None:
-        add_bow(words, weights, offsets, image_ids, np.int64(first), images, sums)
+        faster(add_bow)(words, weights, offsets, image_ids, np.int64(first), images, sums)
     else:
         postings = offsets, image_ids, segment.signatures
-        add_he(words, weights, *matching, *postings, np.int64(first), images, sums)
-    scores = np.empty(last - first, np.float32)
-    # Kernels are compiled once per kind of array; those of a snapshot are read-only.
-    living, lengths = _ALL if alive is None else alive[first:last], norms[first:last]
-    lengths.flags.writeable = living.flags.writeable = False
-    finish(sums, lookup.scale, lookup.normalise, lengths, living, scores)
+        faster(add_he)(words, weights, *matching, *postings, np.int64(first), images, sums)
+    sums *= lookup.scale
+    if lookup.normalise:
+        # An image whose norm is 0 has no word that tells it from others.
+        lengths = norms[first:last].astype(np.float64)
+        sums = np.divide(sums, lengths, out=np.zeros(len(sums)), where=lengths > 0)
+    scores = sums.astype(np.float32)
+    if alive is not None:
+        scores[~alive[first:last]] = -np.inf
     return scores
 
 
 # Each pass over the postings covers the images from ``first`` on, as many as ``sums`` is long, so
 # that threads can share a segment; an image's sum is made in the order of the terms all the same.
 
-AHEAD = 8
-"""The list of the term this much later is asked for: half the time of a large index is waiting."""
-AHEAD_LINES = 8
-"""Lines of it; the processor continues by itself with a list that is longer."""
+AT_ONCE = 1 << 19
+"""Postings that are looked at at once, some more if one query feature has them: tens of MB."""
 
 
-@compiled
 def find_lists(
-    words: Any, offsets: Any, image_ids: Any, first: np.int64, last: np.int64, images: np.int64
+    words: NDArray[np.int32],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    first: np.int64,
+    last: np.int64,
+    images: np.int64,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
 
     Where these begin or end with the ``images`` of the segment, no posting is looked at.
     """
-    begins, ends = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    for term in range(len(words)):
-        begins[term], ends[term] = offsets[words[term]], offsets[words[term] + 1]
+    begins, ends = offsets[words].astype(np.int64), offsets[words + 1].astype(np.int64)
     if first > 0:
-        for term in range(len(words)):
-            begins[term] = lower_bound(image_ids, begins[term], ends[term], first)
+        begins = lower_bounds(image_ids, begins, ends, first)
     if last < images:
-        for term in range(len(words)):
-            ends[term] = lower_bound(image_ids, begins[term], ends[term], last)
+        ends = lower_bounds(image_ids, begins, ends, last)
     return begins, ends
 
 
-@compiled
-def ask_for(address: int, begin: np.int64, end: np.int64, width: int) -> None:
-    """Start to load the rows ``begin`` to ``end`` of an array, or the first of many."""
-    start, stop = address + begin * width, address + end * width
-    for line in range(start, min(stop, start + AHEAD_LINES * LINE), LINE):
-        prefetch(line)
-
-
-@compiled
 def add_bow(
-    words: Any, weights: Any, offsets: Any, image_ids: Any, first: Any, images: Any, sums: Any
+    words: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    first: np.int64,
+    images: np.int64,
+    sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
     begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
-    address = image_ids.ctypes.data
-    count = np.uint64(len(sums))
-    for term in range(len(words)):
-        ahead = term + AHEAD
-        if ahead < len(words):
-            ask_for(address, begins[ahead], ends[ahead], 2)
-        weight = weights[term]
-        for number in image_ids[begins[term] : ends[term]]:
-            # Below 0 becomes huge: one comparison, and nothing beside the sums is written to,
-            # whatever a damaged segment says.
-            image = np.uint64(np.int64(number) - first)
-            if image < count:
-                sums[image] += weight
+    counts = ends - begins
+    for terms in _portions(counts, np.arange(len(words) + 1)):
+        owners = image_ids[counting(begins[terms], counts[terms])].astype(np.int64) - first
+        here = (owners >= 0) & (owners < len(sums))  # or the segment is damaged
+        np.add.at(sums, owners[here], np.repeat(weights[terms], counts[terms])[here])
 
 
-@compiled
 def add_he(
-    words: Any,
-    weights: Any,
-    signatures: Any,
-    starts: Any,
-    decay: Any,
+    words: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    signatures: Signatures,
+    starts: NDArray[np.int64],
+    decay: NDArray[np.float64],
     h_t: int,
     burstiness: bool,
-    offsets: Any,
-    image_ids: Any,
-    posting_signatures: Any,
+    offsets: NDArray[np.uint32],
+    image_ids: NDArray[np.uint16],
+    posting_signatures: Signatures,
     first: np.int64,
     images: np.int64,
-    sums: Any,
+    sums: NDArray[np.float64],
 ) -> None:
     """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
 
@@ -219,56 +207,33 @@ def add_he(
     ``decay[h]`` times the weight of its term.
     """
     begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
-    address, owner_address = posting_signatures.ctypes.data, image_ids.ctypes.data
-    burst = np.zeros(len(sums))
-    sizes = np.zeros(len(sums), np.int32)
-    touched = np.empty(len(sums), np.int32)
-    for feature in range(len(starts) - 1):
-        count = 0
-        for term in range(starts[feature], starts[feature + 1]):
-            ahead = term + AHEAD
-            if ahead < len(words):
-                ask_for(address, begins[ahead], ends[ahead], 16)
-                ask_for(owner_address, begins[ahead], ends[ahead], 2)
-            low, high, weight = signatures[term, 0], signatures[term, 1], weights[term]
-            # Slices: with indices known to be at least 0, this loop is a third faster.
-            theirs = posting_signatures[begins[term] : ends[term]]
-            owners = image_ids[begins[term] : ends[term]]
-            for posting in range(len(theirs)):
-                h = popcount(low ^ theirs[posting, 0]) + popcount(high ^ theirs[posting, 1])
-                if h <= h_t:
-                    image = np.int64(owners[posting]) - first
-                    if image < 0 or image >= len(sums):  # the segment is damaged
-                        continue
-                    if sizes[image] == 0:
-                        touched[count] = image
-                        count += 1
-                    sizes[image] += 1
-                    burst[image] += weight * decay[h]
-        for place in range(count):
-            image = touched[place]
-            total = burst[image]
-            sums[image] += total / np.sqrt(sizes[image]) if burstiness else total
-            burst[image] = 0.0
-            sizes[image] = 0
+    counts = ends - begins
+    feature = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    for terms in _portions(counts, starts):
+        postings = counting(begins[terms], counts[terms])
+        term = np.repeat(np.arange(terms.start, terms.stop), counts[terms])
+        h = distances(signatures[term], posting_signatures[postings])
+        close = np.flatnonzero(h <= h_t)
+        owners, term = image_ids[postings[close]].astype(np.int64) - first, term[close]
+        here = (owners >= 0) & (owners < len(sums))  # or the segment is damaged
+        owners, term, h = owners[here], term[here], h[close[here]]
+        # A burst is what one feature has in one image; they are added feature by feature.
+        bursts, member = np.unique(feature[term] * len(sums) + owners, return_inverse=True)
+        totals: Any = np.bincount(member, weights[term] * decay[h], len(bursts))
+        if burstiness:
+            totals = totals / np.sqrt(np.bincount(member, minlength=len(bursts)))
+        np.add.at(sums, bursts % len(sums), totals)
 
 
-@compiled
-def finish(sums: Any, scale: float, normalise: bool, norms: Any, alive: Any, scores: Any) -> None:
-    """Fill ``scores`` (n,): scaled sums over norms; -inf for images that are not alive.
-
-    An image whose norm is 0 has no word that tells it from others; it scores 0. ``alive`` is empty
-    if all images are.
-    """
-    for image in range(len(sums)):
-        if len(alive) > 0 and not alive[image]:
-            scores[image] = -np.inf
-        elif not normalise:
-            scores[image] = sums[image] * scale
-        elif norms[image] > 0:
-            scores[image] = sums[image] * scale / np.float64(norms[image])
-        else:
-            scores[image] = 0.0
+def _portions(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[slice]:
+    """Terms in portions of so many postings (T,) that they fit in memory; cut at ``starts``."""
+    before = np.append(0, np.cumsum(counts))
+    first = 0
+    while first < len(starts) - 1:
+        most = before[starts[first]] + AT_ONCE
+        last = max(int(np.searchsorted(before[starts], most, "right")) - 1, first + 1)
+        yield slice(starts[first], starts[last])
+        first = last
 
 
 def order(
@@ -279,38 +244,16 @@ def order(
     return images[ranking], scores[ranking]
 
 
-@compiled
 def best(scores: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
     """(n,) places of the ``limit`` highest scores, in no order; the first of equals; none is -inf.
 
-    A heap whose root is the worst of those kept: of equal scores, the one that came last.
+    The best scores of parts tell which of all are worth sorting.
     """
-    kept = np.empty(min(limit, len(scores)), np.int64)
-    size = 0
-    for place in range(len(scores)):
-        score = scores[place]
-        if score == -np.inf:
-            continue
-        if size < len(kept):
-            child = size
-            size += 1
-            # Places come ascending: the newcomer is worse than any of equal score.
-            while child > 0 and scores[kept[(child - 1) // 2]] >= score:
-                kept[child] = kept[(child - 1) // 2]
-                child = (child - 1) // 2
-            kept[child] = place
-        elif size > 0 and score > scores[kept[0]]:
-            hole = 0
-            while 2 * hole + 1 < size:
-                child = 2 * hole + 1
-                if child + 1 < size:
-                    left, right = kept[child], kept[child + 1]
-                    worse = scores[right] < scores[left]
-                    worse |= scores[right] == scores[left] and right > left
-                    child += worse
-                if scores[kept[child]] >= score:
-                    break
-                kept[hole] = kept[child]
-                hole = child
-            kept[hole] = place
-    return kept[:size]
+    if limit < 1 or not len(scores):
+        return np.zeros(0, np.int64)
+    part = max(len(scores) // (8 * limit), 1)
+    tops = np.maximum.reduceat(scores, np.arange(0, len(scores), part))
+    last = max(len(tops) - limit, 0)
+    least = np.partition(tops, last)[last]
+    places = np.flatnonzero((scores >= least) & (scores > -np.inf))
+    return places[np.argsort(-scores[places], kind="stable")[:limit]]

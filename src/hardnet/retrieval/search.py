@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.retrieval import compiled
 from hardnet.retrieval.expansion import (
     are_reliable,
     average_expansion,
     features_in_region,
     hqe_expansion,
 )
-from hardnet.retrieval.kernels import BITS
 from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
 from hardnet.retrieval.scoring import (
     Lookup,
@@ -36,6 +36,7 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
+from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Correspondences,
@@ -130,8 +131,9 @@ class LocalShard:
             kept = best(scores, len(scores) if limit is None else limit)
             return kept + (self.snapshot.bases[position] + first), scores[kept]
 
-        parts = self._pieces(lookup)
-        if self._work(lookup, self.positions) > POSTINGS_PER_PIECE:
+        parts, work = self._pieces(lookup), self._work(lookup, self.positions)
+        compiled.note_work(work)
+        if work > POSTINGS_PER_PIECE:
             rankings = map_threads(piece, parts)
         else:
             rankings = [piece(part) for part in parts]
@@ -157,7 +159,7 @@ class LocalShard:
         found: dict[int, list[int]] = {}
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            pairs = find_correspondences(table, segment, local, BITS)
+            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS)
             counts = _count_words(segment, local, pairs, h)
             found |= zip((base + local).tolist(), counts.tolist(), strict=True)
         return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
@@ -192,7 +194,10 @@ class LocalShard:
         numbers = np.asarray(images, np.int64)
         bases = np.asarray(self.snapshot.bases, np.int64)
         position = np.searchsorted(bases, numbers, side="right") - 1
-        return [(int(one), numbers[position == one] - bases[one]) for one in np.unique(position)]
+        return [
+            (int(one), numbers[position == one] - bases[one])
+            for one in np.flatnonzero(np.bincount(position))
+        ]
 
     def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
         """About how long a query takes, in postings: all words are taken as equally frequent."""

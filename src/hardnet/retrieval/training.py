@@ -24,8 +24,9 @@ from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import Assigner, Rows, project
-from hardnet.retrieval.kernels import BITS
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.retrieval.vocabulary import (
     LARGE,
@@ -166,6 +167,10 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
+LEAST_GAIN = 0.005
+"""Training ends when an iteration brings descriptors nearer to their words by less than this share
+of their mean squared distance. With few descriptors for each word, a few iterations settle it."""
+
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
 
@@ -197,7 +202,7 @@ def train(
         size: number of words.
         descriptor: whose they are.
         seed: of the sample, the first words and the projection.
-        iterations: of k-means.
+        iterations: of k-means, at most; fewer if words hardly move any more.
         progress: called with what is done, how much of it and how much in all.
         checkpoint: written after each iteration; a training that was killed continues from it, one
             of other descriptors replaces it. The caller deletes it when the vocabulary is saved.
@@ -210,34 +215,39 @@ def train(
     count = len(data.chosen)
     size = min(size, count)
     words = data.read(np.sort(rng.permutation(count)[:size]))
-    facts = {"size": size, "seed": seed, "iterations": iterations, "data": data.digest()}
+    asked = {"size": size, "seed": seed, "iterations": iterations, "least_gain": LEAST_GAIN}
+    facts = asked | {"data": data.digest()}
     identity = json.dumps(facts, sort_keys=True)
-    done = 0
+    done, before = 0, math.inf
     if checkpoint is not None and checkpoint.exists():
-        words, done = _read_checkpoint(checkpoint, identity) or (words, 0)
+        words, done, before = _read_checkpoint(checkpoint, identity) or (words, 0, math.inf)
+    total = (iterations + 1) * count
 
     def chunks(iteration: int) -> Iterator[tuple[slice, Rows]]:
         """All training descriptors, and where they are; tells how far the training is."""
         for start in range(0, count, _CHUNK):
             part = slice(start, min(start + _CHUNK, count))
             yield part, data.read(np.arange(part.start, part.stop))
-            progress("learning words", iteration * count + part.stop, (iterations + 1) * count)
+            progress("learning words", iteration * count + part.stop, total)
 
-    for iteration in range(done, iterations):
+    while done < iterations:
         words, assigner, _ = _search_structure(words)
-        sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-        for _, rows in chunks(iteration):
-            add_rows(rows, assigner(rows)[:, 0], sums, counts)
-        words = _means(words, sums, counts)
+        sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
+        for _, rows in chunks(done):
+            near = assigner.roughly(rows)
+            squares += _squares(rows, words, near)
+            add_rows(rows, near, sums, counts)
+        if squares > (1 - LEAST_GAIN) * before:
+            break
+        words, done, before = _means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
-            _write_checkpoint(checkpoint, words, iteration + 1, identity)
+            _write_checkpoint(checkpoint, words, done, before, identity)
 
     labels, squares = np.empty(count, np.int32), 0.0
     words, assigner, cells = _search_structure(words)
     for part, rows in chunks(iterations):
         labels[part] = assigner(rows)[:, 0]
-        far = rows - words[labels[part]]
-        squares += float(np.einsum("nd,nd->", far, far, dtype=np.float64))
+        squares += _squares(rows, words, labels[part])
     about: dict[str, Any] = dict(provenance or {})
     if isinstance(assigner, CellAssigner):
         some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
@@ -245,7 +255,7 @@ def train(
     about |= {
         "training_descriptors": count,
         "seed": seed,
-        "iterations": iterations,
+        "iterations": done,
         "mean_squared_distance": squares / count,
     }
     used = np.bincount(labels, minlength=len(words)) > 0
@@ -256,6 +266,12 @@ def train(
     projection = random_projection(words.shape[1], seed)
     thresholds = _median_thresholds(words, projection, labels, data.read)
     return Vocabulary(words, data.mean, projection, thresholds, descriptor, about, cells)
+
+
+def _squares(rows: Rows, words: Rows, labels: NDArray[np.int32]) -> float:
+    """The sum of squared distances of rows (N, D) from their words (N,)."""
+    far = rows - words[labels]
+    return float(np.einsum("nd,nd->", far, far, dtype=np.float64))
 
 
 def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:
@@ -319,22 +335,28 @@ def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) ->
     return new
 
 
-def _write_checkpoint(path: Path, words: Rows, iterations: int, identity: str) -> None:
-    facts = {"iterations": str(iterations), "identity": identity}
+def _write_checkpoint(
+    path: Path, words: Rows, iterations: int, squares: float, identity: str
+) -> None:
+    facts = {"iterations": str(iterations), "squares": repr(squares), "identity": identity}
     with replacing(path) as part, part.open("wb") as file:
         file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int] | None:
-    """The words (K, D) and how many iterations made them; None if it is of another training."""
+def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int, float] | None:
+    """The words (K, D), how many iterations made them, and the sum of squares before the last.
+
+    None if it is of another training.
+    """
     try:
         with safe_open(str(path), framework="numpy") as stored:
             facts: dict[str, str] = stored.metadata() or {}
             if facts.get("identity") != identity:
                 return None
-            return stored.get_tensor("words"), int(facts["iterations"])
+            squares = float(facts["squares"])
+            return stored.get_tensor("words"), int(facts["iterations"]), squares
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable checkpoint, delete it: {error}") from error
 
@@ -378,7 +400,7 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
+        out[part] = faster(project)(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out

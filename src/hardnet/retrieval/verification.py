@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.hypotheses import verify
-from hardnet.retrieval.kernels import BITS, compiled, hamming, popcount, prefetch
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.store.segment import half_sizes, lower_bound, read_frames, read_word, shapes
+from hardnet.retrieval.signatures import BITS, distances
+from hardnet.retrieval.store.segment import counting, find_postings, read_words, unpack_frames
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 PUBLISHED_SIZE = 1024
 """Longer side, in pixels, of the photos for which the published threshold is meant."""
+
+PAIRS_AT_ONCE = 1 << 18
+"""Pairs whose distances are computed at once, some more if one image has them."""
 
 PIECE_FEATURES = 5_000
 """A thread's piece of work has at least this many: to wait for it takes time as well."""
@@ -129,15 +133,12 @@ class Correspondences(NamedTuple):
 
 
 class WordTable(NamedTuple):
-    """The terms of a query, by word; see :func:`word_table`."""
+    """The T terms of a query, by word; see :func:`word_table`."""
 
-    # (K // 64 + 1,) uint64, a bit for each word of the vocabulary, set for U of them
-    present: NDArray[np.uint64]
-    before: NDArray[np.int64]  # (K // 64 + 1,) int64, how many bits are set before each 64
-    starts: NDArray[np.int64]  # (U + 1,) int64, where the terms of each of these words begin
-    features: NDArray[np.int32]  # (T,) int32 and signatures: (T, 2) uint64, of those terms
+    numbers: NDArray[np.int32]  # (K,) int32, of each word of the vocabulary: -1, or its number u
+    starts: NDArray[np.int64]  # (U + 1,) int64, where the terms of each of U words begin
+    features: NDArray[np.int64]  # (T,) int64 and signatures: (T, 2) uint64, of those terms
     signatures: NDArray[np.uint64]
-    query_features: int  # how many features the query has
 
 
 def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> WordTable:
@@ -147,17 +148,10 @@ def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> Wor
     terms = np.flatnonzero((every >= 0) & (every < vocabulary_size))
     terms = terms[np.argsort(every[terms], kind="stable")]
     known, starts = np.unique(every[terms], return_index=True)
-    present = np.zeros(vocabulary_size // 64 + 1, np.uint64)
-    np.bitwise_or.at(present, known >> 6, np.uint64(1) << (known & 63).astype(np.uint64))
-    counts = np.bincount(known >> 6, minlength=len(present))
-    return WordTable(
-        present,
-        np.cumsum(counts) - counts,
-        np.append(starts, len(terms)),
-        (terms // words.shape[1]).astype(np.int32),
-        np.ascontiguousarray(signatures[terms]),
-        len(words),
-    )
+    numbers = np.full(vocabulary_size, -1, np.int32)
+    numbers[known] = np.arange(len(known))
+    ends = np.append(starts, len(terms))
+    return WordTable(numbers, ends, terms // words.shape[1], signatures[terms])
 
 
 def find_correspondences(
@@ -165,21 +159,73 @@ def find_correspondences(
     segment: Segment,
     images: NDArray[np.int64],
     h_t: int,
-    limit: int = 1 << 62,
+    limit: int | None = None,
 ) -> Correspondences:
     """Correspondences of a query with some images (n,) of a segment, on the caller's thread.
 
     They are at most ``h_t`` bits apart: 128 if the word is enough. An image keeps ``limit`` of the
     smallest distance; at equal distance those of the lower word, query feature and posting.
+
+    An image's own list of words is read, not the posting lists of the query's words: the time does
+    not depend on how many other images the segment holds.
     """
-    arrays = (
-        *(segment.offsets, segment.image_ids, segment.signatures),
-        *(segment.forward_offsets, segment.forward_words),
-        *(table.present, table.before, table.starts, table.features, table.signatures),
+    owner, places, postings, numbers = _shared_words(table, segment, images)
+    terms = np.diff(table.starts)[numbers]
+    before = np.append(0, np.cumsum(terms))
+    edges = np.searchsorted(owner, np.arange(len(images) + 1))  # of the shared words of each image
+    found = []
+    first = 0
+    while first < len(images):  # as many images as have pairs that fit in memory, at least one
+        most = before[edges[first]] + PAIRS_AT_ONCE
+        last = max(int(np.searchsorted(before[edges], most, "right")) - 1, first + 1)
+        some = np.arange(edges[first], edges[last])
+        shared = np.repeat(some, terms[some])
+        term = counting(table.starts[numbers[some]], terms[some])
+        near = distances(table.signatures[term], segment.signatures[postings[shared]])
+        close = np.flatnonzero(near <= h_t)
+        found.append((shared[close], term[close], near[close]))
+        first = last
+    parts = zip(*found, strict=True) if found else [np.zeros((1, 0), np.int64)] * 3
+    shared, term, near = (np.concatenate(list(part)) for part in parts)
+    totals = np.bincount(owner[shared], minlength=len(images))
+    features = table.features[term]
+    if limit is not None and (totals > limit).any():
+        keys = postings[shared], features, numbers[shared], near, owner[shared]
+        order = np.lexsort(keys)
+        rank = counting(np.zeros(len(totals)), totals)
+        kept = order[rank < limit]
+        shared, features, near = shared[kept], features[kept], near[kept]
+    order = np.lexsort((postings[shared], features, owner[shared]))
+    shared = shared[order]
+    bounds = np.searchsorted(owner[shared], np.arange(len(images) + 1))
+    return Correspondences(
+        totals, bounds, features[order], postings[shared], places[shared], near[order]
     )
-    numbers = np.ascontiguousarray(images, np.int64)
-    totals, bounds, found = gather(numbers, *arrays, table.query_features, h_t, limit)
-    return Correspondences(totals, bounds, *np.ascontiguousarray(found.T))
+
+
+def _shared_words(
+    table: WordTable, segment: Segment, images: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """The features of images that share a word with the query, ascending by image and word.
+
+    (n,) which of the images, (n,) their places in its list, (n,) postings, (n,) numbers of words.
+    """
+    images = np.asarray(images, np.int64)
+    starts = segment.forward_offsets[images].astype(np.int64)
+    counts = segment.forward_offsets[images + 1] - starts
+    rows = counting(starts, counts)
+    words = read_words(segment.forward_words[rows])
+    numbers = table.numbers[np.minimum(words, len(table.numbers) - 1)]
+    shared = np.flatnonzero((numbers >= 0) & (words < len(table.numbers)))
+    owner = np.repeat(np.arange(len(images)), counts)[shared]
+    places, words = rows[shared] - starts[owner], words[shared]
+    postings = find_postings(segment, words, images[owner])
+    # Of a damaged segment, what is no posting of the image is left out.
+    real = np.flatnonzero(postings < segment.offsets[words + 1])
+    real = real[segment.image_ids[postings[real]] == images[owner[real]]]
+    if len(real) < len(shared):
+        owner, places, postings, shared = owner[real], places[real], postings[real], shared[real]
+    return owner, places, postings, numbers[shared]
 
 
 Part = tuple["Segment", int, NDArray[np.int64]]
@@ -202,13 +248,14 @@ def verify_parts(
     def verify_piece(piece: Part) -> list[Verified]:
         """Verify some images on one thread."""
         segment, base, images = piece
-        pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
+        pairs = faster(find_correspondences)(table, segment, images, h_t, verification.max_pairs)
         sides = np.asarray(segment.image_sizes)[images].max(axis=1)
         image_scales = sides / PUBLISHED_SIZE
-        where = pairs.bounds, pairs.postings, segment.geometry, sides.astype(np.float32)
-        frames = read_frames(*where, half_sizes(), shapes())
-        owner_scales = np.repeat(image_scales, np.diff(pairs.bounds))
-        counts, views, models, inliers = verify(
+        counts = np.diff(pairs.bounds)
+        each = np.repeat(segment.image_sizes[images], counts, axis=0)
+        frames = unpack_frames(segment.geometry[pairs.postings], each)
+        owner_scales = np.repeat(image_scales, counts)
+        counts, views, models, inliers = faster(verify)(
             pairs.bounds,
             pairs.features,
             pairs.places,
@@ -253,183 +300,3 @@ def _comparable(frames: Frames, scales: NDArray[np.float64], upright: bool) -> N
         scaled[:, 1, 0], scaled[:, 1, 1] = (row * other).sum(axis=1) / length, area / length
         scaled[:, 0, 0], scaled[:, 0, 1] = length, 0
     return scaled.reshape(-1, 6)
-
-
-SIGNATURE_BYTES = BITS // 8
-
-
-@compiled
-def _rank(block: Any, word: Any) -> int:
-    """How many bits of a block are set before that of a word."""
-    below = (np.uint64(1) << np.uint64(word & 63)) - np.uint64(1)
-    rank: int = popcount(block & below)
-    return rank
-
-
-@compiled
-def gather(
-    images: Any,
-    offsets: Any,
-    image_ids: Any,
-    signatures: Any,
-    forward_offsets: Any,
-    forward_words: Any,
-    present: Any,
-    before: Any,
-    term_starts: Any,
-    term_features: Any,
-    term_signatures: Any,
-    query_features: int,
-    h_t: int,
-    limit: int,
-) -> Any:
-    """Correspondences of ``images`` (n,) of a segment with the terms of a :class:`WordTable`.
-
-    An image's own list of words is read, not the posting lists of the query's words: the time does
-    not depend on how many other images the segment holds.
-
-    Returns (n,) how many there are, (n + 1,) where those of each image begin, and (m, 4) int64:
-    query feature, posting, its place in its image, distance; ascending by feature, then posting.
-    """
-    totals, bounds = np.zeros(len(images), np.int64), np.zeros(len(images) + 1, np.int64)
-    longest = 0
-    for image in images:
-        longest = max(longest, np.int64(forward_offsets[image + 1]) - forward_offsets[image])
-    runs, address = np.empty((longest, 4), np.int64), signatures.ctypes.data
-    starts = np.empty(query_features + 1, np.int64)
-    found, out = np.empty((1024, 4), np.int64), np.empty((1024, 4), np.int64)
-    for at in range(len(images)):
-        count = _find_runs(
-            images[at], offsets, image_ids, forward_offsets, forward_words, present, before, runs
-        )
-        most = 0
-        for run in runs[:count]:
-            prefetch(address + run[1] * SIGNATURE_BYTES)
-            most += run[2] * (term_starts[run[0] + 1] - term_starts[run[0]])
-        if most > len(found):
-            found = np.empty((2 * most, 4), np.int64)
-        total = _find_pairs(
-            runs[:count], signatures, term_starts, term_features, term_signatures, h_t, found
-        )
-        totals[at] = total
-        kept = min(total, limit)
-        if total > limit:
-            _keep_nearest(found[:total], limit)
-        if bounds[at] + kept > len(out):
-            out = _longer(out, 2 * (bounds[at] + kept))
-        _sort_by_feature(found[:kept], starts, out[bounds[at] : bounds[at] + kept])
-        bounds[at + 1] = bounds[at] + kept
-    return totals, bounds, out[: bounds[-1]]
-
-
-@compiled
-def _find_runs(
-    image: int,
-    offsets: Any,
-    image_ids: Any,
-    forward_offsets: Any,
-    forward_words: Any,
-    present: Any,
-    before: Any,
-    runs: Any,
-) -> int:
-    """The words that an image shares with the query.
-
-    Writes a row of ``runs`` for each: the number of the word among those of the query, its first
-    posting in this image, how many there are, and the place of the first in the image's list.
-    Returns the count.
-    """
-    count = 0
-    begin, end = np.int64(forward_offsets[image]), np.int64(forward_offsets[image + 1])
-    place = begin
-    while place < end:
-        word = read_word(forward_words, place)
-        if word >> 6 >= len(present):  # the segment is damaged
-            place += 1
-            continue
-        block, bit = present[word >> 6], np.uint64(word & 63)
-        if not (block >> bit) & np.uint64(1):
-            place += 1
-            continue
-        stop, length = np.int64(offsets[word + 1]), 0
-        low = lower_bound(image_ids, np.int64(offsets[word]), stop, np.int64(image))
-        while low + length < stop and image_ids[low + length] == image:
-            length += 1
-        runs[count, 0] = before[word >> 6] + _rank(block, word)
-        runs[count, 1], runs[count, 2], runs[count, 3] = low, length, place - begin
-        count += 1
-        # A word of the list that has no posting, in a damaged segment, must not stop the scan.
-        place += max(length, 1)
-    return count
-
-
-@compiled
-def _find_pairs(
-    runs: Any,
-    signatures: Any,
-    term_starts: Any,
-    term_features: Any,
-    term_signatures: Any,
-    h_t: int,
-    found: Any,
-) -> int:
-    """Write the pairs of at most the distance ``h_t``, as ``gather`` gives them; how many."""
-    count = 0
-    for run in range(len(runs)):
-        for term in range(term_starts[runs[run, 0]], term_starts[runs[run, 0] + 1]):
-            one, two = term_signatures[term, 0], term_signatures[term, 1]
-            for k in range(runs[run, 2]):
-                posting = runs[run, 1] + k
-                h = hamming(one, two, signatures[posting, 0], signatures[posting, 1])
-                if h <= h_t:
-                    found[count, 0], found[count, 1] = term_features[term], posting
-                    found[count, 2], found[count, 3] = runs[run, 3] + k, h
-                    count += 1
-    return count
-
-
-@compiled
-def _keep_nearest(found: Any, limit: int) -> None:
-    """Move the ``limit`` rows of the smallest distance to the front, in their order."""
-    histogram = np.zeros(BITS + 1, np.int64)
-    for row in range(len(found)):
-        histogram[found[row, 3]] += 1
-    # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
-    cut, room = 0, limit
-    while histogram[cut] <= room:
-        room -= histogram[cut]
-        cut += 1
-    count = 0
-    for row in range(len(found)):
-        h = found[row, 3]
-        if h < cut or (h == cut and room > 0):
-            room -= h == cut
-            for column in range(4):
-                found[count, column] = found[row, column]
-            count += 1
-
-
-@compiled
-def _sort_by_feature(found: Any, starts: Any, out: Any) -> None:
-    """A stable counting sort; within a feature the postings ascend already."""
-    for feature in range(len(starts)):
-        starts[feature] = 0
-    for row in range(len(found)):
-        starts[found[row, 0] + 1] += 1
-    for feature in range(1, len(starts)):
-        starts[feature] += starts[feature - 1]
-    for row in range(len(found)):
-        to = starts[found[row, 0]]
-        starts[found[row, 0]] += 1
-        for column in range(4):
-            out[to, column] = found[row, column]
-
-
-@compiled
-def _longer(rows: Any, length: int) -> Any:
-    """The same rows with room for more."""
-    longer = np.empty((length, 4), np.int64)
-    for row in range(len(rows)):
-        for column in range(4):
-            longer[row, column] = rows[row, column]
-    return longer

@@ -19,8 +19,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.assignment import ROWS, Assigner, Rows, half_squares, project
-from hardnet.retrieval.kernels import BITS, LINE, Signatures, compiled, compiled_sums, prefetch
+from hardnet.retrieval.assignment import (
+    MORE,
+    Assigner,
+    Rows,
+    half_squares,
+    nearest_of,
+    project,
+)
+from hardnet.retrieval.compiled import faster
+from hardnet.retrieval.signatures import BITS, Signatures, pack_bits
 from hardnet.retrieval.store.files import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
@@ -97,20 +105,16 @@ class Vocabulary:
         def compare(start: int) -> None:
             part = slice(start, start + _ROWS)
             rows = np.ascontiguousarray(prepared[part], np.float32)
-            near = np.ascontiguousarray(words[part], np.int32)
-            thresholds = self._levels
-            if thresholds is None:
-                thresholds = self.thresholds[near.ravel()].astype(np.float32)
-                near = np.arange(near.size, dtype=np.int32).reshape(near.shape)
-            sign(rows, self._axes, thresholds, near, out[part])
+            along = faster(project)(rows, self._axes)
+            out[part] = pack_bits(along[:, None] > self._levels[words[part]])
 
         map_threads(compare, range(0, len(prepared), _ROWS))
         return out
 
     @cached_property
-    def _levels(self) -> Rows | None:
-        """The thresholds as kernels read them; None if that would take too much memory."""
-        return self.thresholds.astype(np.float32) if len(self) <= _LEVELS else None
+    def _levels(self) -> NDArray[Any]:
+        """The thresholds, as they compare quickly unless that takes too much memory."""
+        return self.thresholds.astype(np.float32) if len(self) <= _LEVELS else self.thresholds
 
     @cached_property
     def _axes(self) -> Rows:
@@ -198,36 +202,6 @@ def size_for(features: int) -> int:
     return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
 
 
-_GATHER = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: they are its highest bits
-
-
-@compiled
-def sign(rows: Any, axes: Any, thresholds: Any, words: Any, out: Any) -> None:
-    """Set in ``out`` (N, M, 2) the bits of the axes along which a row reaches beyond thresholds.
-
-    ``axes`` (D, 128) is the projection transposed; the thresholds (K, 128) are those of each word,
-    ``words`` (N, M) the words of each row (N, D).
-    """
-    projected, bits = project(rows, axes), axes.shape[1]
-    above, address, row_bytes = np.empty(bits, np.uint8), thresholds.ctypes.data, 4 * bits
-    eights = above.view(np.uint64)
-    for n in range(len(rows)):
-        for word in words[n + 1 : n + 2].flat:  # of the next row, from all over the memory
-            start = address + word * row_bytes
-            for line in range(start, start + row_bytes, LINE):
-                prefetch(line)
-        for m in range(out.shape[1]):
-            along, limits = projected[n], thresholds[words[n, m]]
-            for b in range(bits):
-                above[b] = along[b] > limits[b]
-            for half in range(2):
-                signature = np.uint64(0)
-                for k in range(8):
-                    eight = (eights[8 * half + k] * _GATHER) >> np.uint64(56)
-                    signature |= eight << np.uint64(8 * k)
-                out[n, m, half] = signature
-
-
 LARGE = 32_768
 """More words than these are searched by cells; up to here looking at all of them is quick."""
 
@@ -235,7 +209,8 @@ PROBES, MORE_PROBES = 32, 64
 """Cells that are searched for the nearest word, and for several: the others lie further off."""
 
 _ROUNDS = 3
-_MOST_ROWS = 4096
+_FEWEST_ROWS, _MOST_ROWS = 64, 1024
+_ROWS_OF_CELL = 32  # so few at once that BLAS does not start threads of its own
 
 
 def make_cells(words: Rows) -> tuple[Rows, Cells]:
@@ -275,22 +250,50 @@ class CellAssigner:
         """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
         count = min(count, len(self._words))
         out = np.empty((len(rows), count), np.int32)
-        probes = max(self._probes if count == 1 else self._more_probes, count)
         # The more rows at once, the more of them share a cell while it is in the cache.
-        many = min(max(len(rows) // 8, ROWS), _MOST_ROWS)
+        many = min(max(len(rows) // 8, _FEWEST_ROWS), _MOST_ROWS)
 
         def assign(start: int) -> None:
             part = np.ascontiguousarray(rows[start : start + many], np.float32)
-            near = self._near_cells.candidates(part, probes)
-            grouped = group_rows(near, len(self._starts) - 1)
+            owner, found = self._promising(part, count)
             here = out[start : start + many]
-            scan_cells(part, self._words, self._half, self._starts, *grouped, here)
-            for n in np.flatnonzero(here[:, -1] < 0):  # all near cells are all but empty
-                far = self._half - np.einsum("kd,d->k", self._words, part[n])
-                here[n] = np.argsort(far, kind="stable")[:count]
+            sizes = np.bincount(owner, minlength=len(part))
+            if (sizes < count).any():  # all near cells are all but empty
+                owner, found = (side.ravel() for side in np.indices((len(part), len(self._words))))
+            here[:] = faster(nearest_of)(part, self._words, self._half, owner, found, count)
 
         map_threads(assign, range(0, len(rows), many))
         return out
+
+    def roughly(self, rows: Rows) -> NDArray[np.int32]:
+        """(N,) the nearest words; see :meth:`Assigner.roughly`."""
+        return self(rows)[:, 0]
+
+    def _promising(self, rows: Rows, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows and words of the smallest distances in near cells: ``count`` or more for a row.
+
+        Cell after cell, all rows that look into it at once.
+        """
+        probes = max(self._probes if count == 1 else self._more_probes, count)
+        near = self._near_cells.candidates(rows, probes)
+        looks = np.argsort(near, axis=None, kind="stable")
+        edges = np.searchsorted(near.ravel()[looks], np.arange(len(self._starts)))
+        widest = int(np.diff(self._starts).max())
+        far = np.full((near.size, widest), np.inf, np.float32)
+        for cell in np.flatnonzero(np.diff(edges)).tolist():
+            words = slice(self._starts[cell], self._starts[cell + 1])
+            for first in range(edges[cell], edges[cell + 1], _ROWS_OF_CELL):
+                some = looks[first : min(first + _ROWS_OF_CELL, edges[cell + 1])]
+                products = rows[some // near.shape[1]] @ self._words[words].T
+                far[some, : products.shape[1]] = self._half[words] - products
+        # The cells that are near enough, by their nearest words, have all the nearest words.
+        tops = np.sort(far.min(axis=1).reshape(near.shape), axis=1)
+        most = tops[:, min(count + MORE, tops.shape[1]) - 1]
+        most = np.minimum(most, np.finfo(np.float32).max)  # infinite where there is no word
+        far = far.reshape(len(rows), -1)
+        owner, place = np.divmod(np.flatnonzero(far <= most[:, None]), far.shape[1])
+        look, place = np.divmod(place, widest)
+        return owner, self._starts[near[owner, look]] + place
 
 
 def recall(assign: CellAssigner, words: Rows, rows: Rows) -> float:
@@ -306,74 +309,10 @@ def recall(assign: CellAssigner, words: Rows, rows: Rows) -> float:
     return float((assign(rows)[:, 0] == which).mean())
 
 
-@compiled
 def add_rows(
     rows: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> None:
     """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
-    for n in range(len(rows)):
-        counts[labels[n]] += 1
-        for d in range(rows.shape[1]):
-            sums[labels[n], d] += rows[n, d]
-
-
-@compiled
-def group_rows(
-    probes: NDArray[np.int32], cells: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The rows that look into each cell, by the cells (N, P) that each row looks into; -1: none.
-
-    Returns starts (C + 1,) and rows: those of cell c are ``rows[starts[c]:starts[c + 1]]``.
-    """
-    starts = np.zeros(cells + 1, np.int64)
-    for n in range(len(probes)):
-        for cell in probes[n]:
-            if cell >= 0:
-                starts[cell + 1] += 1
-    for c in range(cells):
-        starts[c + 1] += starts[c]
-    ends = starts[:-1].copy()
-    rows = np.empty(starts[cells], np.int32)
-    for n in range(len(probes)):
-        for cell in probes[n]:
-            if cell >= 0:
-                rows[ends[cell]] = n
-                ends[cell] += 1
-    return starts, rows
-
-
-@compiled_sums
-def scan_cells(
-    rows: Rows,
-    words: Rows,
-    half: Rows,
-    cell_starts: NDArray[np.int64],
-    row_starts: NDArray[np.int64],
-    row_numbers: NDArray[np.int32],
-    out: NDArray[np.int32],
-) -> None:
-    """Write to ``out`` (N, M) the nearest words of each row in its cells; -1 where there are fewer.
-
-    Cell after cell, so that its words are in the cache for all rows that look into it. The words of
-    cell c begin at ``cell_starts[c]``; ``row_starts`` and ``row_numbers`` are of ``group_rows``.
-    """
-    last = out.shape[1] - 1
-    nearest = np.full(out.shape, np.inf, np.float32)
-    out[:] = -1
-    for cell in range(len(cell_starts) - 1):
-        for k in range(row_starts[cell], row_starts[cell + 1]):
-            n = row_numbers[k]
-            row = rows[n]
-            for word in range(cell_starts[cell], cell_starts[cell + 1]):
-                dot = np.float32(0)
-                for d in range(len(row)):
-                    dot += row[d] * words[word, d]
-                far = half[word] - dot
-                if far < nearest[n, last]:
-                    place = last
-                    while place > 0 and nearest[n, place - 1] > far:
-                        nearest[n, place] = nearest[n, place - 1]
-                        out[n, place] = out[n, place - 1]
-                        place -= 1
-                    nearest[n, place] = far
-                    out[n, place] = word
+    counts += np.bincount(labels, minlength=len(counts))
+    for d, column in enumerate(np.ascontiguousarray(rows.T)):
+        sums[:, d] += np.bincount(labels, column, len(counts))

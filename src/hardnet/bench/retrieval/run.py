@@ -33,6 +33,7 @@ from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, MissingExtraError, Progress, Steps, silent, within
 from hardnet.features import Features
 from hardnet.images import read_image
+from hardnet.retrieval import compiled
 from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.query import MA, inside, make_query
 from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
@@ -80,6 +81,7 @@ class OwnIndex:
     """An index that grows; every :meth:`add` is a commit, after which ``shard`` is all of it."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+        compiled.load()  # there are many queries
         self.folder, self.vocabulary = folder, vocabulary
         self._images = 0
 

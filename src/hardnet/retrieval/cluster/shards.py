@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, counted
+from hardnet.retrieval import compiled
 from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason
 from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.query import Box, Query, Results, Terms
@@ -450,6 +451,7 @@ class ShardActor:
 
 def _warm_up(shard: LocalShard) -> None:
     """Search for an image of the shard, so that no query waits for a compiler."""
+    compiled.load()
     snapshot = shard.snapshot
     filled = [p for p in shard.positions if snapshot.segments[p].features]
     if not filled:

@@ -213,7 +213,7 @@ def read_manifest(folder: Path) -> Manifest:
     if version != FORMAT:
         raise HardnetError(
             f"{path} is of format {version}, this version of hardnet reads format {FORMAT}: "
-            'pip install --upgrade "hardnet[search]", or build the index again'
+            "pip install --upgrade hardnet, or build the index again"
         )
     if checksum != _checksum(body):
         raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")

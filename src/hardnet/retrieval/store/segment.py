@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, check_frames, rotation
-from hardnet.retrieval.kernels import compiled
 from hardnet.retrieval.store.files import REPAIR, SegmentFacts, map_columns, write_columns
 
 SEGMENT_IMAGES = 65_536
@@ -272,14 +271,11 @@ class Segment:
     def words_of(self, image: int) -> NDArray[np.int32]:
         """(n,) the words of an image, ascending, with repeats."""
         rows = self.forward_words[self.forward_offsets[image] : self.forward_offsets[image + 1]]
-        wide = np.zeros((len(rows), 4), np.uint8)
-        wide[:, :3] = rows
-        words: NDArray[np.int32] = wide.view("<i4")[:, 0].astype(np.int32, copy=False)
-        return self._below(words, self.words)
+        return self._below(read_words(rows), self.words)
 
     def postings_of(self, image: int) -> NDArray[np.int64]:
         """(n,) where the postings of an image lie, in the order of :meth:`words_of`."""
-        found = find_postings(int(image), self.words_of(image), self.offsets, self.image_ids)
+        found = find_postings(self, self.words_of(image), np.full(1, image))
         return self._below(found, self.features)
 
     def _below(self, numbers: NDArray[Number], end: int) -> NDArray[Number]:
@@ -341,39 +337,51 @@ class Segment:
         )
 
 
-@compiled
-def read_word(forward_words: NDArray[np.uint8], place: int | np.int64) -> np.int64:
-    """The word of a row of three bytes, the lowest first."""
-    low, middle, high = forward_words[place, 0], forward_words[place, 1], forward_words[place, 2]
-    return np.int64(low) | np.int64(middle) << 8 | np.int64(high) << 16
+def read_words(rows: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """(n,) the words of rows (n, 3) of three bytes, the lowest first."""
+    wide = np.zeros((len(rows), 4), np.uint8)
+    wide[:, :3] = rows
+    words: NDArray[np.int32] = wide.view("<i4")[:, 0].astype(np.int32, copy=False)
+    return words
 
 
-@compiled
-def lower_bound(
-    image_ids: NDArray[np.uint16], begin: np.int64, end: np.int64, image: np.int64
-) -> np.int64:
-    """The first of the postings ``begin`` to ``end`` of one word whose image is not below."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if image_ids[middle] < image:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+def counting(starts: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
+    """``counts[0]`` numbers from ``starts[0]`` on, then those of the next start, and so on."""
+    starts, counts = np.asarray(starts, np.int64), np.asarray(counts, np.int64)
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
-@compiled
-def find_postings(image: int, words: Any, offsets: Any, image_ids: Any) -> NDArray[np.int64]:
-    """(n,) where the postings of an image lie, in the order of its words (n,), with repeats."""
-    out = np.empty(len(words), np.int64)
-    for i in range(len(words)):
-        word = words[i]
-        if i > 0 and words[i - 1] == word:
-            out[i] = out[i - 1] + 1
-            continue
-        begin, end = np.int64(offsets[word]), np.int64(offsets[word + 1])
-        out[i] = lower_bound(image_ids, begin, end, np.int64(image))
-    return out
+def lower_bounds(
+    image_ids: NDArray[np.uint16], begins: ArrayLike, ends: ArrayLike, images: ArrayLike
+) -> NDArray[np.int64]:
+    """(n,) the first of the postings ``begins`` to ``ends`` of a word whose image is not below."""
+    low, high = np.array(begins, np.int64), np.array(ends, np.int64)
+    images = np.broadcast_to(images, low.shape)
+    left = np.flatnonzero(low < high)
+    while len(left):
+        middle = (low[left] + high[left]) // 2
+        below = image_ids[middle] < images[left]
+        low[left[below]] = middle[below] + 1
+        high[left[~below]] = middle[~below]
+        left = left[low[left] < high[left]]
+    return low
+
+
+def find_postings(
+    segment: Segment, words: NDArray[np.int32], images: NDArray[Any]
+) -> NDArray[np.int64]:
+    """(n,) where the postings of words (n,) of images (n,) or (1,) lie.
+
+    Both ascend as in the lists of the images: a word that an image has twice comes twice.
+    """
+    images = np.broadcast_to(images, words.shape)
+    new = np.ones(len(words), bool)
+    new[1:] = (words[1:] != words[:-1]) | (images[1:] != images[:-1])
+    first = np.flatnonzero(new)
+    begins, ends = segment.offsets[words[first]], segment.offsets[words[first] + 1]
+    found = lower_bounds(segment.image_ids, begins, ends, images[first])
+    return counting(found, np.diff(first, append=len(words)))
 
 
 PLACES = 4096
@@ -429,28 +437,6 @@ def unpack_frames(packed: NDArray[np.uint16], image_size: ArrayLike) -> Frames:
     out[:, :, :2] = shapes()[packed[:, 2]] * half[:, None, None]
     step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
     out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
-    return out
-
-
-@compiled
-def read_frames(
-    bounds: Any, postings: Any, geometry: Any, longer: Any, half_sizes: Any, shapes: Any
-) -> Any:
-    """What ``unpack_frames`` gives, of the rows ``postings`` (N,) of ``geometry`` (P, 3) only.
-
-    Those of image i begin at ``bounds[i]``; ``longer`` (I,) float32 are the longer sides.
-    """
-    out = np.empty((len(postings), 2, 3), np.float32)
-    for image in range(len(longer)):
-        step = longer[image] / np.float32(PLACES)
-        for at in range(bounds[image], bounds[image + 1]):
-            packed = geometry[postings[at]]
-            half = half_sizes[(packed[0] & 15) << 4 | packed[1] & 15] * longer[image]
-            for row in range(2):
-                for column in range(2):
-                    out[at, row, column] = shapes[packed[2], row, column] * half
-                place = np.float32(packed[row] >> 4) + np.float32(0.5)
-                out[at, row, 2] = place * step - np.float32(0.5)
     return out
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.kernels import compiled
 from hardnet.retrieval.store.files import (
     MANIFEST,
     REPAIR,
@@ -35,7 +34,7 @@ from hardnet.retrieval.store.files import (
     vocabulary_path,
     write_columns,
 )
-from hardnet.retrieval.store.segment import HashedNames, Segment, read_word
+from hardnet.retrieval.store.segment import HashedNames, Segment, counting, read_words
 from hardnet.storage import FileFacts, as_path
 from hardnet.threads import map_threads
 
@@ -53,7 +52,7 @@ def silent(what: str, done: int, total: int) -> None:
 Alive = NDArray[np.bool_] | None
 """(I,) which images of a segment are in the index; None for all."""
 
-IMAGES_PER_PIECE = 4096
+IMAGES_PER_PIECE = 256
 """Images of one thread's piece of work."""
 
 
@@ -85,7 +84,7 @@ def compute_statistics(
         images += segment.images
         if living is not None:
             removed = np.flatnonzero(~living)
-            forget_documents(removed, segment.forward_offsets, segment.forward_words, counts)
+            counts -= np.bincount(_word_runs(segment, removed, words)[1], minlength=words)
             images -= len(removed)
     document_counts = counts.astype(np.uint32)
     idf = inverse_document_frequency(images, document_counts)
@@ -107,14 +106,34 @@ def inverse_document_frequency(
 def _norms(
     segment: Segment, idf: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(I,) lengths of the vectors of all images, for bag of words and for Hamming embedding."""
     bow, he = (np.zeros(segment.images, np.float32) for _ in range(2))
 
     def piece(first: int) -> None:
-        last = min(first + IMAGES_PER_PIECE, segment.images)
-        measure_images(first, last, segment.forward_offsets, segment.forward_words, idf, bow, he)
+        images = np.arange(first, min(first + IMAGES_PER_PIECE, segment.images))
+        owner, words, tf = _word_runs(segment, images, len(idf))
+        squares = idf[words].astype(np.float64) ** 2
+        bow[images] = np.sqrt(np.bincount(owner, tf * tf * squares, len(images)))
+        he[images] = np.sqrt(np.bincount(owner, squares, len(images)))
 
     map_threads(piece, range(0, segment.images, IMAGES_PER_PIECE))
     return bow, he
+
+
+def _word_runs(
+    segment: Segment, images: NDArray[np.int64], vocabulary_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """The different words of images: (n,) which of the images, (n,) the word, (n,) how often."""
+    counts = segment.feature_counts[images]
+    rows = segment.forward_words[counting(segment.forward_offsets[images], counts)]
+    owner, words = np.repeat(np.arange(len(images)), counts), read_words(rows)
+    known = words < vocabulary_size  # or the segment is damaged
+    owner, words = owner[known], words[known]
+    # The words of an image are ascending: equal ones lie side by side.
+    new = np.ones(len(words), bool)
+    new[1:] = (words[1:] != words[:-1]) | (owner[1:] != owner[:-1])
+    first = np.flatnonzero(new)
+    return owner[first], words[first], np.diff(first, append=len(words))
 
 
 def write_state(path: Path, alive: Sequence[Alive], statistics: Statistics) -> FileFacts:
@@ -169,46 +188,6 @@ def bases_of(sizes: Sequence[int]) -> list[int]:
 
 def _joined(parts: Sequence[Column], kind: type[np.generic]) -> Column:
     return np.concatenate(parts).astype(kind) if len(parts) else np.zeros(0, kind)
-
-
-@compiled
-def forget_documents(images: Any, forward_offsets: Any, forward_words: Any, counts: Any) -> None:
-    """Take one from ``counts`` (K,) for each word of each of ``images`` (n,), however often."""
-    for image in images:
-        previous = np.int64(-1)
-        for place in range(forward_offsets[image], forward_offsets[image + 1]):
-            word = read_word(forward_words, place)
-            if word != previous and word < len(counts):  # or the segment is damaged
-                counts[word] -= 1
-            previous = word
-
-
-@compiled
-def measure_images(
-    first: int, last: int, forward_offsets: Any, forward_words: Any, idf: Any, bow: Any, he: Any
-) -> None:
-    """Fill ``bow`` and ``he`` (I,), the lengths of the vectors, of images ``first`` to ``last``.
-
-    The words of an image are ascending, so equal words lie side by side: a run of tf of them adds
-    (tf idf)^2 to the one and idf^2 to the other.
-    """
-    for image in range(first, last):
-        bow_sum, he_sum, previous, tf = 0.0, 0.0, np.int64(-1), 0
-        for place in range(forward_offsets[image], forward_offsets[image + 1]):
-            word = read_word(forward_words, place)
-            if word >= len(idf):  # the segment is damaged
-                continue
-            if word != previous:
-                square = np.float64(idf[previous]) ** 2 if tf else 0.0
-                bow_sum += tf * tf * square
-                he_sum += square
-                previous, tf = word, 0
-            tf += 1
-        if tf:
-            square = np.float64(idf[previous]) ** 2
-            bow_sum += tf * tf * square
-            he_sum += square
-        bow[image], he[image] = np.sqrt(bow_sum), np.sqrt(he_sum)
 
 
 class Snapshot:

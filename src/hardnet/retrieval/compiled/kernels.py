@@ -1,7 +1,6 @@
 """What compiled loops are made of: numba in the one way this package uses it, and bit counting.
 
-A signature is 128 bits in two uint64: bit b is bit ``b % 64`` of word ``b // 64``, the least
-significant first. ``popcount`` and ``prefetch`` are one instruction each, for other kernels.
+``popcount`` and ``prefetch`` are one instruction each, for other kernels.
 """
 
 from __future__ import annotations
@@ -9,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hardnet.errors import MissingExtraError
-
-try:
-    import numba
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
-except ImportError as error:
-    raise MissingExtraError("numba", "search") from error
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,12 +26,6 @@ def compiled_sums(function: Function) -> Function:
     """The same for kernels of long sums, whose order the compiler may then choose."""
     kernel: Any = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function)
     return cast(Function, kernel)
-
-
-BITS = 128
-"""Bits of a signature, as in the HQE paper; two uint64."""
-
-Signatures = NDArray[np.uint64]
 
 
 def _popcount(typing_context: Any, value: Any) -> Any:
@@ -63,24 +48,6 @@ def hamming(a0: int, a1: int, b0: int, b1: int) -> int:
     """The number of differing bits of the signatures (a0, a1) and (b0, b1), four uint64."""
     count: int = popcount(a0 ^ b0) + popcount(a1 ^ b1)
     return count
-
-
-def pack_bits(bits: NDArray[np.bool_]) -> Signatures:
-    """Signatures (..., 2) of bits (..., 128)."""
-    packed = np.packbits(bits, axis=-1, bitorder="little")
-    return np.ascontiguousarray(packed).view("<u8").astype(np.uint64, copy=False)
-
-
-def unpack_bits(signatures: Signatures) -> NDArray[np.bool_]:
-    """Bits (..., 128) of signatures (..., 2)."""
-    stored = np.ascontiguousarray(signatures, "<u8").view(np.uint8)
-    return np.unpackbits(stored, axis=-1, bitorder="little").astype(bool)
-
-
-def distances(a: Signatures, b: Signatures) -> NDArray[np.int64]:
-    """How many bits differ: (...) for signatures (..., 2) that broadcast."""
-    counts: NDArray[np.int64] = unpack_bits(np.bitwise_xor(a, b)).sum(axis=-1, dtype=np.int64)
-    return counts
 
 
 LINE = 64
