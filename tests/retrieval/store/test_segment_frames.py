@@ -84,17 +84,6 @@ def test_sizes_of_several_images() -> None:
     np.testing.assert_array_equal(unpack_frames(packed, sizes), each)
 
 
-def test_some_frames_of_several_images() -> None:
-    packed = pack_frames(random_frames(200, 6.0), SIZE)
-    sizes, bounds = np.array([[640, 480], [64, 128], [1023, 5]]), np.array([0, 30, 30, 70])
-    postings = np.random.default_rng(1).integers(0, 200, 70)
-    longer = sizes.max(axis=1).astype(np.float32)
-    tables = segment.half_sizes(), segment.shapes()
-    found = segment.read_frames(bounds, postings, packed, longer, *tables)
-    expected = unpack_frames(packed[postings], np.repeat(sizes, np.diff(bounds), axis=0))
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_a_mirrored_frame_loses_its_mirroring() -> None:
     frames = random_frames(100, 4.0)
     mirrored = frames.copy()
