@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
+from hardnet.descriptors.windows import windows_text
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
@@ -105,8 +106,8 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     kinds = {part.name: (part.patches.shape[-1], part.windows) for part in sets}
     if len(set(kinds.values())) > 1:
         found = ", ".join(
-            f"{name} {side}" + (f" in windows {'+'.join(f'{w:g}' for w in w)}" if w else "")
-            for name, (side, w) in kinds.items()
+            f"{name} {side}" + (f" in windows {windows_text(windows)}" if windows else "")
+            for name, (side, windows) in kinds.items()
         )
         raise HardnetError(
             f"sets with patches of different sides or windows cannot be joined: {found}"
