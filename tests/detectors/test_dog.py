@@ -91,10 +91,14 @@ def test_unknown_detector_lists_the_known() -> None:
         detectors.load("surf")
 
 
+@pytest.mark.parametrize("brightness", [1.0, 0.1])
 @pytest.mark.parametrize("budget", [1, 50, 400])
-def test_a_budget_keeps_the_first_of_all(camera: np.ndarray, budget: int) -> None:
-    frames, scores = dog.detect(camera, 1_000_000)
-    few, few_scores = dog.detect(camera, budget)
+def test_a_budget_keeps_the_first_of_all(
+    camera: np.ndarray, budget: int, brightness: float
+) -> None:
+    image = np.uint8(camera * brightness)
+    frames, scores = dog.detect(image, 1_000_000)
+    few, few_scores = dog.detect(image, budget)
     np.testing.assert_array_equal(few, frames[:budget])
     np.testing.assert_array_equal(few_scores, scores[:budget])
 

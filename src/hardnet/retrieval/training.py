@@ -167,9 +167,9 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
-LEAST_GAIN = 0.005
+LEAST_GAIN = 0.02
 """Training ends when an iteration brings descriptors nearer to their words by less than this share
-of their mean squared distance. With few descriptors for each word, a few iterations settle it."""
+of their mean squared distance. With few descriptors for each word, two iterations settle it."""
 
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
@@ -222,32 +222,24 @@ def train(
     if checkpoint is not None and checkpoint.exists():
         words, done, before = _read_checkpoint(checkpoint, identity) or (words, 0, math.inf)
     total = (iterations + 1) * count
-
-    def chunks(iteration: int) -> Iterator[tuple[slice, Rows]]:
-        """All training descriptors, and where they are; tells how far the training is."""
+    labels = np.empty(count, np.int32)
+    while True:
+        words, assigner, cells = _search_structure(words)
+        sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
         for start in range(0, count, _CHUNK):
             part = slice(start, min(start + _CHUNK, count))
-            yield part, data.read(np.arange(part.start, part.stop))
-            progress("learning words", iteration * count + part.stop, total)
-
-    while done < iterations:
-        words, assigner, _ = _search_structure(words)
-        sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
-        for _, rows in chunks(done):
-            near = assigner.roughly(rows)
-            squares += _squares(rows, words, near)
-            add_rows(rows, near, sums, counts)
-        if squares > (1 - LEAST_GAIN) * before:
+            rows = data.read(np.arange(part.start, part.stop))
+            labels[part] = assigner.roughly(rows)
+            squares += _squares(rows, words, labels[part])
+            add_rows(rows, labels[part], sums, counts)
+            progress("learning words", done * count + part.stop, total)
+        if done == iterations or squares > (1 - LEAST_GAIN) * before:
             break
         words, done, before = _means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
             _write_checkpoint(checkpoint, words, done, before, identity)
-
-    labels, squares = np.empty(count, np.int32), 0.0
-    words, assigner, cells = _search_structure(words)
-    for part, rows in chunks(iterations):
-        labels[part] = assigner(rows)[:, 0]
-        squares += _squares(rows, words, labels[part])
+    if done < iterations:
+        progress("learning words", total, total)
     about: dict[str, Any] = dict(provenance or {})
     if isinstance(assigner, CellAssigner):
         some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
