@@ -11,7 +11,9 @@ def test_products_are_exact(rows, words, dim):
     rng = np.random.default_rng(dim)
     a = rng.integers(0, 128, (rows, dim)).astype(np.uint8)
     b = rng.integers(-127, 128, (words, dim)).astype(np.int8)
-    assert np.array_equal(IntegerProduct(b)(a), a.astype(np.int64) @ b.T.astype(np.int64))
+    expected = a.astype(np.int64) @ b.T.astype(np.int64)
+    assert np.array_equal(IntegerProduct(b)(a), expected)
+    assert np.array_equal(IntegerProduct()(a, b), expected)
 
 
 def test_largest_values_do_not_overflow():
@@ -29,3 +31,4 @@ def test_the_bytes_are_a_valid_onnx_file():
     assert [node.op_type for node in model.graph.node] == ["MatMulInteger"]
     constant = onnx.numpy_helper.to_array(model.graph.initializer[0])
     assert np.array_equal(constant, words.T)
+    onnx.checker.check_model(onnx.load_from_string(_model(None)), full_check=True)

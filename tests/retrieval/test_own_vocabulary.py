@@ -32,9 +32,9 @@ def album(photos: Path, tmp_path: Path) -> dict[str, Path]:
 def test_a_stopped_training_continues(
     album: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, skipped = train_on_photos(album, tmp_path / "whole", SETTINGS, words=12)
-    assert (len(whole), whole.descriptor, skipped) == (12, "rootsift", {})
-    assert whole.provenance["words_asked"] == 12
+    whole, skipped = train_on_photos(album, tmp_path / "whole", SETTINGS, words=24)
+    assert (len(whole), whole.descriptor, skipped) == (24, "rootsift", {})
+    assert whole.provenance["words_asked"] == 24
 
     def stop(what: str, done: int, total: int) -> None:
         if what != "describing" and done:
@@ -42,27 +42,27 @@ def test_a_stopped_training_continues(
 
     work = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        train_on_photos(album, work, SETTINGS, words=12, progress=stop)
+        train_on_photos(album, work, SETTINGS, words=24, progress=stop)
     told: list[tuple[str, int]] = []
     vocabulary, _ = train_on_photos(
         album,
         work,
         SETTINGS,
-        words=12,
+        words=24,
         progress=lambda what, done, total: told.append((what, done)),
     )
     assert vocabulary.digest == whole.digest
     assert next(done for what, done in told if what == "describing") == 5, "nothing twice"
     # Once trained it is only read.
     monkeypatch.setattr(training, "_descriptors", None)
-    again, _ = train_on_photos(album, work, SETTINGS, words=12)
+    again, _ = train_on_photos(album, work, SETTINGS, words=24)
     assert again.digest == whole.digest
 
 
 def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) -> None:
     work = tmp_path / "work"
-    # 24 features for each of 5 words are those of two photos; which two, the names decide.
-    train_on_photos(album, work, SETTINGS, words=5)
+    # 12 features for each of 10 words are those of two photos; which two, the names decide.
+    train_on_photos(album, work, SETTINGS, words=10)
     found = {name: kept_features(name, photo, work) for name, photo in album.items()}
     names = [name for name, features in found.items() if features is not None]
     assert len(names) == 2
@@ -75,7 +75,7 @@ def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) 
     album[name].unlink()
     assert kept_features(name, album[name], work) is None
     # A larger collection: the same photos are of the sample, unless new ones come before them.
-    train_on_photos(dict(list(album.items())[::-1]), tmp_path / "other", SETTINGS, words=5)
+    train_on_photos(dict(list(album.items())[::-1]), tmp_path / "other", SETTINGS, words=10)
     again = [n for n, p in album.items() if kept_features(n, p, tmp_path / "other") is not None]
     assert names[1] in again
 

@@ -57,7 +57,8 @@ class Assigner:
     def __init__(self, words: Rows) -> None:
         self._words = np.ascontiguousarray(words, np.float32)
         self._half = half_squares(self._words)
-        self._scores = IntegerScores(self._words, self._half)
+        self._integer = IntegerScores(self._words, self._half)
+        self._product = IntegerProduct(self._integer.words)
 
     def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
         """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores.
@@ -99,6 +100,10 @@ class Assigner:
             scores = self._scores(rows[start : start + step])
             out[start : start + step] = np.argpartition(scores, -count, axis=1)[:, -count:]
         return out
+
+    def _scores(self, rows: Rows) -> NDArray[np.int32]:
+        """(N, K) of rows (N, D)."""
+        return self._product(self._integer.integers(rows))
 
     @property
     def _step(self) -> int:
@@ -178,17 +183,17 @@ class IntegerScores:
         parts = [(tens + part) // share for part in range(share)]
         columns = np.stack([*parts, bias - 127 * tens], 1).astype(np.int8)
         self._constants = np.array([127] * share + [1], np.uint8)
-        self._product = IntegerProduct(np.concatenate([small, columns], 1))
+        self.words = np.concatenate([small, columns], 1)  # (K, D + a few) int8
 
-    def __call__(self, rows: Rows) -> NDArray[np.int32]:
-        """(N, K) of rows (N, D): the highest is that of the nearest word, almost always."""
+    def integers(self, rows: Rows) -> NDArray[np.uint8]:
+        """(N, D + a few) of rows (N, D): their products with ``words`` are the scores."""
         dim = rows.shape[1]
         small = np.empty((len(rows), dim + len(self._constants)), np.uint8)
         moved = rows * self._row_scale
         moved += np.float32(64.5)
         small[:, :dim] = np.clip(moved, 1, 127, out=moved)
         small[:, dim:] = self._constants
-        return self._product(small)
+        return small
 
 
 _IR_VERSION, _OPSET = 8, 17  # of March 2022; read by every onnxruntime the package allows
@@ -199,14 +204,15 @@ class IntegerProduct:
     """The products of uint8 rows (N, D) with int8 words (K, D): (N, K) int32, by onnxruntime.
 
     It knows the instructions of the processor for them. The network is one node, MatMulInteger,
-    with the words as its constant; its few bytes of protocol buffer are written here, because the
-    package that usually writes them is not part of the default install.
+    with the words as its constant, or without words: then each call gives them. Its few bytes of
+    protocol buffer are written here, because the package that usually writes them is not part of
+    the default install.
 
     Rows of at most 127 are exact on every processor; more may overflow where a pair of products is
     summed in 16 bits.
     """
 
-    def __init__(self, words: NDArray[np.int8]) -> None:
+    def __init__(self, words: NDArray[np.int8] | None = None) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # the callers are as many threads as there are cores
         options.inter_op_num_threads = 1
@@ -215,26 +221,37 @@ class IntegerProduct:
             _model(words), options, providers=["CPUExecutionProvider"]
         )
 
-    def __call__(self, rows: NDArray[np.uint8]) -> NDArray[np.int32]:
+    def __call__(
+        self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None
+    ) -> NDArray[np.int32]:
         """Callable from several threads at once."""
-        product: NDArray[np.int32] = self._session.run(None, {"rows": rows})[0]
+        given = {"rows": rows} if words is None else {"rows": rows, "words": words.T}
+        product: NDArray[np.int32] = self._session.run(None, given)[0]
         return product
 
 
-def _model(words: NDArray[np.int8]) -> bytes:
+def _model(words: NDArray[np.int8] | None) -> bytes:
     """An ONNX file; the numbers are those of the fields in onnx.proto."""
-    count, dim = words.shape
     node = _text(1, "rows") + _text(1, "words") + _text(2, "products") + _text(4, "MatMulInteger")
-    constant = _number(1, dim) + _number(1, count) + _number(2, _INT8) + _text(8, "words")
-    constant += _block(9, np.ascontiguousarray(words.T).tobytes())
-    graph = _block(1, node) + _text(2, "words") + _block(5, constant)
-    graph += _block(11, _value("rows", _UINT8, dim)) + _block(12, _value("products", _INT32, count))
+    graph = _block(1, node) + _text(2, "words")
+    if words is None:
+        graph += _block(11, _value("rows", _UINT8, "N", "D"))
+        graph += _block(11, _value("words", _INT8, "D", "K"))
+        graph += _block(12, _value("products", _INT32, "N", "K"))
+    else:
+        count, dim = words.shape
+        constant = _number(1, dim) + _number(1, count) + _number(2, _INT8) + _text(8, "words")
+        constant += _block(9, np.ascontiguousarray(words.T).tobytes())
+        graph += _block(5, constant) + _block(11, _value("rows", _UINT8, "N", dim))
+        graph += _block(12, _value("products", _INT32, "N", count))
     return _number(1, _IR_VERSION) + _block(7, graph) + _block(8, _number(2, _OPSET))
 
 
-def _value(name: str, kind: int, columns: int) -> bytes:
-    """A matrix of any number of rows."""
-    shape = _block(1, _text(2, "N")) + _block(1, _number(1, columns))
+def _value(name: str, kind: int, *sides: int | str) -> bytes:
+    """A matrix; a side of any length has a name."""
+    shape = b"".join(
+        _block(1, _text(2, side) if isinstance(side, str) else _number(1, side)) for side in sides
+    )
     return _text(1, name) + _block(2, _block(1, _number(1, kind) + _block(2, shape)))
 
 

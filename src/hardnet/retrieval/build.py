@@ -17,6 +17,7 @@ from typing import Any
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
 from hardnet.errors import HardnetError
+from hardnet.features import Features
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
@@ -29,7 +30,8 @@ from hardnet.retrieval.photos import (
     is_index,
     keep_weights,
     named_photos,
-    quantise,
+    of_file,
+    quantise_many,
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
@@ -184,12 +186,17 @@ def _index(
     def indexed() -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
         """First photos that the vocabulary's sample had, then the others."""
         rest = {}
-        for name in states:
-            features = kept_features(name, photos[name], work)
-            if features is None:
-                rest[name] = photos[name]
-            else:
-                yield name, quantise(name, features, vocabulary, states[name])
+
+        def kept() -> Iterator[tuple[str, Features]]:
+            for name in states:
+                features = kept_features(name, photos[name], work)
+                if features is None:
+                    rest[name] = photos[name]
+                else:
+                    yield name, features
+
+        for image in quantise_many(kept(), vocabulary):
+            yield image.name, of_file(image, states[image.name])
         with closing(describing.indexed(rest, states, vocabulary)) as others:
             yield from others
 

@@ -349,12 +349,15 @@ def quantise(
 ) -> IndexedImage:
     """What an index keeps of a photo: a word and a signature per feature, compact frames.
 
-    ``state`` has ``bytes`` and ``mtime_ns`` of its file (``feature_files.state_of``), to notice
-    later that it was changed.
+    ``state`` is that of its file (``feature_files.state_of``), see :func:`of_file`.
     """
     [kept] = quantise_many([(name, features)], vocabulary)
-    state = state or {}
-    return replace(kept, file_bytes=state.get("bytes", 0), mtime_ns=state.get("mtime_ns", 0))
+    return of_file(kept, state or {})
+
+
+def of_file(image: IndexedImage, state: Mapping[str, int]) -> IndexedImage:
+    """The image with ``bytes`` and ``mtime_ns`` of its file, by which a change is noticed."""
+    return replace(image, file_bytes=state.get("bytes", 0), mtime_ns=state.get("mtime_ns", 0))
 
 
 def quantise_many(

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from hardnet.retrieval.vocabulary import (
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 
-SAMPLE_PER_WORD = 24
+SAMPLE_PER_WORD = 12
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
 
 FEWEST_PER_WORD = 8
@@ -225,14 +225,17 @@ def train(
     labels = np.empty(count, np.int32)
     while True:
         words, assigner, cells = _search_structure(words)
-        sums, counts, squares = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
+        sums, counts, lengths = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
         for start in range(0, count, _CHUNK):
             part = slice(start, min(start + _CHUNK, count))
             rows = data.read(np.arange(part.start, part.stop))
             labels[part] = assigner.roughly(rows)
-            squares += _squares(rows, words, labels[part])
             add_rows(rows, labels[part], sums, counts)
+            lengths += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
             progress("learning words", done * count + part.stop, total)
+        # The sum of squared distances of all descriptors from their words.
+        own = counts @ (words.astype(np.float64) ** 2).sum(axis=1)
+        squares = float(lengths - 2 * (sums * words).sum() + own)
         if done == iterations or squares > (1 - LEAST_GAIN) * before:
             break
         words, done, before = _means(words, sums, counts), done + 1, squares
@@ -258,12 +261,6 @@ def train(
     projection = random_projection(words.shape[1], seed)
     thresholds = _median_thresholds(words, projection, labels, data.read)
     return Vocabulary(words, data.mean, projection, thresholds, descriptor, about, cells)
-
-
-def _squares(rows: Rows, words: Rows, labels: NDArray[np.int32]) -> float:
-    """The sum of squared distances of rows (N, D) from their words (N,)."""
-    far = rows - words[labels]
-    return float(np.einsum("nd,nd->", far, far, dtype=np.float64))
 
 
 def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:

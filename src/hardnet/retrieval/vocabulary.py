@@ -14,14 +14,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import (
+    FEW,
     MORE,
     Assigner,
+    IntegerProduct,
+    IntegerScores,
     Rows,
     half_squares,
     nearest_of,
@@ -202,24 +206,23 @@ def size_for(features: int) -> int:
     return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
 
 
-LARGE = 32_768
+LARGE = 8192
 """More words than these are searched by cells; up to here looking at all of them is quick."""
 
-PROBES, MORE_PROBES = 32, 64
-"""Cells that are searched for the nearest word, and for several: the others lie further off."""
+ROUGH_PROBES, PROBES, MORE_PROBES = 16, 24, 48
+"""Cells that are searched for a near word, for the nearest and for several."""
 
 _ROUNDS = 3
-_FEWEST_ROWS, _MOST_ROWS = 64, 1024
-_ROWS_OF_CELL = 32  # so few at once that BLAS does not start threads of its own
+_FEWEST_ROWS, _MOST_ROWS = 64, 32_768
+_LOWEST = -np.iinfo(np.int32).max
 
 
 def make_cells(words: Rows) -> tuple[Rows, Cells]:
     """The words in the order of their cells, and the cells: k-means of the words themselves.
 
-    Some 4 sqrt(K) cells: finding the near cells and looking into them then take about as long.
+    Some sqrt(K) cells: each has so many words that a look at it is worth the call.
     """
-    count = 2 ** round(math.log2(4 * math.sqrt(len(words))))
-    count = min(count, len(words))
+    count = min(max(round(math.sqrt(len(words))), FEW + 1), len(words))
     # Words that come ordered by cells, as from the last iteration of k-means, give a good start.
     centres = words[np.linspace(0, len(words) - 1, count).astype(np.intp)]
     for _ in range(_ROUNDS):
@@ -245,55 +248,74 @@ class CellAssigner:
         self._half = half_squares(self._words)
         self._starts = np.ascontiguousarray(cells.starts, np.int64)
         self._near_cells = Assigner(cells.centres)
+        self._integer = IntegerScores(self._words, self._half)
+        self._product = IntegerProduct()
 
     def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
         """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
         count = min(count, len(self._words))
+        probes = max(self._probes if count == 1 else self._more_probes, count)
         out = np.empty((len(rows), count), np.int32)
-        # The more rows at once, the more of them share a cell while it is in the cache.
-        many = min(max(len(rows) // 8, _FEWEST_ROWS), _MOST_ROWS)
 
-        def assign(start: int) -> None:
-            part = np.ascontiguousarray(rows[start : start + many], np.float32)
-            owner, found = self._promising(part, count)
-            here = out[start : start + many]
-            sizes = np.bincount(owner, minlength=len(part))
-            if (sizes < count).any():  # all near cells are all but empty
-                owner, found = (side.ravel() for side in np.indices((len(part), len(self._words))))
-            here[:] = faster(nearest_of)(part, self._words, self._half, owner, found, count)
+        def assign(part: slice) -> None:
+            some = np.ascontiguousarray(rows[part], np.float32)
+            scores, found = self._best_of_cells(some, probes, count + 1)
+            # The highest, in the order of the words; where all near cells are all but empty: all.
+            best = np.argsort(-scores, axis=1, kind="stable")[:, : count + MORE]
+            found = np.sort(np.take_along_axis(found, best, 1), axis=1)
+            owner, place = np.nonzero(found < len(self._words))
+            if (np.bincount(owner, minlength=len(some)) < count).any():
+                owner, near = (side.ravel() for side in np.indices((len(some), len(self._words))))
+            else:
+                near = found[owner, place]
+            out[part] = faster(nearest_of)(some, self._words, self._half, owner, near, count)
 
-        map_threads(assign, range(0, len(rows), many))
+        map_threads(assign, _parts(len(rows)))
         return out
 
     def roughly(self, rows: Rows) -> NDArray[np.int32]:
-        """(N,) the nearest words; see :meth:`Assigner.roughly`."""
-        return self(rows)[:, 0]
+        """(N,) words that are near by their integers; see :meth:`Assigner.roughly`."""
+        out = np.empty(len(rows), np.int32)
 
-    def _promising(self, rows: Rows, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Rows and words of the smallest distances in near cells: ``count`` or more for a row.
+        def assign(part: slice) -> None:
+            scores, found = self._best_of_cells(rows[part], ROUGH_PROBES, 1)
+            best = found[np.arange(len(found)), scores.argmax(axis=1)]
+            none = best == len(self._words)  # all near cells are empty
+            out[part] = best
+            out[part][none] = self(rows[part][none])[:, 0] if none.any() else 0
 
-        Cell after cell, all rows that look into it at once.
+        map_threads(assign, _parts(len(rows)))
+        return out
+
+    def _best_of_cells(
+        self, rows: Rows, probes: int, most: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """(N, P) scores and words of rows (N, D): the ``most`` best of each of the nearest cells.
+
+        Where a cell has fewer, the word is K. Cell after cell, all rows that look into it at once.
         """
-        probes = max(self._probes if count == 1 else self._more_probes, count)
         near = self._near_cells.candidates(rows, probes)
         looks = np.argsort(near, axis=None, kind="stable")
         edges = np.searchsorted(near.ravel()[looks], np.arange(len(self._starts)))
-        widest = int(np.diff(self._starts).max())
-        far = np.full((near.size, widest), np.inf, np.float32)
+        integers = self._integer.integers(rows)
+        scores = np.full((near.size, most), _LOWEST, np.int32)
+        found = np.full((near.size, most), len(self._words), np.intp)
         for cell in np.flatnonzero(np.diff(edges)).tolist():
-            words = slice(self._starts[cell], self._starts[cell + 1])
-            for first in range(edges[cell], edges[cell + 1], _ROWS_OF_CELL):
-                some = looks[first : min(first + _ROWS_OF_CELL, edges[cell + 1])]
-                products = rows[some // near.shape[1]] @ self._words[words].T
-                far[some, : products.shape[1]] = self._half[words] - products
-        # The cells that are near enough, by their nearest words, have all the nearest words.
-        tops = np.sort(far.min(axis=1).reshape(near.shape), axis=1)
-        most = tops[:, min(count + MORE, tops.shape[1]) - 1]
-        most = np.minimum(most, np.finfo(np.float32).max)  # infinite where there is no word
-        far = far.reshape(len(rows), -1)
-        owner, place = np.divmod(np.flatnonzero(far <= most[:, None]), far.shape[1])
-        look, place = np.divmod(place, widest)
-        return owner, self._starts[near[owner, look]] + place
+            first, last = self._starts[cell : cell + 2].tolist()
+            some = looks[edges[cell] : edges[cell + 1]]
+            here = self._product(integers[some // near.shape[1]], self._integer.words[first:last])
+            each = np.arange(len(some))
+            for k in range(min(most, last - first)):
+                best = here.argmax(axis=1)
+                scores[some, k], found[some, k] = here[each, best], first + best
+                here[each, best] = _LOWEST
+        return scores.reshape(len(rows), -1), found.reshape(len(rows), -1)
+
+
+def _parts(rows: int) -> list[slice]:
+    """Rows in as few parts as there are cores: the more at once, the more share a cell."""
+    step = min(max(-(-rows // max(cv2.getNumThreads(), 1)), _FEWEST_ROWS), _MOST_ROWS)
+    return [slice(start, start + step) for start in range(0, rows, step)]
 
 
 def recall(assign: CellAssigner, words: Rows, rows: Rows) -> float:

@@ -146,7 +146,7 @@ from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 
 folder, photos = Path(sys.argv[1]), Path(sys.argv[2])
-names = {f"{n} {p.name}": p for n in range(8) for p in sorted(photos.glob("c*.png"))}
+names = {f"{n} {p.name}": p for n in range(16) for p in sorted(photos.glob("c*.png"))}
 settings = IndexSettings(keypoints=200, max_size=300)
 chance, kills = random.Random(0), 0
 build(folder / "here", names, settings, words=16)
@@ -166,7 +166,7 @@ def workers():
 
 def kill():
     global kills
-    while kills < 4 and not done.wait(1 + 4 * chance.random()):
+    while kills < 4 and not done.wait(1 + 2 * chance.random()):
         for pid in workers()[:1]:
             os.kill(pid, signal.SIGKILL)
             kills += 1
