@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.learn.batches import SYMMETRIES, Flips
-from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet, silent
+from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
 from hardnet.storage import FolderLock
 
 BLOCK = 2048
@@ -32,8 +32,6 @@ BLOCK = 2048
 
 _DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
 _PATIENCE = 3600.0  # seconds between two attempts to take the lock: whoever has it is computing
-
-Progress = Callable[[int, int], None]
 
 
 class TeacherOutputs:
@@ -80,7 +78,7 @@ def load_teacher(teacher: str) -> Descriptor:
 
 
 def teacher_outputs(
-    teacher: str, train_set: PatchSet, augment: bool, progress: Progress = silent
+    teacher: str, train_set: PatchSet, augment: bool, progress: Steps = silent
 ) -> TeacherOutputs:
     """The teacher's descriptors of a training set: read, or computed and kept.
 

@@ -21,19 +21,17 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     Ints,
     PatchSet,
-    Progress,
     Windows,
     decoded,
     decoded_patches,
     picture_size,
     read_picture,
     refuse_stand_in,
-    silent,
 )
 from hardnet.storage import NewFolder, as_path, folder_name
 
@@ -105,7 +103,7 @@ class Brown:
                 )
 
 
-def read_brown(folder: str | Path, size: int = PATCH, progress: Progress = silent) -> PatchSet:
+def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
     The sheets are decoded once, one by one, into the user's cache: a set larger than memory

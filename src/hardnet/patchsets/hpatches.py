@@ -17,16 +17,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     PatchSet,
-    Progress,
     decoded_patches,
     picture_size,
     read_picture,
     refuse_stand_in,
-    silent,
     write_strip,
 )
 from hardnet.provenance import CACHE
@@ -201,7 +199,7 @@ def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None =
 
 
 def as_patchset(
-    hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Progress = silent
+    hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Steps = silent
 ) -> PatchSet:
     """The sequences ``names`` for training: 16 patches of each 3D point, ``size`` pixels wide.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
 from hardnet.descriptors.windows import windows_text
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
 from hardnet.storage import as_path, claim
@@ -36,12 +36,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Windows = tuple[float, ...]
 """Windows of a keypoint that are joined, in sigmas; none where each patch stands for itself."""
-Progress = Callable[[int, int], None]
-"""Called with (parts done, parts in all) while a set is decoded or built."""
-
-
-def silent(*_: object) -> None:
-    """The progress of what nobody watches."""
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -169,7 +163,7 @@ class JoinedRows:
         return out
 
 
-def open_sets(names: Sequence[str], size: int, progress: Progress = silent) -> PatchSet:
+def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> PatchSet:
     """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
 
     A folder may be named once: its points would get two ids, and then count as non-matching.
@@ -183,7 +177,7 @@ def open_sets(names: Sequence[str], size: int, progress: Progress = silent) -> P
     return join([_open_to_train(name, size, progress) for name in names])
 
 
-def _open_to_train(name: str, size: int, progress: Progress) -> PatchSet:
+def _open_to_train(name: str, size: int, progress: Steps) -> PatchSet:
     from hardnet.patchsets import brown, hpatches
 
     folder, split = folder_and_split(name)
@@ -291,7 +285,7 @@ def decoded_patches(
     files: Sequence[Path],
     shape: tuple[int, int, int],
     pictures: Callable[[], Iterable[Pixels]],
-    progress: Progress = silent,
+    progress: Steps = silent,
 ) -> Pixels:
     """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features
 from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
@@ -35,7 +35,7 @@ from hardnet.retrieval.photos import (
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
-from hardnet.retrieval.store.snapshot import Progress, open_snapshot, silent
+from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer, committed
 from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary

@@ -26,7 +26,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import prepare
 from hardnet.frames import rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
@@ -52,7 +52,7 @@ from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
 from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
-from hardnet.retrieval.store.snapshot import Progress, Snapshot, open_snapshot, silent
+from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.verification import Verification, Verified
 from hardnet.storage import FolderLock, OwnedFolder, as_path, replacing
 

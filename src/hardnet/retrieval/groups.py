@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.images import read_image, shrink, to_colour, to_grey
 from hardnet.retrieval.comparing import Compared, Comparing, Photos, mirror_queries
 from hardnet.retrieval.kinds import (
@@ -36,7 +36,6 @@ from hardnet.retrieval.kinds import (
     moved,
 )
 from hardnet.retrieval.photos import path_of, shown
-from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.storage import as_path, replacing
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardnet.detectors import spread_over
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found
 from hardnet.frames import centres
@@ -41,7 +41,7 @@ from hardnet.retrieval.photos import (
 )
 from hardnet.retrieval.query import Box, Query, Results, inside, make_query, view_boxes
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
-from hardnet.retrieval.store.snapshot import Progress, Report, open_snapshot, silent, verify
+from hardnet.retrieval.store.snapshot import Report, open_snapshot, verify
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import as_path
 

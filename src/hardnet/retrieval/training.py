@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.entries import NPZ, read_entry
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
@@ -27,7 +27,6 @@ from hardnet.retrieval.assignment import Assigner, Rows, project
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.signatures import BITS
-from hardnet.retrieval.store.snapshot import Progress, silent
 from hardnet.retrieval.vocabulary import (
     LARGE,
     CellAssigner,

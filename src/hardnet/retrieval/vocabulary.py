@@ -100,7 +100,9 @@ class Vocabulary:
     def _assigner(self) -> Assigner | CellAssigner:
         if self.cells is None:
             return Assigner(self.words)
-        return CellAssigner(self.words, self.cells)
+        # Vocabularies of earlier versions have four times as many cells, of fewer words each.
+        finer = max(len(self.cells.centres) // round(2 * math.sqrt(len(self.words))), 1)
+        return CellAssigner(self.words, self.cells, finer * PROBES, finer * MORE_PROBES)
 
     def signatures(self, prepared: Rows, words: NDArray[np.int32]) -> Signatures:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""

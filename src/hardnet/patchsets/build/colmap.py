@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.errors import Progress, silent
 from hardnet.frames import (
     WINDOW_SIGMAS,
     Frames,
@@ -50,11 +51,9 @@ from hardnet.patchsets.build.tracks import (
     spread_out,
 )
 from hardnet.patchsets.build.views import add_noise
-from hardnet.patchsets.patchset import Floats, Ints, Windows, silent
+from hardnet.patchsets.patchset import Floats, Ints, Windows
 from hardnet.threads import map_processes
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what is done, done, total)."""
 Counts = dict[str, int | str]
 """Of a model: its name, where the frames come from, and what was left out why."""
 

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.frames import points_from_colmap, points_to_colmap
 from hardnet.image_files import read_image_file
 from hardnet.images import Pixels, list_images
@@ -37,7 +37,7 @@ from hardnet.interop.colmap.mapping import (
     usable_models,
 )
 from hardnet.patchsets.build.choice import Rows
-from hardnet.patchsets.patchset import Floats, Ints, silent
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.stored_names import check_inside
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def reconstruct(
     folder: Path,
     work: Path,
     settings: SfmSettings,
-    progress: Callable[[str, int, int], None] = silent,
+    progress: Progress = silent,
 ) -> SfmReport:
     """Reconstruct every folder of photos below ``folder``.
 

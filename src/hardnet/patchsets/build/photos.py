@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hardnet.detectors import affine, dog, orientation
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.frames import WINDOW_SIGMAS, Frames, centres, in_window, transform
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_patches
@@ -36,7 +36,7 @@ from hardnet.patchsets.build.views import (
     random_sensor,
     render,
 )
-from hardnet.patchsets.patchset import Floats, Ints, Windows, silent
+from hardnet.patchsets.patchset import Floats, Ints, Windows
 from hardnet.threads import map_processes
 
 PhotoProgress = Callable[[int, int, str | None], None]

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 
 from hardnet.detectors import dog
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.frames import WINDOW_SIGMAS, Frames, transform
 from hardnet.images import Pixels, read_image, to_grey
 from hardnet.patches import cut_patches
 from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
 from hardnet.patchsets.hpatches import SIDE, TARGETS, write_sequence
-from hardnet.patchsets.patchset import Floats, Progress, silent
+from hardnet.patchsets.patchset import Floats
 from hardnet.patchsets.sequences import Sequence, Target, inside, project
 from hardnet.patchsets.w1bs import write_pair
 from hardnet.storage import NewFolder
@@ -163,7 +163,7 @@ def build_from_sequences(
     output: Path,
     settings: SequenceSettings,
     workers: int,
-    progress: Progress = silent,
+    progress: Steps = silent,
 ) -> SequenceReport:
     """Build a patch set in the HPatches layout; sequences of fewer than 5 targets are skipped.
 
@@ -202,7 +202,7 @@ def build_photo_pairs(
     settings: SequenceSettings,
     workers: int,
     subsets: Mapping[str, str] | None = None,
-    progress: Progress = silent,
+    progress: Steps = silent,
 ) -> SequenceReport:
     """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
 
@@ -234,7 +234,7 @@ def _write_set(
     workers: int,
     about: dict[str, Any],
     skipped: dict[str, str],
-    progress: Progress,
+    progress: Steps,
 ) -> SequenceReport:
     """Write what ``write`` makes of each job: name -> patches, or why there are none."""
     counts: dict[str, int] = {}

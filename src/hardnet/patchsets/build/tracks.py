@@ -12,7 +12,6 @@ those that a descriptor meets, the hard ones included.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.detectors import dog, orientation
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Steps, silent
 from hardnet.frames import (
     WINDOW_SIGMAS,
     Frames,
@@ -44,7 +43,7 @@ from hardnet.patchsets.build.colmap_model import (
 )
 from hardnet.patchsets.build.photos import KINDS, Tolerances, detect, pair_frames
 from hardnet.patchsets.build.views import forget_affine_shape, jitter, random_light
-from hardnet.patchsets.patchset import Floats, Ints, silent
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 SAME_KEYPOINT = 1.5
@@ -102,7 +101,7 @@ def carried_frames(
     window: float,
     affine: bool,
     workers: int,
-    progress: Callable[[int, int], None] = silent,
+    progress: Steps = silent,
 ) -> Frames:
     """(M, 2, 3) frames by geometry; NaN where the reference finds no keypoint in its place.
 
@@ -306,7 +305,7 @@ def detect_tracks(
     max_error: float,
     rng: np.random.Generator,
     workers: int,
-    progress: Callable[[int, int], None] = silent,
+    progress: Steps = silent,
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 

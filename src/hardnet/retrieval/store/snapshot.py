@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.retrieval.store.files import (
     MANIFEST,
     REPAIR,
@@ -40,13 +40,6 @@ from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
-
-Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """The progress of what nobody watches."""
 
 
 Alive = NDArray[np.bool_] | None

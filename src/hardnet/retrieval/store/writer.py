@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, Progress, silent
 from hardnet.retrieval.store.files import (
     MANIFEST,
     REPAIR,
@@ -38,14 +38,7 @@ from hardnet.retrieval.store.segment import (
     merge_segments,
     write_segment,
 )
-from hardnet.retrieval.store.snapshot import (
-    Alive,
-    Progress,
-    compute_statistics,
-    open_snapshot,
-    silent,
-    write_state,
-)
+from hardnet.retrieval.store.snapshot import Alive, compute_statistics, open_snapshot, write_state
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
 from hardnet.storage import (
     FolderLock,
