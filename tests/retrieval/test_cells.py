@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from hardnet.retrieval import training, vocabulary
-from hardnet.retrieval.assignment import Assigner
-from hardnet.retrieval.vocabulary import CellAssigner, Cells, make_cells, recall
+from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, make_cells, recall
 
 
 def _words(count=2000, rows=500, dim=32, seed=0):

@@ -23,23 +23,21 @@ from hardnet.features import Features
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import state_of
-from hardnet.retrieval.assignment import Assigner, Rows, project
+from hardnet.retrieval.assignment import (
+    LARGE,
+    Assigner,
+    CellAssigner,
+    Cells,
+    Rows,
+    add_rows,
+    make_cells,
+    project,
+    recall,
+)
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.signatures import BITS
-from hardnet.retrieval.vocabulary import (
-    LARGE,
-    CellAssigner,
-    Cells,
-    Vocabulary,
-    add_rows,
-    load,
-    make_cells,
-    prepare,
-    recall,
-    save,
-    size_for,
-)
+from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 

@@ -1,8 +1,4 @@
-"""Visual words: the centres that descriptors are near to, and signatures that tell more.
-
-A large vocabulary is searched only where it is near: by cells of words, which are stored with the
-words, so that nothing is built when a vocabulary is loaded.
-"""
+"""Visual words: the centres that descriptors are near to, and signatures that tell more."""
 
 from __future__ import annotations
 
@@ -14,21 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import (
-    FEW,
-    MORE,
+    MORE_PROBES,
+    PROBES,
     Assigner,
-    IntegerProduct,
-    IntegerScores,
+    CellAssigner,
+    Cells,
     Rows,
-    half_squares,
-    nearest_of,
     project,
 )
 from hardnet.retrieval.compiled import faster
@@ -44,14 +37,6 @@ _LEVELS = 65_536  # words whose thresholds are kept in single precision: 32 MB
 _ROWS = 256  # of which signatures are made at once by a thread
 _ARRAYS = ("words", "mean", "projection", "thresholds")
 _CELL_ARRAYS = ("centres", "starts")
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """The cells of K words; those of a cell are next to each other."""
-
-    centres: Rows  # (C, D) float32
-    starts: NDArray[np.int64]  # (C + 1,) int64, where the words of each cell begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,137 +191,3 @@ def size_for(features: int) -> int:
     """
     wanted = max(min(features / 16, PUBLISHED_SIZE), features / 2048, SMALLEST_SIZE)
     return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
-
-
-LARGE = 8192
-"""More words than these are searched by cells; up to here looking at all of them is quick."""
-
-ROUGH_PROBES, PROBES, MORE_PROBES = 16, 24, 48
-"""Cells that are searched for a near word, for the nearest and for several."""
-
-_ROUNDS = 3
-_FEWEST_ROWS, _MOST_ROWS = 64, 32_768
-_LOWEST = -np.iinfo(np.int32).max
-
-
-def make_cells(words: Rows) -> tuple[Rows, Cells]:
-    """The words in the order of their cells, and the cells: k-means of the words themselves.
-
-    Some sqrt(K) cells: each has so many words that a look at it is worth the call.
-    """
-    count = min(max(round(math.sqrt(len(words))), FEW + 1), len(words))
-    # Words that come ordered by cells, as from the last iteration of k-means, give a good start.
-    centres = words[np.linspace(0, len(words) - 1, count).astype(np.intp)]
-    for _ in range(_ROUNDS):
-        sums, counts = np.zeros(centres.shape), np.zeros(count, np.int64)
-        add_rows(words, Assigner(centres)(words)[:, 0], sums, counts)
-        used = counts > 0
-        centres[used] = sums[used] / counts[used, None]
-    labels = Assigner(centres)(words)[:, 0]
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(count + 1)).astype(np.int64)
-    return words[order], Cells(centres, starts)
-
-
-class CellAssigner:
-    """Finds almost always the nearest of ``words`` (K, D), which are in the order of ``cells``."""
-
-    def __init__(
-        self, words: Rows, cells: Cells, probes: int = PROBES, more_probes: int = MORE_PROBES
-    ) -> None:
-        """Looks into ``probes`` cells for the nearest word, into ``more_probes`` for several."""
-        self._probes, self._more_probes = probes, more_probes
-        self._words = np.ascontiguousarray(words, np.float32)
-        self._half = half_squares(self._words)
-        self._starts = np.ascontiguousarray(cells.starts, np.int64)
-        self._near_cells = Assigner(cells.centres)
-        self._integer = IntegerScores(self._words, self._half)
-        self._product = IntegerProduct()
-
-    def __call__(self, rows: Rows, count: int = 1) -> NDArray[np.int32]:
-        """The nearest words (N, min(count, K)), nearest first. Each row by itself, on all cores."""
-        count = min(count, len(self._words))
-        probes = max(self._probes if count == 1 else self._more_probes, count)
-        out = np.empty((len(rows), count), np.int32)
-
-        def assign(part: slice) -> None:
-            some = np.ascontiguousarray(rows[part], np.float32)
-            scores, found = self._best_of_cells(some, probes, count + 1)
-            # The highest, in the order of the words; where all near cells are all but empty: all.
-            best = np.argsort(-scores, axis=1, kind="stable")[:, : count + MORE]
-            found = np.sort(np.take_along_axis(found, best, 1), axis=1)
-            owner, place = np.nonzero(found < len(self._words))
-            if (np.bincount(owner, minlength=len(some)) < count).any():
-                owner, near = (side.ravel() for side in np.indices((len(some), len(self._words))))
-            else:
-                near = found[owner, place]
-            out[part] = faster(nearest_of)(some, self._words, self._half, owner, near, count)
-
-        map_threads(assign, _parts(len(rows)))
-        return out
-
-    def roughly(self, rows: Rows) -> NDArray[np.int32]:
-        """(N,) words that are near by their integers; see :meth:`Assigner.roughly`."""
-        out = np.empty(len(rows), np.int32)
-
-        def assign(part: slice) -> None:
-            scores, found = self._best_of_cells(rows[part], ROUGH_PROBES, 1)
-            best = found[np.arange(len(found)), scores.argmax(axis=1)]
-            none = best == len(self._words)  # all near cells are empty
-            out[part] = best
-            out[part][none] = self(rows[part][none])[:, 0] if none.any() else 0
-
-        map_threads(assign, _parts(len(rows)))
-        return out
-
-    def _best_of_cells(
-        self, rows: Rows, probes: int, most: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-        """(N, P) scores and words of rows (N, D): the ``most`` best of each of the nearest cells.
-
-        Where a cell has fewer, the word is K. Cell after cell, all rows that look into it at once.
-        """
-        near = self._near_cells.candidates(rows, probes)
-        looks = np.argsort(near, axis=None, kind="stable")
-        edges = np.searchsorted(near.ravel()[looks], np.arange(len(self._starts)))
-        integers = self._integer.integers(rows)
-        scores = np.full((near.size, most), _LOWEST, np.int32)
-        found = np.full((near.size, most), len(self._words), np.intp)
-        for cell in np.flatnonzero(np.diff(edges)).tolist():
-            first, last = self._starts[cell : cell + 2].tolist()
-            some = looks[edges[cell] : edges[cell + 1]]
-            here = self._product(integers[some // near.shape[1]], self._integer.words[first:last])
-            each = np.arange(len(some))
-            for k in range(min(most, last - first)):
-                best = here.argmax(axis=1)
-                scores[some, k], found[some, k] = here[each, best], first + best
-                here[each, best] = _LOWEST
-        return scores.reshape(len(rows), -1), found.reshape(len(rows), -1)
-
-
-def _parts(rows: int) -> list[slice]:
-    """Rows in as few parts as there are cores: the more at once, the more share a cell."""
-    step = min(max(-(-rows // max(cv2.getNumThreads(), 1)), _FEWEST_ROWS), _MOST_ROWS)
-    return [slice(start, start + step) for start in range(0, rows, step)]
-
-
-def recall(assign: CellAssigner, words: Rows, rows: Rows) -> float:
-    """Share of rows (N, D) whose nearest word is found."""
-    nearest, which = np.full(len(rows), np.inf, np.float32), np.zeros(len(rows), np.int64)
-    for start in range(0, len(words), LARGE):
-        part = words[start : start + LARGE]
-        far = half_squares(part) - rows @ part.T
-        here = far.argmin(axis=1)
-        better = far[np.arange(len(rows)), here] < nearest
-        which[better] = here[better] + start
-        nearest[better] = far[better, here[better]]
-    return float((assign(rows)[:, 0] == which).mean())
-
-
-def add_rows(
-    rows: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64], counts: NDArray[np.int64]
-) -> None:
-    """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
-    counts += np.bincount(labels, minlength=len(counts))
-    for d, column in enumerate(np.ascontiguousarray(rows.T)):
-        sums[:, d] += np.bincount(labels, column, len(counts))
