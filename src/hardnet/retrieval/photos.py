@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -330,12 +330,19 @@ class DescribingHere:
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
         """See :class:`Describing`."""
         with closing(self.features(list(photos.values()))) as results:
-            for name, (_, result) in zip(photos, results, strict=True):
-                if isinstance(result, HardnetError):
-                    yield name, result
-                else:
-                    yield name, quantise(name, result, vocabulary, states[name])
+            named = ((name, result) for name, (_, result) in zip(photos, results, strict=True))
+            while some := list(islice(named, PHOTOS)):
+                good = ((name, each) for name, each in some if not isinstance(each, HardnetError))
+                quantised = quantise_many(good, vocabulary)
+                for name, each in some:
+                    if isinstance(each, HardnetError):
+                        yield name, each
+                    else:
+                        yield name, of_file(next(quantised), states[name])
 
+
+PHOTOS = 8
+"""Photos that are quantised at once while others are described."""
 
 ROWS = 8192
 """Features that are quantised at once: enough for all cores, little memory."""
