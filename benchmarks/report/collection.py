@@ -22,7 +22,7 @@ def assign_words(results: Results) -> list[Table]:
     rows = [results["sizes"][size][name] for size, name in lines]
     query = f"query of {settings['descriptors_of_a_query']}, {count} words each, ms"
     columns = [
-        Column("words", [size for size, _ in lines]),
+        Column("words", [f"{int(size):,}" for size, _ in lines]),
         Column("search", [name for _, name in lines]),
         column("descriptors/s", rows, "per_second", "{:.0f}"),
         column("times faiss flat", rows, "times_faiss_flat", "{:.1f}x"),
