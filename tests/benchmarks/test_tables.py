@@ -38,7 +38,7 @@ def test_cells_of_each_kind_are_the_numbers_they_name() -> None:
     """One number of each file, found by hand."""
     words = stored("assign_words")
     size, found = next(iter(words["sizes"].items()))
-    assert words["tables"][0]["rows"][0][0] == size
+    assert words["tables"][0]["rows"][0][0] == f"{int(size):,}"
     assert float(words["tables"][0]["rows"][0][4]) == pytest.approx(
         next(iter(found.values()))["recall"], abs=1e-4
     )
