@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from hardnet.retrieval import training, vocabulary
-from hardnet.retrieval.assignment import Assigner, CellAssigner, Cells, make_cells, recall
+from hardnet.retrieval.assignment import (
+    ROUGH_PROBES,
+    Assigner,
+    CellAssigner,
+    Cells,
+    make_cells,
+    recall,
+)
 
 
 def _words(count=2000, rows=500, dim=32, seed=0):
@@ -36,7 +43,7 @@ def test_all_cells_give_the_nearest_words(count):
     far = np.linalg.norm(rows[:, None] - words, axis=2)
     found = CellAssigner(words, made, 1000, 1000)(rows, count)
     assert found.dtype == np.int32
-    assert (found == np.argsort(far, axis=1)[:, :count]).mean() > 0.995  # integers of 32 numbers
+    assert (found == np.argsort(far, axis=1)[:, :count]).mean() > 0.999
 
 
 def test_more_cells_find_more_and_recall_says_how_many():
@@ -67,6 +74,11 @@ def test_near_cells_without_words():
     assign = CellAssigner(words, made)
     assert assign(np.eye(4, dtype=np.float32))[:, 0].tolist() == [0, 1, 2, 3]
     assert sorted(assign(words[:1], 9)[0].tolist()) == [0, 1, 2, 3]
+    centres = np.repeat([[1, 0, 0, 0], [-9, 0, 0, 0]], [ROUGH_PROBES, 1], axis=0)
+    starts = np.array([0] * (ROUGH_PROBES + 1) + [4])
+    assign = CellAssigner(words, Cells(centres.astype(np.float32), starts), ROUGH_PROBES)
+    rows = np.array([[1, 0, 0, 0], [0.9, 0, 0.4, 0]], np.float32)
+    assert assign.roughly(rows).tolist() == assign(rows)[:, 0].tolist() == [0, 0]
 
 
 def test_large_vocabularies_are_trained_and_stored_with_cells(monkeypatch, tmp_path):

@@ -189,7 +189,8 @@ _LOWEST = -np.iinfo(np.int32).max
 def make_cells(words: Rows) -> tuple[Rows, Cells]:
     """The words in the order of their cells, and the cells: k-means of the words themselves.
 
-    Some sqrt(K) cells: each has so many words that a look at it is worth the call.
+    Some sqrt(K) cells, so that each has enough words for a look at it to be worth the call; and
+    more than FEW, whose centres would be compared one by one.
     """
     count = min(max(round(math.sqrt(len(words))), FEW + 1), len(words))
     # Words that come ordered by cells, as from the last iteration of k-means, give a good start.
@@ -228,16 +229,18 @@ class CellAssigner:
 
         def assign(part: slice) -> None:
             some = np.ascontiguousarray(rows[part], np.float32)
-            scores, found = self._best_of_cells(some, probes, count + 1)
-            # The highest, in the order of the words; where all near cells are all but empty: all.
+            scores, found = self._best_of_cells(some, probes, count + 2)
+            # The highest, in the order of the words.
             best = np.argsort(-scores, axis=1, kind="stable")[:, : count + MORE]
             found = np.sort(np.take_along_axis(found, best, 1), axis=1)
+            short = (found < len(self._words)).sum(axis=1) < count  # near cells are all but empty
+            found[short, :count] = np.arange(count)
+            found[short, count:] = len(self._words)
             owner, place = np.nonzero(found < len(self._words))
-            if (np.bincount(owner, minlength=len(some)) < count).any():
-                owner, near = (side.ravel() for side in np.indices((len(some), len(self._words))))
-            else:
-                near = found[owner, place]
+            near = found[owner, place]
             out[part] = faster(nearest_of)(some, self._words, self._half, owner, near, count)
+            if short.any():
+                out[part][short] = Assigner(self._words)(some[short], count)
 
         map_threads(assign, _parts(len(rows)))
         return out
@@ -248,10 +251,10 @@ class CellAssigner:
 
         def assign(part: slice) -> None:
             scores, found = self._best_of_cells(rows[part], ROUGH_PROBES, 1)
-            best = found[np.arange(len(found)), scores.argmax(axis=1)]
-            none = best == len(self._words)  # all near cells are empty
-            out[part] = best
-            out[part][none] = self(rows[part][none])[:, 0] if none.any() else 0
+            out[part] = found[np.arange(len(found)), scores.argmax(axis=1)]
+            none = out[part] == len(self._words)  # all near cells are empty
+            if none.any():
+                out[part][none] = Assigner(self._words).roughly(rows[part][none])
 
         map_threads(assign, _parts(len(rows)))
         return out

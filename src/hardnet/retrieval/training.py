@@ -231,8 +231,8 @@ def train(
             lengths += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
             progress("learning words", done * count + part.stop, total)
         # The sum of squared distances of all descriptors from their words.
-        own = counts @ (words.astype(np.float64) ** 2).sum(axis=1)
-        squares = float(lengths - 2 * (sums * words).sum() + own)
+        of_words = counts @ (words.astype(np.float64) ** 2).sum(axis=1)
+        squares = float(lengths - 2 * (sums * words).sum() + of_words)
         if done == iterations or squares > (1 - LEAST_GAIN) * before:
             break
         words, done, before = _means(words, sums, counts), done + 1, squares
