@@ -24,10 +24,10 @@ import torch
 from safetensors import SafetensorError
 
 from hardnet import provenance
-from hardnet.descriptors import load
 from hardnet.descriptors.windows import Projection, save_projections, windows_file, windows_text
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes
+from hardnet.learn.teacher import load_teachers, weights_of
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
 from hardnet.patchsets.patchset import Windows, folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, file_digest, replacing
@@ -282,7 +282,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
     facts = provenance.collect(provenance.command_line(), settings)
     facts["data"] = [_data_facts(name) for name in recipe.data]
     if recipe.teacher:
-        facts["teacher"] = getattr(load(recipe.teacher), "weights", None)
+        facts["teacher"] = "+".join(map(weights_of, load_teachers(recipe.teacher)))
     facts["resumed"] = []
     path = folder / ORIGIN
     if step and path.exists():

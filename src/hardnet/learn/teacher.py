@@ -5,6 +5,10 @@ learns, so they are computed once per patch set and mapped into memory: a traini
 student alone. With augmentation a patch is seen under four symmetries, and the teacher describes
 each of them: the descriptor of a mirrored patch is not that of the patch.
 
+Several teachers may teach together. Their vectors are put side by side, and the student's target is
+the projection that keeps most of the products between them, turned towards the first teacher: a
+student that starts from the first teacher's weights is asked for small changes, not for new axes.
+
 A descriptor is kept as 128 integers of 8 bits. The largest entry becomes 127, and since the vector
 has unit length its scale need not be kept.
 """
@@ -18,10 +22,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
+from hardnet.descriptors.base import unit_rows
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.learn.batches import SYMMETRIES, Flips
 from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
@@ -29,6 +34,9 @@ from hardnet.storage import FolderLock
 
 BLOCK = 2048
 """Patches described between two points from which a stopped computation continues."""
+
+SAMPLE = 20_480
+"""Patches from which the projection of several teachers is learned."""
 
 _DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
 _PATIENCE = 3600.0  # seconds between two attempts to take the lock: whoever has it is computing
@@ -66,28 +74,75 @@ def from_bytes(rows: NDArray[np.int8]) -> NDArray[np.float32]:
     return vectors
 
 
-def load_teacher(teacher: str) -> Descriptor:
-    """The descriptor of a recipe's ``teacher``: a weights file or the name of shipped weights."""
-    named = teacher in shipped_names()
-    if not named and Path(teacher).suffix.lower() not in WEIGHTS_SUFFIXES:
-        raise HardnetError(
-            f"teacher: {teacher} is no weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
-            f"and none of {', '.join(shipped_names())}"
-        )
-    return load(teacher)
+class Together:
+    """Several teachers as one descriptor, with as many numbers as the first of them.
+
+    Args:
+        teachers: the first gives the axes.
+        patches: (N, S, S) of the training set, to learn the projection from.
+    """
+
+    def __init__(self, teachers: Sequence[Descriptor], patches: Patches) -> None:
+        self._teachers = teachers
+        self.name = "+".join(one.name for one in teachers)
+        self.dim = teachers[0].dim
+        sample = np.unique(np.linspace(0, len(patches) - 1, SAMPLE).astype(np.int64))
+        vectors = self._side_by_side(np.asarray(patches[sample]))
+        self._matrix = turned_projection(vectors, vectors[:, : self.dim])
+        digest = hashlib.sha256(self._matrix.tobytes()).hexdigest()
+        self.weights = "+".join([*map(weights_of, teachers), digest])
+
+    def _side_by_side(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.concatenate([describe(patches) for describe in self._teachers], axis=1)
+
+    def __call__(self, patches: ArrayLike) -> NDArray[np.float32]:
+        """(N, S, S) patches -> (N, D) unit vectors."""
+        return unit_rows(self._side_by_side(np.asarray(patches)) @ self._matrix)
+
+
+def turned_projection(
+    vectors: NDArray[np.float32], first: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """(E, D): of E numbers those D that keep most of the products of (N, E) vectors.
+
+    Any rotation of the D numbers keeps as much. The one is taken that brings them closest to the
+    vectors ``first`` (N, D).
+    """
+    wide = vectors.astype(np.float64)
+    axes = np.linalg.eigh(wide.T @ wide)[1][:, ::-1][:, : first.shape[1]]
+    left, _, right = np.linalg.svd((wide @ axes).T @ first.astype(np.float64))
+    return np.asarray(axes @ left @ right, np.float32)
+
+
+def load_teachers(teacher: str) -> list[Descriptor]:
+    """The descriptors of a recipe's ``teacher``: weights files or shipped names, with commas."""
+    names = [name.strip() for name in teacher.split(",")]
+    for name in names:
+        if name not in shipped_names() and Path(name).suffix.lower() not in WEIGHTS_SUFFIXES:
+            raise HardnetError(
+                f"teacher: {name} is no weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
+                f"and none of {', '.join(shipped_names())}"
+            )
+    return [load(name) for name in names]
+
+
+def weights_of(teacher: Descriptor) -> str:
+    """What tells the weights of one teacher from others."""
+    return str(getattr(teacher, "weights", teacher.name))
 
 
 def teacher_outputs(
     teacher: str, train_set: PatchSet, augment: bool, progress: Steps = silent
 ) -> TeacherOutputs:
-    """The teacher's descriptors of a training set: read, or computed and kept.
+    """The descriptors of a training set by a teacher, or by several: read, or computed and kept.
 
     They are in the user's cache under the digests of the weights and of the patches. Each set of a
     union has a file of its own. A computation that was stopped continues where it was; of several
     processes one computes and the others wait for it. ``augment`` asks for all four symmetries of
     each patch.
     """
-    describe = load_teacher(teacher)
+    teachers = load_teachers(teacher)
+    describe = teachers[0] if len(teachers) == 1 else Together(teachers, train_set.patches)
     symmetries = SYMMETRIES if augment else 1
     total, parts = len(train_set), []
     ends = [total]
@@ -113,7 +168,7 @@ def _outputs(
 ) -> NDArray[np.int8]:
     cache = Cache("teachers")
     about = {
-        "teacher": getattr(describe, "weights", describe.name),
+        "teacher": weights_of(describe),
         "patches": _digest(patches, rows),
         "symmetries": symmetries,
     }
