@@ -211,14 +211,24 @@ def test_a_projection_that_loses_nothing_keeps_every_product() -> None:
 
 
 def test_a_teacher_given_twice_says_what_it_says_alone(train_set: PatchSet) -> None:
-    everyone = np.arange(len(train_set))
+    everyone = np.arange(36)  # of the first set, which the projection is learned from
     alone = teacher_outputs(TEACHER, train_set, augment=False)(everyone)
     twice = teacher_outputs(f"{TEACHER},{TEACHER}", train_set, augment=False)(everyone)
     assert (alone * twice).sum(1).min() > 0.999  # 8 bits are rounded twice
 
 
+def test_the_first_set_of_a_union_decides_what_is_asked(train_set: PatchSet) -> None:
+    first = np.flatnonzero(train_set.sets == train_set.sets[0])  # type: ignore[index]
+    alone = PatchSet("alone", train_set.patches[first], train_set.points[first], train_set.pairs)
+    names = f"{TEACHER},hardnet-small"
+    union = teacher_outputs(names, train_set, augment=False)(first)
+    np.testing.assert_array_equal(union, teacher_outputs(names, alone, augment=False)(first))
+    assert len(list(Cache("teachers").folder.glob("*.npy"))) == 2  # the first set has one file
+
+
 def test_two_teachers_meet_between_what_each_says(train_set: PatchSet) -> None:
-    patches, everyone = train_set.patches[:], np.arange(len(train_set))
+    everyone = np.arange(36)
+    patches = train_set.patches[everyone]
     said = [descriptors.load(name)(patches) for name in (TEACHER, "hardnet-small")]
     products = sum(vectors @ vectors.T for vectors in said) / 2
     both = teacher_outputs(f"{TEACHER}, hardnet-small", train_set, augment=False)(everyone)

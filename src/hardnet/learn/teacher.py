@@ -79,14 +79,15 @@ class Together:
 
     Args:
         teachers: the first gives the axes.
-        patches: (N, S, S) of the training set, to learn the projection from.
+        patches: (N, S, S) of the training set.
+        count: how many of them, from the first on, the projection is learned from.
     """
 
-    def __init__(self, teachers: Sequence[Descriptor], patches: Patches) -> None:
+    def __init__(self, teachers: Sequence[Descriptor], patches: Patches, count: int) -> None:
         self._teachers = teachers
         self.name = "+".join(one.name for one in teachers)
         self.dim = teachers[0].dim
-        sample = np.unique(np.linspace(0, len(patches) - 1, SAMPLE).astype(np.int64))
+        sample = np.unique(np.linspace(0, count - 1, SAMPLE).astype(np.int64))
         vectors = self._side_by_side(np.asarray(patches[sample]))
         self._matrix = turned_projection(vectors, vectors[:, : self.dim])
         digest = hashlib.sha256(self._matrix.tobytes()).hexdigest()
@@ -142,12 +143,14 @@ def teacher_outputs(
     each patch.
     """
     teachers = load_teachers(teacher)
-    describe = teachers[0] if len(teachers) == 1 else Together(teachers, train_set.patches)
     symmetries = SYMMETRIES if augment else 1
     total, parts = len(train_set), []
     ends = [total]
     if train_set.sets is not None:
         ends = [*(np.flatnonzero(np.diff(train_set.sets)) + 1).tolist(), total]
+    describe = teachers[0]
+    if len(teachers) > 1:  # learned from the first set: what is kept of it serves other unions
+        describe = Together(teachers, train_set.patches, ends[0])
     first = 0
     for end in ends:
 
