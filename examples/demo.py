@@ -1,8 +1,8 @@
-"""Match a real stereo pair and let its measured disparity judge the matches.
+"""Match a real stereo pair and check the matches against the measured disparity.
 
-The pair is Middlebury's "motorcycle" as it lies in the scikit-image wheel, with the disparity of
-every left pixel measured by structured light. The right view is shrunk and turned first, so that
-the matches must survive a change of scale and rotation as well as of viewpoint.
+The pair is Middlebury's "motorcycle" from the scikit-image wheel, with the disparity of every left
+pixel measured by structured light. The right photo is first reduced and rotated, so the matches
+must cope with a change of scale and rotation as well as of viewpoint.
 
     python examples/demo.py            writes demo/motorcycle.png
 """
@@ -25,16 +25,16 @@ CORRECT_PIXELS = 3.0
 
 
 def main() -> None:
-    """Match, judge, draw."""
+    """Match the pair, check the matches and draw them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--descriptor", default="hardnet-small", help="compared with rootsift")
-    parser.add_argument("--keypoints", type=int, default=4096, help="of each photo")
+    parser.add_argument("--descriptor", default="hardnet-small", help="to compare with rootsift")
+    parser.add_argument("--keypoints", type=int, default=4096, help="per photo")
     parser.add_argument("--output", type=Path, default=Path("demo/motorcycle.png"))
     options = parser.parse_args()
 
     left, right, disparity = load_pair()
     turned, to_turned = turn_and_shrink(right)
-    print(f"right view turned by {TURN_DEGREES:.0f} degrees and shrunk to {SHRINK:.0%}")
+    print(f"right photo rotated by {TURN_DEGREES:.0f} degrees and reduced to {SHRINK:.0%}")
     names = dict.fromkeys([options.descriptor, "rootsift"])
     for name in names:
         result = hardnet.match(
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def load_pair() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
-    """Left and right photo (H, W, 3) RGB, and the disparity (H, W) of the left, NaN if unknown."""
+    """Left and right photo (H, W, 3) RGB, and disparity (H, W) of the left one, NaN if unknown."""
     from hardnet.images import read_image
 
     folder = files("skimage") / "data"
@@ -71,7 +71,7 @@ def load_pair() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float3
 def turn_and_shrink(
     image: NDArray[np.uint8],
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """The image, shrunk then turned about its centre, and the (3, 3) map of its pixels there."""
+    """Reduce and rotate the image about its centre; also return the (3, 3) map of its pixels."""
     height, width = image.shape[:2]
     size = round(width * SHRINK), round(height * SHRINK)
     small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
@@ -95,9 +95,9 @@ def judge(
     disparity: NDArray[np.float32],
     to_turned: NDArray[np.float64],
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(M,) at which matches the disparity is known, and which it confirms.
+    """(M,) whether the disparity is known at each match, and whether it confirms the match.
 
-    A point x of the left photo lies at x - disparity in the right one, in the same row.
+    A point x of the left photo is at x - disparity in the right one, in the same row.
     """
     columns, rows = np.round(left).astype(int).T
     shift = disparity[rows, columns]

@@ -1,6 +1,6 @@
-"""An ordinary OpenCV program: SIFT, brute force matching, ratio test, epipolar geometry.
+"""An ordinary OpenCV program: SIFT, brute-force matching, ratio test, epipolar geometry.
 
-It does not know about HardNet except for one line. With ``--sift`` that line is as it was before.
+Only one line differs from the SIFT version; ``--sift`` runs the original.
 
     python examples/opencv_sift.py LEFT RIGHT
     python examples/opencv_sift.py           the stereo pair in the scikit-image wheel
@@ -18,13 +18,13 @@ from hardnet.interop.opencv import HardNet
 
 
 def main() -> None:
-    """Match two photos and count the matches that agree with one epipolar geometry."""
+    """Match two photos and count the matches consistent with one epipolar geometry."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     photos = files("skimage") / "data"
     parser.add_argument("left", nargs="?", default=str(photos / "motorcycle_left.png"))
     parser.add_argument("right", nargs="?", default=str(photos / "motorcycle_right.png"))
-    parser.add_argument("--sift", action="store_true", help="the program before the change")
-    parser.add_argument("--output", help="draw the matches into this picture")
+    parser.add_argument("--sift", action="store_true", help="use SIFT, as before the change")
+    parser.add_argument("--output", help="save a picture of the matches")
     options = parser.parse_args()
 
     left, right = cv2.imread(options.left), cv2.imread(options.right)
