@@ -1,20 +1,20 @@
-# Every target sets itself up in .venv: nothing but python3 (3.11 or newer) and make is needed.
-# The stamps in .venv are renewed when the dependencies change, so a second call starts at once.
+# Every target installs what it needs into .venv; you need only python3 (3.11 or newer) and make.
+# The stamps in .venv record an installation, so nothing is installed again until dependencies change.
 PYTHON ?= python3
 PY := .venv/bin/python
-# Workers of the test and benchmark tools must find the venv's programs, too.
+# Processes started by tests and benchmarks must find the programs of the venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: help demo test test-all lint docs bench clean
 
 help:
-	@echo "make demo      match a real stereo pair with the light install, check it with its disparity"
-	@echo "make test      the tests that take seconds"
-	@echo "make test-all  all tests: also trains, builds the wheel and installs it in an empty venv"
-	@echo "make lint      ruff, mypy, the direction of imports, the examples of the public API"
-	@echo "make docs      the documentation as a site, in site/"
-	@echo "make bench     the speed benchmarks of benchmarks/"
-	@echo "make clean     remove .venv and everything that was built"
+	@echo "make demo      match a real stereo pair with the light install, and check it against the true disparity"
+	@echo "make test      the default tests, about four minutes"
+	@echo "make test-all  all tests, including training runs and an installation of the wheel"
+	@echo "make lint      ruff, mypy, import-linter, and the doctests of the public API"
+	@echo "make docs      build the documentation site in site/"
+	@echo "make bench     run the speed benchmarks"
+	@echo "make clean     remove .venv and all build output"
 
 demo: .venv/.demo
 	$(PY) examples/demo.py
@@ -36,7 +36,7 @@ lint: .venv/.dev
 docs: .venv/.dev
 	$(PY) -m mkdocs build --strict --quiet
 
-# Speed alone: studies that train (axes) or need a set (orientation), and the ten minutes of soak_web, are called by themselves.
+# Speed only. Studies that train (axes), need a data set (orientation) or take long (soak_web) are run by hand.
 SPEED := assign_words cut_patches describe detect extract_folder hpatches_scale match_descriptors match_pair retrieval start_up train_step
 
 bench: .venv/.dev
@@ -49,7 +49,7 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-# The light install: no torch. (-qq: errors are shown, notes about package mirrors are not.)
+# The light install has no torch. -qq hides notes about package mirrors but shows errors.
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing the light install into .venv, about a minute"
 	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[demo]"
