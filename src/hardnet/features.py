@@ -212,10 +212,13 @@ class DescribeSettings:
 
     def load(self) -> tuple[Detector, Descriptor]:
         """Detector and descriptor, ready to be called."""
-        network = self.descriptor
-        if isinstance(network, str):
-            network = descriptors.load(descriptors.for_photos(network))
-        return detectors.load(self.detector, self.spread), network
+        return detectors.load(self.detector, self.spread), self.load_descriptor()
+
+    def load_descriptor(self) -> Descriptor:
+        """The descriptor, in the form that describes photos best on this CPU."""
+        if isinstance(self.descriptor, str):
+            return descriptors.load(descriptors.for_photos(self.descriptor))
+        return self.descriptor
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,28 +302,26 @@ def extract_together(
 ) -> list[Features]:
     """The features of a few images, the same as calls of :func:`extract` but sooner.
 
-    They are read and detected at the same time; describing keeps all cores busy by itself. Their
-    ``seconds`` overlap, and only those of the first have the loading, which is done once.
+    They are read and detected at the same time, while the network is loaded; describing keeps all
+    cores busy by itself. Their ``seconds`` overlap, and only those of the first have the loading,
+    which is done once.
     """
     if not images:
         return []
     way, keypoints = how.way, how.keypoints
-    start = perf_counter()
-    detect, network = how.load()
-    loading = perf_counter() - start
+    detect = detectors.load(how.detector, how.spread)
 
-    def found(image: Source) -> Found:
+    def look(image: Source) -> Found:
         prepared = prepare(image, how.max_size)
-        both = way == "auto"
-        found = find(prepared, detect, keypoints, way != "dominant", frames, both)
-        found.patches(network)  # here, where several images are cut at once
-        return found
+        return find(prepared, detect, keypoints, way != "dominant", frames, way == "auto")
 
-    if len(images) == 1:
-        every = [found(images[0])]
-    else:
-        with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
-            every = list(pool.map(found, images))
+    with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
+        looks = [pool.submit(look, image) for image in images]
+        start = perf_counter()
+        network = how.load_descriptor()
+        loading = perf_counter() - start
+        every = [one.result() for one in looks]
+        list(pool.map(lambda one: one.patches(network), every))
     described = []
     for one in every:
         features = describe(one, network)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -73,6 +72,9 @@ def map_processes(
     if workers <= 1:
         yield from map(work, pieces)
         return
+    import multiprocessing  # here: few programs need processes, and nobody else waits for this
+    from concurrent.futures import ProcessPoolExecutor
+
     import cv2
 
     context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork

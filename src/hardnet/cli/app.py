@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from importlib import import_module
@@ -110,6 +111,8 @@ def main() -> None:
     """Run the command line; what the user can fix becomes one clear line and exit code 1."""
     try:
         _refuse_empty(sys.argv[1:])
+        if sys.argv[1:2] == ["match"]:
+            _one_thread_per_photo()
         command_line()()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -117,6 +120,19 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that may not be written
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _one_thread_per_photo() -> None:
+    """Before numpy and OpenCV are imported: each of two photos has a core to itself.
+
+    On two cores the threads that both libraries start would only compete with each other, and the
+    products of one pair of photos are too small for several.
+    """
+    from hardnet.threads import usable_cores
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if usable_cores() <= 2:
+        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 
 
 def _refuse_empty(arguments: list[str]) -> None:
