@@ -65,7 +65,7 @@ class Features:
         descriptors: (N, D) float32, or (N, B) uint8 packed bits.
         image_size: (width, height) of the image.
         descriptor: name of the descriptor that made ``descriptors``.
-        weights: digest of the weights of that descriptor; empty if it has none, or nobody knows.
+        weights: digest of the weights of that descriptor; empty if it has none or they are unknown.
         scale: by how much the image was shrunk before detection.
         path: the file, or None if the image was an array.
         pixels: the image if it was an array, None if it can be read from ``path``.
@@ -92,7 +92,7 @@ class Features:
         return len(self.frames)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"turned": None}  # a network does not travel with its vectors
+        return self.__dict__ | {"turned": None}  # it holds the network, which is not pickled
 
     def __repr__(self) -> str:
         width, height = self.image_size
@@ -275,15 +275,15 @@ def extract(
     """Detect and describe the keypoints of an image, or describe the frames you have.
 
     Args:
-        image: path, array (grey or RGB), or image of Pillow's.
+        image: path, array (grey or RGB), or Pillow image.
         detector: name of a detector, or a Detector.
         descriptor: name of a descriptor, a weights file, or a Descriptor.
         keypoints: how many are kept at most, the strongest.
         max_size: shrink the image to a longer side of at most this before detection (the results
             are in pixels of the original all the same); None for never.
         orientation: "dominant" turns each frame by what it sees, so that a turned photo has the
-            same features; "upright" turns none, which tells more apart in photos that are the right
-            way up; "auto" lets :func:`hardnet.match` decide for each pair.
+            same features; "upright" turns none, which distinguishes more keypoints if photos are
+            the right way up; "auto" lets :func:`hardnet.match` decide for each pair.
         upright: short for ``orientation="upright"``.
         spread: keep keypoints all over the image; see :mod:`hardnet.detectors`.
         frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the

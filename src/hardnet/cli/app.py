@@ -36,7 +36,7 @@ COMMANDS = {
 class LazyGroup(typer.core.TyperGroup):
     """All commands by name; a command's module is imported when the command is needed.
 
-    Somebody who wants to know what there is need not wait for what all commands import.
+    The list of commands does not wait for the imports of each.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -50,7 +50,7 @@ class LazyGroup(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
     def load(self, name: str) -> None:
-        """Put a command in the place of its first line, if there is such a command."""
+        """Replace the first line of a command by the command itself, if it exists."""
         if name not in COMMANDS:
             return
         module = import_module(f"hardnet.cli.{name}")
@@ -101,7 +101,7 @@ def _literal_help(app: typer.Typer) -> None:
 
 @cache
 def command_line() -> LazyGroup:
-    """All commands, made once: a program or a test that runs several need not wait again."""
+    """All commands, built once for a program or a test that runs several."""
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
     return group

@@ -70,7 +70,7 @@ class Descriptor(Protocol):
 
     The type of what it returns is the metric: float32 vectors are compared by L2 distance, uint8
     rows are packed bits, compared by Hamming distance (``hardnet.matching.neighbours``). Vectors
-    have length 1, except where a descriptor was learned otherwise (VGG) or is somebody's function.
+    have length 1, except where a descriptor was learned otherwise (VGG) or is a user's function.
 
     A descriptor may have an attribute ``weights``: a text that says which weights, source or
     library computes it, for ``provenance.descriptor_digest``; and an attribute ``digest`` of its

@@ -23,7 +23,7 @@ NOT_UNIT = 1e-3
 """Squared lengths that differ from 1 by more than this are not those of unit vectors."""
 
 _STEP = 4 * GROUP  # rows of b per product: with a group of a, 1 MB, which stays in the cache
-_SIGMAS = 6.0  # errors beyond this many standard deviations do not happen
+_SIGMAS = 6.0  # larger errors than this many standard deviations do not occur
 _ROW_LARGEST, _WORD_LARGEST = 63, 127
 _ZERO = 64  # rows are moved from -63..63 to 1..127
 _IR_VERSION, _OPSET = 8, 17  # of March 2022; read by every onnxruntime the package allows
