@@ -1,4 +1,4 @@
-"""The `hardnet` command and `python -m hardnet`: Ctrl-C is 130 from the first moment on."""
+"""The `hardnet` command and `python -m hardnet`: Ctrl-C exits with 130 from the start."""
 
 import os
 import signal

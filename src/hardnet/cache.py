@@ -55,8 +55,8 @@ class Cache:
     """What takes long to compute, kept on disk; all of it may be deleted at any time.
 
     An entry is named by a digest of what it depends on: the version of this package, the settings,
-    and the digests of data and weights; so an old value is never taken for a new one. It is whole
-    or absent, whoever writes it and however often at the same time.
+    and the digests of data and weights, so an old value is never mistaken for a new one. It is
+    complete or absent, however many processes write it at the same time.
     """
 
     def __init__(self, kind: str, folder: Path | str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a user is meant to read: errors, all of them a HardnetError, counts, how far work is."""
+"""What a user reads: errors, each a HardnetError; counts; progress."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Told how far some work is: (what, done, total)."""
+"""Receives progress: (what, done, total)."""
 Steps = Callable[[int, int], None]
-"""The same of work that has no parts to name: (done, total)."""
+"""The same for work without named parts: (done, total)."""
 
 
 def silent(*_: object) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def within(progress: Progress, where: str, what: str, done: int, total: int) -> None:
-    """Tell that ``what`` is done as a part of ``where``."""
+    """Report ``what`` as a part of ``where``."""
     progress(f"{where}: {what}", done, total)
 
 
@@ -56,7 +56,7 @@ def counted(number: int, thing: str) -> str:
 
 def install_command(extra: str) -> str:
     """The command that adds an extra to this copy of the package, however it was installed."""
-    from importlib import metadata  # here: most programs never get to this
+    from importlib import metadata  # here, since it is rarely needed
 
     try:
         origin = metadata.distribution("hardnet").read_text("direct_url.json")

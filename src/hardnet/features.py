@@ -65,7 +65,7 @@ class Features:
         descriptors: (N, D) float32, or (N, B) uint8 packed bits.
         image_size: (width, height) of the image.
         descriptor: name of the descriptor that made ``descriptors``.
-        weights: digest of the weights of that descriptor; empty if it has none, or nobody knows.
+        weights: digest of the weights of that descriptor; empty if it has none or they are unknown.
         scale: by how much the image was shrunk before detection.
         path: the file, or None if the image was an array.
         pixels: the image if it was an array, None if it can be read from ``path``.
@@ -92,7 +92,7 @@ class Features:
         return len(self.frames)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"turned": None}  # a network does not travel with its vectors
+        return self.__dict__ | {"turned": None}  # it holds the network, which is not pickled
 
     def __repr__(self) -> str:
         width, height = self.image_size
@@ -212,10 +212,13 @@ class DescribeSettings:
 
     def load(self) -> tuple[Detector, Descriptor]:
         """Detector and descriptor, ready to be called."""
-        network = self.descriptor
-        if isinstance(network, str):
-            network = descriptors.load(descriptors.for_photos(network))
-        return detectors.load(self.detector, self.spread), network
+        return detectors.load(self.detector, self.spread), self.load_descriptor()
+
+    def load_descriptor(self) -> Descriptor:
+        """The descriptor, in the form that describes photos best on this CPU."""
+        if isinstance(self.descriptor, str):
+            return descriptors.load(descriptors.for_photos(self.descriptor))
+        return self.descriptor
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,15 +275,15 @@ def extract(
     """Detect and describe the keypoints of an image, or describe the frames you have.
 
     Args:
-        image: path, array (grey or RGB), or image of Pillow's.
+        image: path, array (grey or RGB), or Pillow image.
         detector: name of a detector, or a Detector.
         descriptor: name of a descriptor, a weights file, or a Descriptor.
         keypoints: how many are kept at most, the strongest.
         max_size: shrink the image to a longer side of at most this before detection (the results
             are in pixels of the original all the same); None for never.
         orientation: "dominant" turns each frame by what it sees, so that a turned photo has the
-            same features; "upright" turns none, which tells more apart in photos that are the right
-            way up; "auto" lets :func:`hardnet.match` decide for each pair.
+            same features; "upright" turns none, which distinguishes more keypoints if photos are
+            the right way up; "auto" lets :func:`hardnet.match` decide for each pair.
         upright: short for ``orientation="upright"``.
         spread: keep keypoints all over the image; see :mod:`hardnet.detectors`.
         frames: described instead of detecting any: (N, 2, 3) frames, OpenCV's keypoints, or the
@@ -299,28 +302,26 @@ def extract_together(
 ) -> list[Features]:
     """The features of a few images, the same as calls of :func:`extract` but sooner.
 
-    They are read and detected at the same time; describing keeps all cores busy by itself. Their
-    ``seconds`` overlap, and only those of the first have the loading, which is done once.
+    They are read and detected at the same time, while the network is loaded; describing keeps all
+    cores busy by itself. Their ``seconds`` overlap, and only those of the first have the loading,
+    which is done once.
     """
     if not images:
         return []
     way, keypoints = how.way, how.keypoints
-    start = perf_counter()
-    detect, network = how.load()
-    loading = perf_counter() - start
+    detect = detectors.load(how.detector, how.spread)
 
-    def found(image: Source) -> Found:
+    def look(image: Source) -> Found:
         prepared = prepare(image, how.max_size)
-        both = way == "auto"
-        found = find(prepared, detect, keypoints, way != "dominant", frames, both)
-        found.patches(network)  # here, where several images are cut at once
-        return found
+        return find(prepared, detect, keypoints, way != "dominant", frames, way == "auto")
 
-    if len(images) == 1:
-        every = [found(images[0])]
-    else:
-        with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
-            every = list(pool.map(found, images))
+    with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
+        looks = [pool.submit(look, image) for image in images]
+        start = perf_counter()
+        network = how.load_descriptor()
+        loading = perf_counter() - start
+        every = [one.result() for one in looks]
+        list(pool.map(lambda one: one.patches(network), every))
     described = []
     for one in every:
         features = describe(one, network)

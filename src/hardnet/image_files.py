@@ -146,7 +146,7 @@ SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"}
     | {".tif", ".tiff", ".webp"}
 )
-"""Names of files that are taken for images in a folder, whatever is in them."""
+"""File names in a folder that count as images, whatever they contain."""
 
 _RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}

@@ -1,9 +1,9 @@
-"""Read photographs: a path or an array -> uint8 pixels, upright, with errors one can act on.
+"""Read photographs: a path or an array -> upright uint8 pixels, with errors that name the fix.
 
-Most formats say in their header how large their pixels are, so OpenCV decodes them here. The size
-in the header of an AVIF or HEIC file need not be that of the picture inside, and the header of a
-raw file says little: these are decoded by a process of their own whose memory and time are limited
-by the system. (This module is its program as well.)
+Most formats state the size of the picture in their header, and OpenCV decodes them here. The header
+of an AVIF or HEIC file may state another size than that of the picture, and the header of a raw
+file says little: a separate process decodes these, with limited memory and time. (This module is
+also the program of that process.)
 
 HEIC needs pillow-heif, camera raw files need rawpy: the extra ``formats``.
 """
@@ -53,7 +53,7 @@ class PillowImage(Protocol):
 
 
 Source = str | os.PathLike[str] | NDArray[Any] | PillowImage
-"""A file; an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; or an image of Pillow's."""
+"""A file; an array: (H, W) grey, (H, W, 3) RGB or (H, W, 4) RGBA; or a Pillow image."""
 
 Pixels = NDArray[np.uint8]
 
@@ -61,7 +61,7 @@ MIN_SIDE = 16
 """Smaller images hold no keypoint whose measurement window lies inside them."""
 
 SECONDS = 60
-"""Of computing: the most that one file in a process of its own may take."""
+"""Processor time that a file may take in a separate process."""
 
 _BLOCK = 1 << 22  # values converted at once
 _SPARE = 256 << 20  # bytes that a decoder may use besides its pixels
@@ -73,8 +73,8 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     """(H, W) grey or (H, W, 3) RGB pixels of an image, upright (EXIF rotation applied).
 
     Arrays are uint8, uint16, bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that
-    the brightest value becomes 255; transparent pixels become white. An image of Pillow's is taken
-    as the array of its pixels: what its EXIF data say is not applied.
+    the brightest value becomes 255; transparent pixels become white. An Pillow image counts
+    as the array of its pixels: its EXIF orientation is not applied.
 
     Files are refused that are larger than ``max_bytes``, or whose decoded pixels would be; None is
     the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
@@ -105,7 +105,7 @@ def _checked_pixels(array: NDArray[Any], name: str) -> Pixels:
 
 
 def as_array(source: Source) -> NDArray[Any] | None:
-    """The array that a source is, or that an image of Pillow's holds; None for a path."""
+    """The array of a source that is one, or of a Pillow image; None for a path."""
     if isinstance(source, np.ndarray):
         return source
     if isinstance(source, str | os.PathLike) or not hasattr(source, "convert"):

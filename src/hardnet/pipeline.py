@@ -2,8 +2,8 @@
 
 Threads, not processes: OpenCV and onnxruntime compute without Python's lock. ``workers`` threads
 read images, detect frames and cut patches; one thread describes them, in the order of the images
-(a network has threads of its own, and a user's function need not stand being called twice at once);
-the caller's thread is free to write. Between the stages there are only a few images at a time.
+(a network has its own threads, and a user's function may not be safe to call from two at once);
+the caller's thread is free to write. Only a few images wait between the stages.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Made = TypeVar("Made")
 ROOM = 1_760_000_000
 """Bytes that detectors may take at the same time on many cores; an image that takes more is alone.
 
-That is a pyramid of eight megapixels. Large photos in tiles or strips take far less than theirs
-would (``results/large_image.json``), so that several are looked at together."""
+That is a pyramid of eight megapixels. Large photos are searched in tiles or strips, which take far
+less memory (``results/large_image.json``), so several are searched at once."""
 
 AHEAD = 2
-"""Images that may wait between two stages, besides those that are worked on."""
+"""Images that may wait between two stages, in addition to those being processed."""
 
 
 def extract_many(
@@ -102,7 +102,7 @@ def _run(
     describe: Callable[[Found], Features],
     workers: int | None,
 ) -> Generator[Result, None, None]:
-    # Ctrl-C in the get of a Queue may leave its lock taken for ever; not in that of a SimpleQueue.
+    # Ctrl-C during Queue.get may leave its lock held for ever; SimpleQueue.get is safe.
     described: SimpleQueue[Result | BaseException | None] = SimpleQueue()
     places: SimpleQueue[None] = SimpleQueue()
     for _ in range(AHEAD):
@@ -114,7 +114,7 @@ def _run(
         described.put(word)
 
     def describe_all() -> None:
-        """The thread that describes; its last word is None, or an error nobody expected."""
+        """The thread that describes; it ends with None, or with an unexpected error."""
         try:
             finds = in_order(pool, lambda path: _attempt(find, path, path), images, count + AHEAD)
             for path, found in zip(images, finds, strict=True):
@@ -129,9 +129,9 @@ def _run(
             say(error)
 
     count = workers or usable_cores()
-    # Around all of it: one thread must not give OpenCV its voice back while another reads.
+    # Around everything: one thread must not unmute OpenCV while another still reads.
     with quiet_opencv(), ThreadPoolExecutor(count, "hardnet-find") as pool:
-        # A daemon: a program that ends without closing the iterator must not wait for it.
+        # A daemon, so that a program that never closes the iterator can still exit.
         thread = Thread(target=describe_all, name="hardnet-describe", daemon=True)
         thread.start()
         try:
@@ -143,7 +143,7 @@ def _run(
         finally:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            for _ in range(2):  # it may wait for a place, and has a last word
+            for _ in range(2):  # it may be waiting for a place, and still has to say that it ends
                 places.put(None)
             thread.join()
 
@@ -162,7 +162,7 @@ def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made |
 
 
 class _Room:
-    """Lets several threads in as long as they fit; one that never fits goes in alone."""
+    """Admits threads while their memory fits; one that never fits is admitted alone."""
 
     def __init__(self, size: int) -> None:
         self._size, self._taken = size, 0

@@ -1,11 +1,11 @@
-"""What on the disk is ours to replace or delete, the one lock, the one way to replace a file.
+"""Which files are ours to replace or delete; the one lock and the one way to replace a file.
 
-A folder that we work in has a marker, a list of the names that we made there. A name is written to
-the list before its file is made, and only where nothing had that name: so whatever the list has is
-ours, also after a kill, and whatever it lacks is somebody else's. Nothing else is ever deleted.
+A folder that we work in has a marker file, which lists the names that we created there. A name is
+added to the list before its file is created, and only if nothing of that name exists. So every
+listed file is ours, even after a kill, and every other file is someone else's and is never deleted.
 
-A file grows under a name with the number of its folder's marker, which nobody else has, or one
-drawn at random; it is made by one process, and only deleted by it or by proof of that number.
+A file is first written under a temporary name that contains the unique number of its folder's
+marker, or a random one. It is deleted only by its own process or by one that knows that number.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MARKER = ".hardnet-files"
 PART = ".part"
 
 _FORMAT = "hardnet-files-1"
-_MANY = 1000  # lines of a list that may be there in vain
-_DEPTH = 4  # folders of ours are not deeper
+_MANY = 1000  # lines that a list may have before outdated ones are dropped
+_DEPTH = 4  # our folders are never deeper
 _LONG = 120  # bytes of a name that leave room for what a part adds
 _LOCK = b"lock of hardnet\n"
 _POLL = 0.1  # seconds between two attempts to take a lock
@@ -41,7 +41,7 @@ _CHUNK = 1 << 24
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """A path that somebody gave; an empty one, as of an unset variable, is an error."""
+    """A path from a user; an empty one, as from an unset variable, is an error."""
     if not os.fspath(path):
         raise HardnetError('a path is empty: name a file or folder ("." is the current folder)')
     return Path(path)
@@ -50,9 +50,9 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 class OwnedFolder:
     """A folder with a marker, and the names in it that we made.
 
-    Made by :meth:`find`, :meth:`mark` or :meth:`begin`. Processes that change one folder at the
-    same time need a lock, but for :meth:`claim`. ``number`` are 16 letters that no other folder
-    has; if it is ``durable`` the list survives a power cut, not only a kill.
+    Created by :meth:`find`, :meth:`mark` or :meth:`begin`. Processes that change a folder at the
+    same time need a lock, except for :meth:`claim`. ``number`` is 16 letters, unique to the folder;
+    if the folder is ``durable``, the list survives a power cut as well as a kill.
     """
 
     def __init__(self, path: Path, number: str, names: Iterable[str], lines: int) -> None:
@@ -94,7 +94,7 @@ class OwnedFolder:
             head = {"format": _FORMAT, "number": secrets.token_hex(8)}
             part.write_text(json.dumps(head) + "\n")
             try:
-                os.link(part, folder / MARKER)  # unlike a renaming, never replaces anything
+                os.link(part, folder / MARKER)  # unlike a rename, this never replaces anything
             except FileExistsError:  # another process was faster
                 pass
             except OSError:  # a disk without links
@@ -119,7 +119,7 @@ class OwnedFolder:
     def claim(self, name: str) -> Path:
         """The path of a file that we are about to make or to replace; its folders are made.
 
-        A name that ends in "/" is a folder's. It is an error if somebody else's file is there.
+        A name that ends in "/" is a folder. It is an error if someone else's file is there.
         """
         path = self.path / name
         if not _is_below(name) or not self._reaches(path):
@@ -291,7 +291,7 @@ def _discard(part: Path) -> None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except OSError as error:  # one that is there may be somebody else's
+    except OSError as error:  # a process that exists may belong to another user
         return not isinstance(error, ProcessLookupError)
     return True
 
@@ -345,7 +345,7 @@ class FileFacts:
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
     """Write and sync a new file; its name is on the disk after :func:`sync_folder`.
 
-    It must not be there: somebody may have it mapped, and would see it change.
+    It must not exist: another process may have it mapped and would see it change.
     """
     with path.open("xb", buffering=0) as file:
         return _write(file, chunks)
@@ -493,5 +493,5 @@ def _value(line: str) -> object:
 
 
 def _is_below(name: str) -> bool:
-    """A list that somebody else wrote must not lead us out of the folder."""
+    """A list that someone else wrote must not lead us out of the folder."""
     return bool(name) and not os.path.isabs(name) and ".." not in PurePosixPath(name).parts

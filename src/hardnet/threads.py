@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -14,7 +13,7 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 MOST_THREADS = 256
-"""Those that are not needed are never started."""
+"""Threads that are not needed are never started."""
 
 
 def usable_cores() -> int:
@@ -29,12 +28,12 @@ def map_threads(
 ) -> list[Result]:
     """``work`` of every piece, in order. The result does not depend on the number of threads.
 
-    There are as many threads as OpenCV may use, unless ``threads`` says how many; numpy and OpenCV
-    let each other run.
-    The caller works too, and waits for nobody who has not begun: ``work`` may itself call this.
+    By default there are as many threads as OpenCV may use; numpy and OpenCV release Python's lock.
+    The caller works too and never waits for a helper that has not started, so ``work`` may itself
+    call this function.
     """
     if threads is None:
-        import cv2  # here: whoever only asks for the number of cores need not wait for OpenCV
+        import cv2  # here, so that counting cores does not import OpenCV
 
         threads = cv2.getNumThreads()
     workers = min(threads, len(pieces))
@@ -47,7 +46,7 @@ def map_threads(
         try:
             for number in left:
                 results[number] = work(pieces[number])
-        finally:  # after an error the others need not continue
+        finally:  # after an error the other threads stop
             for _ in left:
                 pass
 
@@ -73,6 +72,9 @@ def map_processes(
     if workers <= 1:
         yield from map(work, pieces)
         return
+    import multiprocessing  # here, since few programs need it
+    from concurrent.futures import ProcessPoolExecutor
+
     import cv2
 
     context = multiprocessing.get_context("spawn")  # OpenCV's threads do not survive a fork
@@ -93,17 +95,17 @@ def in_order(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    finally:  # an error in one must not wait for all the others
+    finally:  # an error must not wait for everything that is queued
         for future in pending:
             future.cancel()
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads that stay: to start one takes longer than many a piece."""
+    """Threads that are kept, because starting one can take longer than its work."""
     return ThreadPoolExecutor(MOST_THREADS, "hardnet")
 
 
-# A process that is forked has none of its parent's threads.
+# A forked process has none of its parent's threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -238,3 +238,16 @@ def test_the_command_in_the_checkout_is_short(
     monkeypatch.chdir(tmp_path)
     origin = f'{{"url": "{tmp_path.as_uri()}", "dir_info": {{"editable": true}}}}'
     assert install_from("sfm", origin) == 'pip install -e ".[sfm]"'
+
+
+def test_each_of_two_photos_has_a_core() -> None:
+    program = (
+        "import atexit, os, sys; from hardnet.cli.app import main\n"
+        "atexit.register(lambda: print(os.environ.get('OPENBLAS_NUM_THREADS')))\n"
+        "sys.argv = ['hardnet', *sys.argv[1:]]; main()"
+    )
+    plain = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    for arguments, said in ((["match", "--help"], "1"), (["colmap", "--help"], "None")):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == said

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hardnet.descriptors import available_names, load
-from hardnet.descriptors.digest import behaviour, descriptor_digest, probe_patches
+from hardnet.provenance import behaviour, descriptor_digest, probe_patches
 
 
 def test_probes_are_fixed_and_structured() -> None:

@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.descriptors import available_names, load
-from hardnet.descriptors.base import resize_patches
+from hardnet.descriptors import available_names, load, resize_patches
 from hardnet.descriptors.opencv import (
     KINDS,
     SMOOTHING,

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hardnet
-from hardnet.descriptors.base import unit_rows
+from hardnet.descriptors import unit_rows
 from hardnet.descriptors.windows import learn_projection
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import Recipe

@@ -32,13 +32,12 @@ from hardnet.bench.pairs import MAX_GRID_ERROR, MIN_CORRECT_INLIERS, homography_
 from hardnet.bench.stereo_sets import OpenSet
 from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.matching.matches import MODS, Strategy
 from hardnet.patchsets.sequences import ImagePair
-from hardnet.provenance import PIPELINE, versions
+from hardnet.provenance import PIPELINE, descriptor_digest, versions
 from hardnet.storage import file_digest
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
-from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
+from hardnet.provenance import descriptor_digest
 
 PORTION = 4096
 """Patches described at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from importlib import import_module
@@ -35,7 +36,7 @@ COMMANDS = {
 class LazyGroup(typer.core.TyperGroup):
     """All commands by name; a command's module is imported when the command is needed.
 
-    Somebody who wants to know what there is need not wait for what all commands import.
+    The list of commands does not wait for the imports of each.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -49,7 +50,7 @@ class LazyGroup(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
     def load(self, name: str) -> None:
-        """Put a command in the place of its first line, if there is such a command."""
+        """Replace the first line of a command by the command itself, if it exists."""
         if name not in COMMANDS:
             return
         module = import_module(f"hardnet.cli.{name}")
@@ -100,7 +101,7 @@ def _literal_help(app: typer.Typer) -> None:
 
 @cache
 def command_line() -> LazyGroup:
-    """All commands, made once: a program or a test that runs several need not wait again."""
+    """All commands, built once for a program or a test that runs several."""
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
     return group
@@ -110,6 +111,8 @@ def main() -> None:
     """Run the command line; what the user can fix becomes one clear line and exit code 1."""
     try:
         _refuse_empty(sys.argv[1:])
+        if sys.argv[1:2] == ["match"]:
+            _one_thread_per_photo()
         command_line()()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -117,6 +120,19 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that may not be written
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _one_thread_per_photo() -> None:
+    """Before numpy and OpenCV are imported: each of two photos has a core to itself.
+
+    On two cores the threads that both libraries start would only compete with each other, and the
+    products of one pair of photos are too small for several.
+    """
+    from hardnet.threads import usable_cores
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if usable_cores() <= 2:
+        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 
 
 def _refuse_empty(arguments: list[str]) -> None:

@@ -156,7 +156,7 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
     import numpy as np
     import torch
 
-    from hardnet.descriptors.base import resize_patches
+    from hardnet.descriptors import resize_patches
 
     resized = resize_patches(patches, net.patch_size)[:, None].astype(np.float32)
     with torch.inference_mode():

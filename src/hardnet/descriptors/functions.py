@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors.base import check_patches, grey_bytes, resize_patches
-from hardnet.descriptors.digest import probe_patches
+from hardnet.descriptors import check_patches, grey_bytes, resize_patches
 from hardnet.errors import HardnetError, counted
+from hardnet.provenance import probe_patches
 from hardnet.storage import file_digest
 from hardnet.stored_names import find_code
 

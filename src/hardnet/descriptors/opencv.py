@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors.base import (
+from hardnet.descriptors import (
     Descriptor,
     Descriptors,
     Patches,

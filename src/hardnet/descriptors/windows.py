@@ -21,7 +21,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors.base import Descriptor, check_patches, unit_rows
+from hardnet.descriptors import Descriptor, check_patches, unit_rows
 from hardnet.errors import HardnetError, InputError
 from hardnet.storage import file_state
 

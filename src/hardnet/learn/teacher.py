@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.cache import Cache, load_array
-from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
-from hardnet.descriptors.base import unit_rows
+from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names, unit_rows
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.learn.batches import SYMMETRIES, Flips
 from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hardnet.descriptors.base import unit_rows
+from hardnet.descriptors import unit_rows
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.images import Pixels
 from hardnet.learn.batches import (

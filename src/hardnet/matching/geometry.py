@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import hypot, lgamma, log, pi
+from random import Random
 from typing import Any, Literal, get_args
 
 import cv2
@@ -199,7 +200,7 @@ def _fit(
 def distinct(a: Points, b: Points) -> int:
     """Matches of different places: one place with two orientations is one witness, not two."""
     places = np.round(np.hstack([a, b]) / 2).astype(np.int64)
-    return len(np.unique(places, axis=0))
+    return len(set(map(tuple, places.tolist())))
 
 
 def is_mirrored(a: Points, b: Points) -> bool:
@@ -210,7 +211,8 @@ def is_mirrored(a: Points, b: Points) -> bool:
     """
     if len(a) < 3:
         return False
-    corners = np.random.default_rng(0).integers(len(a), size=(3, _TRIANGLES))
+    # Not numpy's generator: to import it takes longer than all of this.
+    corners = np.reshape(Random(0).choices(range(len(a)), k=3 * _TRIANGLES), (3, -1))
 
     def turning(xy: Points) -> Points:
         (x1, y1), (x2, y2) = ((xy[corners[k]] - xy[corners[0]]).T for k in (1, 2))

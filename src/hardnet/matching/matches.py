@@ -229,9 +229,9 @@ def match(
 ) -> Matches:
     """Match two images and verify the matches.
 
-    Photographs are tried the right way up first, which tells more keypoints apart. If that verifies
-    little, or says that one is turned against the other, both are described again with dominant
-    orientations, and the matches with more inliers count.
+    Photographs are tried the right way up first, which distinguishes more keypoints. If that
+    verifies few matches, or one photo is rotated against the other, both are described again with
+    dominant orientations, and the result with more inliers is returned.
 
     Args:
         a: an image (path or array), or its features.
@@ -329,7 +329,7 @@ def _match_features(
 def find_matches(
     a: Features, b: Features, strategy: Strategy
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Tentative matches (M, 2) and their scores (M,), best first; no geometry is asked yet."""
+    """Tentative matches (M, 2) and their scores (M,), best first, before any verification."""
     fginn = None
     if strategy.fginn is not None:
         fginn = FarSecond(a.xy * a.scale, b.xy * b.scale, strategy.fginn)

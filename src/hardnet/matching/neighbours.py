@@ -12,10 +12,8 @@ one matrix product serves both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +28,9 @@ Vectors = NDArray[np.float32]
 CHUNK = 4_000_000
 """Distances held at once: 16 MB, whatever the number of descriptors."""
 
+MANY = range(8_000_000, 4_000_000_000)
+"""Distances of which integers tell first which ones matter; more would take too much memory."""
+
 _COLUMNS = 16_384  # rows of b per block: unpacked, 512 bits are 2 KB
 _TILE = 256, 4096  # rows and columns of a block that is searched: read several times, so in cache
 _PAIRS = 65_536  # pairs whose difference is held at once
@@ -40,18 +41,14 @@ _OFFSET = 0.9  # more than this share of |b|^2 lies in the mean: take the mean a
 
 Neighbours = Literal["exact", "flann"]
 Found = tuple[NDArray[np.intp], NDArray[np.float32]]
+Candidates = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]
 Places = NDArray[np.floating]
 
 RATIO = 0.9
 """Default of the ratio test, on Euclidean distances, together with the mutual test: MAGSAC++ gains
 more from the further correct matches than it loses by the false ones."""
 
-TREES = 4
-CHECKS = 128
-"""FLANN: randomised kd-trees, and how many leaves are looked at for each query, as MODS does."""
-
 _NOT_FINITE = "descriptors contain NaN, infinity, or values too large to square"
-_SEED = 7
 _MORE = 8  # approximate neighbours to look for one at another place among; the rest is exact
 _OTHERS = CHUNK // 4  # if all keypoints are in one place, every distance has to be struck out
 
@@ -83,9 +80,11 @@ def match_descriptors(
     """
     if not len(a) or not len(b):
         return np.zeros((0, 2), np.intp), np.zeros(0, np.float32)
-    count = 2 if fginn is None else _MORE
-    index, distances, rows = _nearest(a, b, mutual, chunk, neighbours, count)
-    index, distances = index[rows], distances[rows]
+    if neighbours == "exact" and fginn is None and len(a) * len(b) in MANY:
+        rows, index, distances = _clear_nearest(a, b, ratio, mutual, chunk)
+    else:
+        count = 2 if fginn is None else _MORE
+        rows, index, distances = _nearest(a, b, mutual, chunk, neighbours, count)
     second = distances[:, 1]
     if fginn is not None:
         second = far_second(a[rows], b, index, distances, fginn.xy_b, fginn.pixels)
@@ -105,23 +104,69 @@ def match_descriptors(
 
 def _nearest(
     a: Rows, b: Rows, mutual: bool, chunk: int, neighbours: Neighbours, count: int
-) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
-    """Neighbours (N, K >= 2) of all rows of a, their distances, and which rows to continue with."""
+) -> Candidates:
+    """Rows (K,) of a, their neighbours (K, 2 or more) and the distances to these."""
     everyone = np.arange(len(a))
     if neighbours == "exact":
         if not mutual:
-            return *two_nearest(a, b, chunk), everyone
+            return everyone, *two_nearest(a, b, chunk)
         index, distances, back = two_nearest_and_back(a, b, chunk)
-        return index, distances, np.flatnonzero(back[index[:, 0]] == everyone)
+        rows = np.flatnonzero(back[index[:, 0]] == everyone)
+        return rows, index[rows], distances[rows]
+    from hardnet.matching.flann import approximate_nearest  # which needs exact distances from here
+
     index, distances = approximate_nearest(a, b, count)
     if len(b) == 1:  # no second neighbour, as in exact search
         index = np.repeat(index, 2, 1)
         distances = np.insert(distances, 1, np.inf, 1)
     if not mutual:
-        return index, distances, everyone
+        return everyone, index, distances
     seen, place = np.unique(index[:, 0], return_inverse=True)
     back = approximate_nearest(b[seen], a, 1)[0][:, 0]
-    return index, distances, np.flatnonzero(back[place] == everyone)
+    rows = np.flatnonzero(back[place] == everyone)
+    return rows, index[rows], distances[rows]
+
+
+def _clear_nearest(a: Rows, b: Rows, ratio: float, mutual: bool, chunk: int) -> Candidates:
+    """As exact :func:`_nearest`, less rows that fail the ratio test, for large sets.
+
+    Products of integers say for which rows of a, and where in b, exact distances are needed.
+    """
+    a, b = check_rows(a, b)
+    if a.dtype == np.uint8:
+        return _nearest(a, b, mutual, chunk, "exact", 2)
+    # Here: to import onnxruntime takes as long as to match a few descriptors.
+    from hardnet.matching.integers import GROUP, largest_products
+
+    left, right = _vectors(a), _vectors(b)
+    largest = largest_products(left, right)
+    if largest is None:
+        return _nearest(a, b, mutual, chunk, "exact", 2)
+    rows, promising = largest.candidates(ratio)
+    index = np.zeros((len(rows), 2), np.intp)
+    best = np.full((len(rows), 2), np.inf, np.float32)
+    for group, start in enumerate(range(0, len(b), GROUP)):
+        here = np.flatnonzero(promising[:, group])
+        squared = _squared_distances(left[rows[here]], right[start : start + GROUP])
+        two, values = _two_smallest(squared)
+        index[here], best[here] = _better(index[here], best[here], two + start, values)
+    index, distances = _exact_two(a[rows], b, index)
+    keep = np.flatnonzero(distances[:, 0] < ratio * distances[:, 1])
+    rows, index, distances = rows[keep], index[keep], distances[keep]
+    if not mutual:
+        return rows, index, distances
+    first = index[:, 0]
+    promising = largest.places_back(first)
+    back, nearest = np.zeros(len(rows), np.intp), np.full(len(rows), np.inf, np.float32)
+    for group, start in enumerate(range(0, len(a), GROUP)):
+        here = np.flatnonzero(promising[:, group])
+        squared = _squared_distances(right[first[here]], left[start : start + GROUP])
+        column = squared.argmin(1)
+        value = squared[np.arange(len(here)), column]
+        closer = np.flatnonzero(value < nearest[here])
+        back[here[closer]], nearest[here[closer]] = column[closer] + start, value[closer]
+    keep = np.flatnonzero(back == rows)
+    return rows[keep], index[keep], distances[keep]
 
 
 def far_second(
@@ -181,61 +226,6 @@ def other_nearest(
     return distance
 
 
-def approximate_nearest(a: Rows, b: Rows, count: int) -> Found:
-    """Some of the rows of b nearest to each row of a, probably the nearest: indices, distances.
-
-    The same rows give the same neighbours, in any process and on any number of threads. Distances
-    are exact; only which of the ``count`` neighbours are found is approximate. A set of no more
-    rows than FLANN would check anyway is searched exactly.
-    """
-    a, b = check_rows(a, b)
-    if a.dtype == np.uint8:
-        raise InputError(
-            "flann does not search packed bits: match binary descriptors by exact neighbours"
-        )
-    _finite_squares(a)
-    _finite_squares(b)
-    count = min(count, len(b))
-    if len(b) <= CHECKS:
-        return _exact(a, b, count)
-    queries, rows = (np.ascontiguousarray(part, np.float32) for part in (a, b))
-    index = _flann(queries, rows, count)
-    missing = np.flatnonzero((index < 0).any(1))  # too few in the cells that were searched
-    if len(missing):
-        index[missing] = _exact(a[missing], b, count)[0]
-    return _sorted(a, b, index)
-
-
-def _flann(a: NDArray[np.float32], b: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    def search() -> NDArray[np.intp]:
-        cv2.setRNGSeed(_SEED)
-        index = cv2.flann.Index(b, {"algorithm": 1, "trees": TREES})
-        return np.asarray(index.knnSearch(a, count, params={"checks": CHECKS})[0], np.intp)
-
-    # OpenCV has one random generator per thread: in a thread of its own the seed is ours and the
-    # caller's generator is left alone.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(search).result()
-
-
-def _exact(a: Rows, b: Rows, count: int) -> Found:
-    index = np.empty((len(a), count), np.intp)
-    height = max(CHUNK // len(b), 1)
-    for start in range(0, len(a), height):
-        part = slice(start, start + height)
-        order = np.argsort(distance_matrix(a[part], b), axis=1, kind="stable")
-        index[part] = order[:, :count]
-    return _sorted(a, b, index)
-
-
-def _sorted(a: Rows, b: Rows, index: NDArray[np.intp]) -> Found:
-    """Exact distances, nearest first; of equal ones the lowest index wins, as in exact search."""
-    columns = range(index.shape[1])
-    distance = np.stack([pair_distances(a, b[index[:, k]]) for k in columns], 1)
-    order = np.lexsort((index, distance), axis=1)
-    return np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
-
-
 def pair_distances(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
     """Distances between the rows of a and the same rows of b: (N, D), (N, D) -> (N,)."""
     a, b = check_rows(a, b)
@@ -262,10 +252,9 @@ def distance_matrix(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
     """
     a, b = check_rows(a, b)
     if a.dtype == np.uint8:
-        bits_a, bits_b = _vectors(a), _vectors(b)
-        return _squared(bits_a, bits_b, _squares(bits_a), _squares(bits_b))
+        return _squared_distances(_vectors(a), _vectors(b))
     a, b = centred(a, b)
-    a_squares, b_squares = _finite_squares(a), _finite_squares(b)
+    a_squares, b_squares = finite_squares(a), finite_squares(b)
     out = _squared(_vectors(a), _vectors(b), a_squares, b_squares)
     # |a|^2 + |b|^2 - 2ab cancels where a is close to b; these few are computed directly.
     largest = a_squares.max(initial=0) + b_squares.max(initial=0)
@@ -313,20 +302,35 @@ def two_nearest_and_back(
             back[columns][closer] = squared[:, closer].argmin(0) + rows.start
             back_best[columns][closer] = value[closer]
         two, values = _two_smallest(squared)
-        # The earlier columns come first and the sort is stable: the lowest index wins.
-        values = np.concatenate([best[rows], values], 1)
-        two = np.concatenate([index[rows], two + columns.start], 1)
-        order = np.argsort(values, axis=1, kind="stable")[:, :2]
-        best[rows] = np.take_along_axis(values, order, 1)
-        index[rows] = np.take_along_axis(two, order, 1)
-    # Squared distances of blocks order well but lose digits where a is close to b.
+        two += columns.start
+        index[rows], best[rows] = _better(index[rows], best[rows], two, values)
+    return *_exact_two(a, b, index), back
+
+
+def _better(
+    index: NDArray[np.intp],
+    value: NDArray[np.float32],
+    later: NDArray[np.intp],
+    later_value: NDArray[np.float32],
+) -> Found:
+    """The two smallest of two and two values of each row; of equal ones the earlier."""
+    value = np.concatenate([value, later_value], 1)
+    index = np.concatenate([index, later], 1)
+    order = np.argsort(value, axis=1, kind="stable")[:, :2]
+    return np.take_along_axis(index, order, 1), np.take_along_axis(value, order, 1)
+
+
+def _exact_two(a: Rows, b: Rows, index: NDArray[np.intp]) -> Found:
+    """The two neighbours of each row of a and their distances, nearest first.
+
+    Squared distances of blocks order well but lose digits where a is close to b.
+    """
     distance = np.stack([pair_distances(a, b[index[:, k]]) for k in (0, 1)], 1)
     if len(b) == 1:
         distance[:, 1] = np.inf
     equal = (distance[:, 1] == distance[:, 0]) & (index[:, 1] < index[:, 0])
     swap = ((distance[:, 1] < distance[:, 0]) | equal)[:, None]
-    index = np.where(swap, index[:, ::-1], index)
-    return index, np.where(swap, distance[:, ::-1], distance), back
+    return np.where(swap, index[:, ::-1], index), np.where(swap, distance[:, ::-1], distance)
 
 
 def _two_smallest(squared: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
@@ -356,11 +360,11 @@ def squared_blocks(
     for first in range(0, len(b), width):
         across = slice(first, min(first + width, len(b)))
         right = _vectors(b[across])
-        right_squares = _finite_squares(right)
+        right_squares = finite_squares(right)
         for top in range(0, len(a), height):
             rows = slice(top, min(top + height, len(a)))
             left = _vectors(a[rows])
-            yield rows, across, _squared(left, right, _finite_squares(left), right_squares)
+            yield rows, across, _squared(left, right, finite_squares(left), right_squares)
 
 
 def centred(a: Rows, b: Rows) -> tuple[Rows, Rows]:
@@ -407,12 +411,17 @@ def _squared(a: Vectors, b: Vectors, a_squares: Vectors, b_squares: Vectors) -> 
     return squared
 
 
+def _squared_distances(a: Vectors, b: Vectors) -> Vectors:
+    return _squared(a, b, _squares(a), _squares(b))
+
+
 def _squares(vectors: Rows) -> NDArray[np.float32]:
     squares: NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors)
     return squares
 
 
-def _finite_squares(vectors: Rows) -> NDArray[np.float32]:
+def finite_squares(vectors: Rows) -> NDArray[np.float32]:
+    """(N,) squared lengths; a HardnetError if a vector has none."""
     squares = _squares(vectors)
     if not np.isfinite(squares).all():
         raise InputError(_NOT_FINITE)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
+from hardnet.matching.integers import IntegerProduct
 from hardnet.retrieval.compiled import faster
 from hardnet.threads import map_threads
 
@@ -345,84 +345,3 @@ class IntegerScores:
         small[:, :dim] = np.clip(moved, 1, 127, out=moved)
         small[:, dim:] = self._constants
         return small
-
-
-_IR_VERSION, _OPSET = 8, 17  # of March 2022; read by every onnxruntime the package allows
-_UINT8, _INT8, _INT32 = 2, 3, 6  # onnx.TensorProto.DataType
-
-
-class IntegerProduct:
-    """The products of uint8 rows (N, D) with int8 words (K, D): (N, K) int32, by onnxruntime.
-
-    It knows the instructions of the processor for them. The network is one node, MatMulInteger,
-    with the words as its constant, or without words: then each call gives them. Its few bytes of
-    protocol buffer are written here, because the package that usually writes them is not part of
-    the default install.
-
-    Rows of at most 127 are exact on every processor; more may overflow where a pair of products is
-    summed in 16 bits.
-    """
-
-    def __init__(self, words: NDArray[np.int8] | None = None) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # the callers are as many threads as there are cores
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(
-            _model(words), options, providers=["CPUExecutionProvider"]
-        )
-
-    def __call__(
-        self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None
-    ) -> NDArray[np.int32]:
-        """Callable from several threads at once."""
-        given = {"rows": rows} if words is None else {"rows": rows, "words": words.T}
-        product: NDArray[np.int32] = self._session.run(None, given)[0]
-        return product
-
-
-def _model(words: NDArray[np.int8] | None) -> bytes:
-    """An ONNX file; the numbers are those of the fields in onnx.proto."""
-    node = _text(1, "rows") + _text(1, "words") + _text(2, "products") + _text(4, "MatMulInteger")
-    graph = _block(1, node) + _text(2, "words")
-    if words is None:
-        graph += _block(11, _value("rows", _UINT8, "N", "D"))
-        graph += _block(11, _value("words", _INT8, "D", "K"))
-        graph += _block(12, _value("products", _INT32, "N", "K"))
-    else:
-        count, dim = words.shape
-        constant = _number(1, dim) + _number(1, count) + _number(2, _INT8) + _text(8, "words")
-        constant += _block(9, np.ascontiguousarray(words.T).tobytes())
-        graph += _block(5, constant) + _block(11, _value("rows", _UINT8, "N", dim))
-        graph += _block(12, _value("products", _INT32, "N", count))
-    return _number(1, _IR_VERSION) + _block(7, graph) + _block(8, _number(2, _OPSET))
-
-
-def _value(name: str, kind: int, *sides: int | str) -> bytes:
-    """A matrix; a side of any length has a name."""
-    shape = b"".join(
-        _block(1, _text(2, side) if isinstance(side, str) else _number(1, side)) for side in sides
-    )
-    return _text(1, name) + _block(2, _block(1, _number(1, kind) + _block(2, shape)))
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _text(field: int, value: str) -> bytes:
-    return _block(field, value.encode())
-
-
-def _block(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits per byte, the lowest first; the eighth bit says that more follow."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -268,7 +268,7 @@ def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
     """Match and verify pairs of photos of a database with keypoints and descriptors.
 
     ``following`` 0 matches all pairs; else each photo only with this number of those that follow it
-    in the order of names, as when somebody walks or flies past.
+    in the order of names, for photos taken along a path.
     """
     pycolmap = require_pycolmap()
     matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
@@ -307,7 +307,7 @@ class WorkFolder:
             raise HardnetError(
                 f"another process works in {folder}: wait for it, or name another folder"
             )
-        try:  # only now: whoever had the folder before may have written until it let go
+        try:  # only now: the previous process may have written until it released the lock
             self._begin(marked)
         except BaseException:
             self._lock.release()

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
-from hardnet.descriptors.digest import descriptor_digest
 from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import MAX_SIZE, Features
 from hardnet.images import list_images
@@ -50,6 +49,7 @@ from hardnet.interop.colmap.matching import (
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import read_hdf5
 from hardnet.matching.matches import Strategy
+from hardnet.provenance import descriptor_digest
 from hardnet.storage import claim, replacing
 
 KEYPOINTS = 8192

@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.descriptors import Descriptor, load
-from hardnet.descriptors.base import check_patches, resize_patches, unit_rows
+from hardnet.descriptors import Descriptor, check_patches, load, resize_patches, unit_rows
 from hardnet.errors import HardnetError
 
 ALL = ["net.onnx", "net.safetensors", "sift", "rootsift", "pixels"]
