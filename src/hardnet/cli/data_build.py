@@ -31,14 +31,6 @@ Windows = Annotated[
         ..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives points of its own."
     ),
 ]
-Joined = Annotated[
-    bool,
-    option(
-        ...,
-        "The windows of a keypoint are one observation, to learn how to join them.",
-        "--joined",
-    ),
-]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
 LongSide = Annotated[int, option(..., "Shrink photos to this long side first.")]
 Carried = Annotated[
@@ -95,16 +87,6 @@ class ModelSet(BrownSet):
     ] = False
     carried: Carried = 0.1
     windows: Windows = "12"
-    joined: Joined = False
-    light: Annotated[
-        float,
-        option(
-            ...,
-            "With --detections: strength of another change of light for each photo.",
-            min=0,
-            max=2,
-        ),
-    ] = 0.0
     noise: Annotated[
         float, option(..., "Disturb the frames by this multiple of HPatches' easy noise.", min=0)
     ] = 0.0
@@ -135,15 +117,12 @@ class ModelSet(BrownSet):
                 raise HardnetError(
                     f"--windows {self.windows} needs --detections; --window gives another one"
                 )
-            if self.joined or self.light:
-                raise HardnetError(f"--{'joined' if self.joined else 'light'} needs --detections")
             return None
         other = self.window not in (None, WINDOW_SIGMAS)
         own = {"--noise": self.noise, "--upright": self.upright, "--window": other}
         if named := [name for name, value in {**others, **own}.items() if value]:
             raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
-        _check_joined(self.joined, sigmas)
-        return DetectedSettings(sigmas, self.joined, self.light, carried=self.carried)
+        return DetectedSettings(sigmas, carried=self.carried)
 
     def say_points(self, report: ColmapReport, failed: Mapping[str, str]) -> None:
         """What was made of models."""
@@ -203,7 +182,6 @@ def detections(
     level: float = option(15.0, "Most degrees by which other views are turned.", min=0, max=90),
     carried: Carried = 0.1,
     windows: Windows = "12",
-    joined: Joined = False,
 ) -> None:
     """Make training patches from photos, with frames detected again in every view.
 
@@ -212,7 +190,6 @@ def detections(
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
     chosen = {"windows": _windows(windows)}
-    _check_joined(joined, chosen["windows"])
     settings = DetectionSettings(**given(DetectionSettings, locals() | vars(made)) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
@@ -371,11 +348,6 @@ def _windows(text: str) -> tuple[float, ...]:
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")
     return sigmas
-
-
-def _check_joined(joined: bool, windows: tuple[float, ...]) -> None:
-    if joined and len(windows) < 2:
-        raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
 from hardnet.patches import patch_ticks
-from hardnet.patchsets.patchset import Ints, PatchSet, Windows
+from hardnet.patchsets.patchset import Ints, PatchSet
 from hardnet.threads import in_order
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The patches of one step, (n, S, S) each, or (n, K, S, S) of joined windows.
+    """The patches of one step, (n, S, S) each.
 
     Anchors are each of another 3D point, positives other patches of the same points, negatives (if
     any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's descriptors of
@@ -61,7 +61,6 @@ class Batches:
         shade: float = 0.0,
     ) -> None:
         self._patches, self._sampler = train_set.patches, sampler
-        self._windows = train_set.windows
         self._augment, self._seed, self._rows = augment, seed, rows
         self._teacher, self._shade = teacher, shade
 
@@ -85,9 +84,7 @@ class Batches:
             if not self._shade:
                 return patches
             edges = Shade.draw(self._sampler.batch, self._shade, lights)
-            if self._windows:
-                edges = edges.around(self._windows, lights)
-            return edges[self._rows](patches, self._windows)
+            return edges[self._rows](patches)
 
         negatives = None if mined is None else take(mined[anchors])
         return Batch(step, take(anchors), take(positives), negatives, teacher)
@@ -195,42 +192,22 @@ class Shade:
         """That of some of the patches."""
         return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def around(self, windows: Windows, rng: np.random.Generator) -> Shade:
-        """The edges moved to where one of several windows, in sigmas, has them, each as often.
-
-        An edge is one line through all windows of a keypoint: a narrow one sees few of those that
-        a wide one sees.
-        """
-        scale = rng.choice(_reach(windows), len(self.gain))
-        return replace(self, offset=self.offset * scale, softness=self.softness * scale)
-
-    def __call__(self, patches: Pixels, windows: Windows = ()) -> Pixels:
-        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright.
-
-        Of (n, K, S, S) patches of K ``windows``, offset and softness are in half sides of the
-        first.
-        """
+    def __call__(self, patches: Pixels) -> Pixels:
+        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright."""
         lit = np.flatnonzero(self.gain)
         out = np.array(patches)
-        each = out.reshape(len(out), -1, *out.shape[-2:])  # a view
         ticks = patch_ticks(patches.shape[-1])
         gain, angle, offset, softness = (
             getattr(self, each.name)[lit, None, None] for each in fields(self)
         )
         line = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None]
-        for k, reach in enumerate(_reach(windows)):
-            chosen = each[lit, k].astype(np.float32)
-            behind = 0.5 + 0.5 * np.tanh((line * reach - offset) / softness)
-            light = chosen * np.exp(gain * behind)
-            before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
-            brightest = before / np.maximum(after, np.float32(1e-6))
-            each[lit, k] = light * brightest + np.float32(0.5)
+        chosen = out[lit].astype(np.float32)
+        behind = 0.5 + 0.5 * np.tanh((line - offset) / softness)
+        light = chosen * np.exp(gain * behind)
+        before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
+        brightest = before / np.maximum(after, np.float32(1e-6))
+        out[lit] = light * brightest + np.float32(0.5)
         return out
-
-
-def _reach(windows: Windows) -> Column:
-    """How many times as wide as the first each window is; 1 where each patch stands for itself."""
-    return np.array(windows or (1.0,), np.float32) / np.float32((windows or (1.0,))[0])
 
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill [0, 1) evenly, however many are taken

@@ -60,8 +60,6 @@ class Recipe:
         epoch: pairs between two minings of sampling "classical".
         dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
             lr 10 with it moves as far as lr 1 without.
-        first_window: where a set joins windows, the weight of the loss of the first window alone
-            beside that of all of them: the network is to serve for one window, too.
         average: share of the run, at its end, whose weights are averaged; the mean is the result. 0
             for the weights of the last step.
         augment: flip / rotate both patches of a pair alike.
@@ -99,7 +97,6 @@ class Recipe:
     momentum: float = 0.9
     dampening: float = 0.9
     weight_decay: float = 1e-4
-    first_window: float = 0.5
     average: float = 0.0
     augment: bool = True
     shade: float = 0.0
@@ -276,7 +273,7 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
     for key in _NOT_NEGATIVE:
         if not 0 <= getattr(recipe, key) < math.inf:
             raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
-    for key in ("dropout", "momentum", "dampening", "average", "shade", "first_window"):
+    for key in ("dropout", "momentum", "dampening", "average", "shade"):
         if not 0 <= getattr(recipe, key) < 1:
             raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
     if recipe.batch < 2:

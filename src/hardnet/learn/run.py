@@ -24,13 +24,12 @@ import torch
 from safetensors import SafetensorError
 
 from hardnet import provenance
-from hardnet.descriptors.windows import Projection, save_projections, windows_file, windows_text
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes
 from hardnet.learn.teacher import load_teachers, weights_of
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
-from hardnet.patchsets.patchset import Windows, folder_and_split
-from hardnet.storage import FolderLock, OwnedFolder, file_digest, replacing
+from hardnet.patchsets.patchset import folder_and_split
+from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
 PATIENCE = 10.0
@@ -117,27 +116,15 @@ def weights_file(folder: Path, recipe: Recipe) -> Path:
 
 
 def write_weights(
-    folder: Path,
-    net: Net,
-    recipe: Recipe,
-    pairs: int,
-    facts: dict[str, Any],
-    joined: tuple[Windows, Projection] | None = None,
+    folder: Path, net: Net, recipe: Recipe, pairs: int, facts: dict[str, Any]
 ) -> None:
-    """Write the final weights, with the origin of the run as their metadata.
-
-    And, if windows are ``joined``, how.
-    """
+    """Write the final weights, with the origin of the run as their metadata."""
     path = weights_file(folder, recipe)
     origin = {key: value for key, value in facts.items() if key != "settings"}
     metadata = {"recipe": facts["settings"], "pairs": pairs, **origin}
     try:
         with replacing(path) as part:
             save_checkpoint(part, net, recipe.net, metadata)
-        if joined is not None:
-            windows, projection = joined
-            with replacing(windows_file(path)) as part:
-                save_projections(part, {windows_text(windows): projection}, [file_digest(path)])
     except (OSError, SafetensorError) as error:
         raise failed_write(path, error) from error
 
@@ -213,8 +200,7 @@ def _read_state(path: Path) -> dict[str, Any]:
                 raise HardnetError(f"{path} is damaged: its checksums do not fit")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
-        # Not in files of earlier versions.
-        return read | {key: state.get(key) for key in ("average", "join")}
+        return read | {"average": state.get("average")}  # earlier versions have none
     except HardnetError:
         raise
     except Exception as error:  # PyTorch would advise weights_only=False, which nobody should do

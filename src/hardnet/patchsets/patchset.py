@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
-from hardnet.descriptors.windows import windows_text
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 Kind = Literal["brown", "hpatches", "w1bs"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Windows = tuple[float, ...]
-"""Windows of a keypoint that are joined, in sigmas; none where each patch stands for itself."""
-
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
@@ -45,10 +41,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 class Patches(Protocol):
-    """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined.
-
-    Where several windows of each keypoint are joined, (N, K, S, S).
-    """
+    """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,11 +57,11 @@ class Patches(Protocol):
 
 @dataclass(frozen=True)
 class PatchSet:
-    """(N, S, S) patches, or (N, K, S, S) of K windows, usually memory-mapped; the 3D point of each.
+    """(N, S, S) patches, usually memory-mapped, and the 3D point of each.
 
     ``pairs`` (M, 2) are patch indices of the test pairs, (0, 2) where the set has none; ``sets``
     (N,) tells which set of a union each patch is of; ``images`` (N,) which image it was cut from,
-    None where that is not known; ``windows``, if any, are the K of the patches.
+    None where that is not known.
     """
 
     name: str
@@ -77,7 +70,6 @@ class PatchSet:
     pairs: Ints
     sets: Ints | None = None
     images: Ints | None = None
-    windows: Windows = ()
 
     @property
     def pair_labels(self) -> NDArray[np.bool_]:
@@ -97,15 +89,10 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     """
     if len(sets) == 1:
         return sets[0]
-    kinds = {part.name: (part.patches.shape[-1], part.windows) for part in sets}
-    if len(set(kinds.values())) > 1:
-        found = ", ".join(
-            f"{name} {side}" + (f" in windows {windows_text(windows)}" if windows else "")
-            for name, (side, windows) in kinds.items()
-        )
-        raise HardnetError(
-            f"sets with patches of different sides or windows cannot be joined: {found}"
-        )
+    sides = {part.name: part.patches.shape[-1] for part in sets}
+    if len(set(sides.values())) > 1:
+        found = ", ".join(f"{name} {side}" for name, side in sides.items())
+        raise HardnetError(f"sets with patches of different sides cannot be joined: {found}")
     points, pairs, images = [], [], []
     next_point = next_patch = next_image = 0
     for part in sets:
@@ -126,7 +113,6 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
         np.concatenate(images) if len(images) == len(sets) else None,
-        sets[0].windows,
     )
 
 

@@ -10,7 +10,6 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from hardnet.patchsets.build.colmap_model import (
     Scene,
     Tracks,
     read_model,
+    read_photo,
 )
-from hardnet.patchsets.build.photos import KINDS, cut_windows
+from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
     DetectedSettings,
     by_value,
@@ -45,13 +45,12 @@ from hardnet.patchsets.build.tracks import (
     database_frames,
     detect_tracks,
     drop_twins,
-    lit_photo,
     long_enough,
     references,
     spread_out,
 )
 from hardnet.patchsets.build.views import add_noise
-from hardnet.patchsets.patchset import Floats, Ints, Windows
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 Counts = dict[str, int | str]
@@ -186,8 +185,8 @@ def choose_detections(
     home = first[group]
     interest = _interest(found.frames[home], WINDOW_SIGMAS)
     chosen = Chosen(found.point, found.view, found.frames, found.kind, found.view[home], interest)
-    own = detected.windows[:1] if detected.joined else detected.windows
-    parts = [_in_window(model, chosen, k, window) for k, window in enumerate(own)]
+    windows = enumerate(detected.windows)
+    parts = [_in_window(model, chosen, k, window) for k, window in windows]
     counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
     return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
 
@@ -265,8 +264,7 @@ def build_from_colmap(
     interest: list[str] = []
     used: set[Path] = set()
     points = photos = 0
-    joined = detected.windows if detected is not None and detected.joined else ()
-    with BrownWriter(output, joined) as writer:
+    with BrownWriter(output) as writer:
         for scene in scenes:
             model = read_model(scene)
             if detected is None:
@@ -278,10 +276,8 @@ def build_from_colmap(
             prefix = f"{output.name}."
             with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
                 kept = Path(scratch) / "patches.npy"
-                light = 0.0 if detected is None else detected.light
-                patches = _cut(model, chosen, kept, workers, progress, light, joined)
-                first_window = patches if patches.ndim == 3 else patches[:, 0]
-                contrast = np.array([patch.std() for patch in first_window[: len(chosen)]])
+                patches = _cut(model, chosen, kept, workers, progress)
+                contrast = np.array([patch.std() for patch in patches[: len(chosen)]])
                 rows = np.flatnonzero(contrast >= MIN_STD)
                 rows = rows[long_enough(chosen.point[rows], 2)]
                 counts["without contrast"] = chosen.points - chosen[rows].points
@@ -299,9 +295,7 @@ def build_from_colmap(
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
             models.append(counts | {"points": chosen.points, "patches": len(rows)})
             points += chosen.points
-            kinds = 1
-            if detected is not None:
-                kinds = len(KINDS) * (1 if joined else len(detected.windows))
+            kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
             photos += len(model.views) * kinds
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
@@ -318,28 +312,20 @@ def _cut(
     scratch: Path,
     workers: int,
     progress: Progress,
-    light: float,
-    joined: Windows,
 ) -> Pixels:
-    """Patches of all observations, in a file: they may not fit into memory.
-
-    (M, 64, 64), or (M, K, 64, 64) where windows are joined.
-    """
-    shape = (max(len(chosen), 1), *([len(joined)] if joined else []), PATCH, PATCH)
+    """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
+    shape = (max(len(chosen), 1), PATCH, PATCH)
     patches = np.lib.format.open_memmap(scratch, "w+", np.uint8, shape)
     groups = by_value(chosen.view, np.arange(len(chosen)))
     views = [model.views[chosen.view[rows[0]]] for rows in groups]
     jobs = [(v.path, v.size, chosen.frames[rows]) for v, rows in zip(views, groups, strict=True)]
-    cutting = map_processes(partial(_cut_photo, light=light, joined=joined), jobs, workers)
+    cutting = map_processes(_cut_photo, jobs, workers)
     for done, (rows, cut) in enumerate(zip(groups, cutting, strict=True)):
         patches[rows] = cut
         progress(f"{model.scene.name}: patches", done + 1, len(groups))
     return patches
 
 
-def _cut_photo(job: tuple[Path, tuple[int, int], Frames], light: float, joined: Windows) -> Pixels:
+def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> Pixels:
     path, size, frames = job
-    picture = lit_photo(path, size, light)
-    if joined:
-        return cut_windows(picture, frames, joined)
-    return cut_patches(picture, frames, PATCH)
+    return cut_patches(read_photo(path, size), frames, PATCH)

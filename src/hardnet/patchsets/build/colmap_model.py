@@ -161,23 +161,22 @@ def read_model(scene: Scene) -> Model:
     return Model(scene, tuple(views), xyz, by_point)
 
 
-def read_photo(path: Path, size: tuple[int, int], colour: bool = False) -> Pixels:
+def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
     """(H, W) grey pixels as COLMAP sees them: it does not turn a photo by its EXIF entry.
 
-    ``size`` is the width and height that its camera has; ``colour`` asks for (H, W, 3) RGB.
+    ``size`` is the width and height that its camera has.
     """
     data = np.frombuffer(read_image_file(path), np.uint8)
-    channels = cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE
-    image = cv2.imdecode(data, channels | cv2.IMREAD_IGNORE_ORIENTATION)
+    image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise HardnetError(f"{path} is damaged or not an image OpenCV can read")
-    height, width = image.shape[:2]
+    height, width = image.shape
     if (width, height) != size:
         raise HardnetError(
             f"{path} is {width}x{height} pixels, but its camera in the model is "
             f"{size[0]}x{size[1]}: give the photos the model was made from"
         )
-    return np.asarray(image[:, :, ::-1] if colour else image, np.uint8)
+    return np.asarray(image, np.uint8)
 
 
 def _check_photos(scene: Scene, names: list[str]) -> None:

@@ -36,7 +36,7 @@ from hardnet.patchsets.build.views import (
     random_sensor,
     render,
 )
-from hardnet.patchsets.patchset import Floats, Ints, Windows
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 PhotoProgress = Callable[[int, int, str | None], None]
@@ -79,10 +79,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class PhotoPatches(Rows):
-    """Patches of one photo, their points from 0 on, and the view each was cut from.
-
-    (n, 64, 64), or (n, K, 64, 64) where windows are joined.
-    """
+    """(n, 64, 64) patches of one photo, their points from 0 on, the view each was cut from."""
 
     patches: Pixels
     points: Ints
@@ -132,14 +129,6 @@ def cut_good(
     return PhotoPatches(patches, points, np.full_like(points, view))[good]
 
 
-def cut_windows(picture: Pixels, frames: Frames, windows: Sequence[float]) -> Pixels:
-    """(N, K, 64, 64) patches of K windows of each frame, in sigmas.
-
-    What a wide one shows beyond the picture is filled in, as for a keypoint of a user's photo.
-    """
-    return np.stack([cut_patches(picture, in_window(frames, w), PATCH) for w in windows], axis=1)
-
-
 def choose_frames(image: Pixels, count: int, rng: np.random.Generator) -> Frames:
     """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
     return _some(image, dog.detect(image, 8 * count)[0], 4 * count, count, rng)
@@ -186,7 +175,6 @@ def write_photos(
     about: Mapping[str, Any],
     workers: int,
     progress: PhotoProgress,
-    joined: Windows = (),
 ) -> BuildReport:
     """Write a set of what ``cut``, picklable, makes of the path and name of each photo.
 
@@ -196,7 +184,7 @@ def write_photos(
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
-    with BrownWriter(output, joined) as writer:
+    with BrownWriter(output) as writer:
         for k, result in enumerate(map_processes(partial(_cut_job, cut), jobs, workers)):
             name = jobs[k][1]
             if result is None:
@@ -247,12 +235,10 @@ class DetectionSettings(Tolerances):
     light in three quarters of the views. ``carried`` is the share of the keypoints not found again
     in a view for which the photo's own frame is carried there, so that views in which detectors
     fail are not left out. Patches are cut in each of the ``windows``, in sigmas of the keypoint;
-    what one of them shows is a point of its own, unless they are ``joined``: then the windows of a
-    keypoint are one observation, which is judged by the first of them.
+    what one of them shows is a point of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
-    joined: bool = False
     points: int = 150
     views: int = 4
     max_size: int = 720
@@ -329,12 +315,6 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     ]
 
     def cut(picture: Pixels, frames: Frames, points: Ints, image: int) -> None:
-        if settings.joined:
-            fits = distinct[0][points] & inside(frames, width, height)
-            patches, number = cut_windows(picture, frames[fits], settings.windows), points[fits]
-            good = informative(patches[:, 0], settings.min_std, settings.min_detail)
-            rows.append(PhotoPatches(patches, number, np.full_like(number, image))[good])
-            return
         for k, window in enumerate(settings.windows):
             good = distinct[k][points]
             number = points[good] + k * first_point[-1]
@@ -394,7 +374,5 @@ def build_from_detections(
     """
     about = {"builder": "detections", "settings": asdict(settings)}
     cut = partial(patches_of_views, settings=settings)
-    joined = settings.windows if settings.joined else ()
-    own = 1 if joined else len(settings.windows)
-    images = own * len(KINDS) * (settings.views + 1)
-    return write_photos(folders, output, cut, images, about, workers, progress, joined)
+    images = len(settings.windows) * len(KINDS) * (settings.views + 1)
+    return write_photos(folders, output, cut, images, about, workers, progress)

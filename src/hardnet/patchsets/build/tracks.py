@@ -11,7 +11,6 @@ those that a descriptor meets, the hard ones included.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from hardnet.frames import (
     points_from_colmap,
     rotation,
 )
-from hardnet.images import Pixels
 from hardnet.patchsets.build.choice import LEVEL, apart, inside, suppress_overlaps
 from hardnet.patchsets.build.colmap_model import (
     Model,
@@ -42,7 +40,7 @@ from hardnet.patchsets.build.colmap_model import (
     read_photo,
 )
 from hardnet.patchsets.build.photos import KINDS, Tolerances, detect, pair_frames
-from hardnet.patchsets.build.views import forget_affine_shape, jitter, random_light
+from hardnet.patchsets.build.views import forget_affine_shape, jitter
 from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
@@ -255,8 +253,6 @@ SURE = 0.1
 """Most expected error of a carried frame, at its border, as a share of its half-size."""
 NOISE = 0.5
 """Least error of the projection of a 3D point that is reckoned with, in pixels."""
-LIT = 0.75
-"""Share of the photos whose light is changed, where light is."""
 SHARED = 20
 """3D points that two photos must share."""
 
@@ -269,15 +265,10 @@ class DetectedSettings:
     of them looked for in other photos. ``carried`` is the share of those not found again in a photo
     for which the frame is carried there, so that photos in which detectors fail are not left out.
     Patches are cut in each of the ``windows``, in sigmas of the keypoint; what one of them shows is
-    a point of its own, unless they are ``joined``: then the windows of a keypoint are one
-    observation. ``light`` is the strength of the change of light, another one for each photo, that
-    three quarters of them are put under before anything is detected: real views, and light that
-    differs as much as between photos of several days.
+    a point of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
-    joined: bool = False
-    light: float = 0.0
     keypoints: int = 1500
     seeds: int = 300
     carried: float = 0.1
@@ -316,8 +307,7 @@ def detect_tracks(
     used = [k for k, points in enumerate(seen) if len(points)]
     found = [[empty_frames()] * len(KINDS) for _ in model.views]
     jobs = [(model.views[k].path, model.views[k].size) for k in used]
-    detect_in = partial(_detect, keypoints=settings.keypoints, light=settings.light)
-    detecting = map_processes(detect_in, jobs, workers)
+    detecting = map_processes(partial(_detect, keypoints=settings.keypoints), jobs, workers)
     for done, (k, frames) in enumerate(zip(used, detecting, strict=True), 1):
         found[k] = frames
         progress(done, len(used))
@@ -329,20 +319,10 @@ def detect_tracks(
     return every[np.argsort(every.point, kind="stable")]
 
 
-def _detect(job: tuple[Path, tuple[int, int]], keypoints: int, light: float) -> list[Frames]:
+def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
     path, size = job
-    found = detect(lit_photo(path, size, light), keypoints)
+    found = detect(read_photo(path, size), keypoints)
     return [frames[inside(frames, *size)] for frames in found]
-
-
-def lit_photo(path: Path, size: tuple[int, int], light: float) -> Pixels:
-    """(H, W) grey pixels of a photo, under the light that its name draws."""
-    if not light:
-        return read_photo(path, size)
-    rng = np.random.default_rng(zlib.crc32(path.name.encode()))
-    if rng.random() >= LIT:
-        return read_photo(path, size)
-    return random_light(read_photo(path, size, colour=True), rng, light * rng.uniform(0.3, 1.0))
 
 
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
