@@ -21,8 +21,6 @@ from hardnet.bench import brown
 from hardnet.bench.grids import Cell, Grid, cell_recipe, collect
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
-from hardnet.bench.hpatches.run import PAPER_CONVENTION
-from hardnet.bench.metrics import mean_interval
 from hardnet.errors import DivergedError, HardnetError, Steps, silent
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
@@ -84,7 +82,7 @@ class Tests:
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 """(N, S, S) patches -> (N, D) descriptors."""
-CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
+CONVENTION = f"ap_{protocol.PAPER_CONVENTION['matching']}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +110,10 @@ class HeldOut:
         described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
         counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
         tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
-        rows, _ = protocol.matching(lambda *strip: described[strip], tasks, resamples=1)
-        names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
-        low, high = mean_interval(values, names)
+        rows, mean = protocol.matching(lambda *strip: described[strip], tasks)
         return {
             "set": self.hpatches.name,
-            "value": float(np.mean(values)),
-            "low": low,
-            "high": high,
+            **mean,
             "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
             "sequences": {name: _mean(rows, "sequence", name) for name in counts},
         }

@@ -140,14 +140,13 @@ def hpatches(
         )
         if export is not None:
             write_lists(lists, export)
-        options = run.TaskSettings(chosen)
         found = []
         for spec, source in zip(specs, sources, strict=True):
             label, show = spec.label, stage.within(spec.label)
             describe_all(source, test.test, stage.part(f"{label}: describing"), csv and csv / label)
-            compute = partial(run.evaluate, label, source.lookup, lists, options, show)
+            compute = partial(run.evaluate, label, source.lookup, lists, chosen, show)
             made_by = f"{label}: {source.digest}"
-            found.append(stored_scores(rivals.store, made_by, lists, options, compute))
+            found.append(stored_scores(rivals.store, made_by, lists, chosen, compute))
     asked = {"pairs": "verification", "retrieval": "retrieval"}
     if any(lists.origin[key] == OWN_DRAW and task in chosen for key, task in asked.items()):
         say(

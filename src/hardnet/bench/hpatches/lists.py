@@ -10,7 +10,7 @@ their own. The order of the draws is the protocol: do not reorder them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice, repeat
@@ -412,8 +412,3 @@ class Strips:
 def tag(image: int, noise: str) -> str:
     """The strip of an image at a noise level: 0 is ``ref`` at all of them."""
     return f"{LEVELS[noise]}{image}" if image else "ref"
-
-
-def each_and_all(labels: Iterable[str]) -> list[tuple[int | slice, str]]:
-    """Where each label is on an axis, and then "all", which is the whole axis."""
-    return [*enumerate(labels), (slice(None), "all")]

@@ -6,8 +6,8 @@ A folder of CSV files, as HPatches exchanges them, can stand for a descriptor.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors
-from hardnet.bench import metrics
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError, Progress, Steps, silent
@@ -26,31 +26,18 @@ from hardnet.patchsets.patchset import decoded
 from hardnet.provenance import data_digest
 from hardnet.storage import as_path, folder_name, replacing
 
-TASKS = ("verification", "matching", "retrieval")
-PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
-"""Which average precision the HardNet paper's figure shows, as far as it can be known. The figures
-of the HPatches papers come from the benchmark's MATLAB code, the mean precision at hits;
-"trapezoid" is its Python code. With thousands of positives the two hardly differ. In retrieval,
-with 5, they do, and there the Python code gives HardNet+ the number of the paper (69.66, against
-60.64 of the MATLAB code: hpatches-benchmark#32)."""
-
-
-@dataclass(frozen=True)
-class TaskSettings:
-    """What can be chosen beside the lists."""
-
-    tasks: Sequence[str] = TASKS
-    mean_resamples: int = metrics.MEAN_RESAMPLES
-    pooled_resamples: int = metrics.POOLED_RESAMPLES
-    seed: int = 0
-    """Of the resamples."""
+TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {
+    "verification": protocol.verification,
+    "matching": protocol.matching,
+    "retrieval": protocol.retrieval,
+}
 
 
 def evaluate(
     descriptor: str,
     lookup: Lookup,
     tasks: Tasks,
-    settings: TaskSettings | None = None,
+    chosen: Collection[str] = tuple(TASKS),
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Score one descriptor on the tasks that were chosen.
@@ -58,27 +45,23 @@ def evaluate(
     Retrieval is left out on a set of one sequence, which has no distractors. The rows of a task
     that was not chosen are empty.
     """
-    settings = settings or TaskSettings()
-    unknown = [task for task in settings.tasks if task not in TASKS]
+    unknown = [task for task in chosen if task not in TASKS]
     if unknown:
-        raise ValueError(f"unknown task {unknown[0]}, choose from {', '.join(TASKS)}")
+        raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(TASKS)}")
     results: dict[str, Any] = {
         "set": {"split": tasks.split, "sequences": len(tasks.names), "patches": sum(tasks.counts)},
         "lists": tasks.facts(),
         "paper_convention": dict(PAPER_CONVENTION),
     }
     results |= {task: [] for task in TASKS} | {"means": []}
-    for task, run, resamples in (
-        ("verification", protocol.verification, settings.pooled_resamples),
-        ("matching", protocol.matching, settings.mean_resamples),
-        ("retrieval", protocol.retrieval, settings.mean_resamples),
-    ):
-        if task not in settings.tasks or (task == "retrieval" and len(tasks.names) < 2):
+    label = {"descriptor": descriptor}
+    for task, run in TASKS.items():
+        if task not in chosen or (task == "retrieval" and len(tasks.names) < 2):
             continue
-        rows, means = run(lookup, tasks, resamples, settings.seed, progress)
-        label = {"descriptor": descriptor}
+        rows, mean = run(lookup, tasks, progress)
         results[task] = [label | row for row in rows]
-        results["means"] += [label | row for row in means]
+        which = {"task": task, "noise": "all", "group": "all", "convention": PAPER_CONVENTION[task]}
+        results["means"].append(label | which | mean)
     return results
 
 
@@ -98,7 +81,7 @@ def stored_scores(
     folder: Path | str | None,
     source: str,
     tasks: Tasks,
-    settings: TaskSettings,
+    chosen: Collection[str],
     compute: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
     """The results of one descriptor, computed if they are not stored yet.
@@ -110,7 +93,7 @@ def stored_scores(
         lists.update(np.ascontiguousarray(rows).data)
     about = {
         "source": source,
-        "settings": asdict(settings),
+        "chosen": list(chosen),
         "tasks": [tasks.names, tasks.counts, tasks.facts()],
         "lists": lists.hexdigest(),
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet.bench.hpatches.run import PAPER_CONVENTION
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.report.style import (
     BAR,
     NOISE_COLOURS,
