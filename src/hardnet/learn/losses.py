@@ -138,19 +138,6 @@ def hardest_negatives(
     return Negatives(left, right, ~best.isinf())
 
 
-def hardest_in_batch_blockwise(
-    anchors: Tensor,
-    positives: Tensor,
-    anchor_swap: bool = True,
-    same_patch: float = SAME_PATCH,
-    block: int = BLOCK,
-    within: bool = False,
-) -> Tensor:
-    """As ``hardest_in_batch(distance_matrix(a, p))``, without ever holding n x n numbers."""
-    chosen = hardest_negatives(anchors, positives, anchor_swap, same_patch, block, within)
-    return chosen.distances(anchors, positives)
-
-
 def random_in_batch(
     anchors: Tensor,
     positives: Tensor,

@@ -6,9 +6,7 @@ that the loss looks at should be those of the teacher.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +23,13 @@ from hardnet.learn.losses import (
     SAME_PATCH,
     Negatives,
     distance_matrix,
-    hardest_in_batch_blockwise,
     hardest_negatives,
     mined,
     pair_distances,
     pair_loss,
     random_in_batch,
 )
+from hardnet.learn.recipe import check_name
 from hardnet.nets.hardnet import lengths, unit_length
 
 SAMPLINGS = ("hardest", "random", "classical", "all")
@@ -76,13 +74,13 @@ class Objective:
 
     def __post_init__(self) -> None:
         sampling, loss = self.sampling, self.loss
-        _check_name("sampling", sampling, SAMPLINGS)
+        check_name("sampling", "name", sampling, SAMPLINGS)
         if ":" in loss:
             pair_loss(loss, self.margin)  # says now if there is no such function
         else:
-            _check_name("loss", loss, LOSSES)
-        _check_name("regularizer", self.regularizer, REGULARIZERS)
-        _check_name("negatives", self.negatives, NEGATIVES)
+            check_name("loss", "name", loss, LOSSES)
+        check_name("regularizer", "name", self.regularizer, REGULARIZERS)
+        check_name("negatives", "name", self.negatives, NEGATIVES)
         if self.negatives == "all" and sampling != "hardest":
             raise HardnetError(
                 f"negatives=all is for sampling=hardest: sampling {sampling} takes negatives=cross"
@@ -146,7 +144,8 @@ class Objective:
         hardest: Negatives | None = None
         if self.sampling == "all":
             with torch.no_grad():  # for the log; the loss does not single one out
-                negative = hardest_in_batch_blockwise(anchors, positives, *details)
+                chosen = hardest_negatives(anchors, positives, *details)
+                negative = chosen.distances(anchors, positives)
             loss = l2net(anchors, positives, *details)
         else:
             if self.sampling == "hardest":
@@ -178,13 +177,6 @@ class Objective:
                 taught = taught + self.teacher_cosine * losses.teacher_cosine(*both)
             loss = loss + taught
         return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST), taught)
-
-
-def _check_name(key: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise HardnetError(f"{key}: unknown name {name!r}; {hint}")
 
 
 # Instead of one negative per pair it looks at all of them: the match should win a softmax over its

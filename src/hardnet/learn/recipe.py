@@ -255,9 +255,9 @@ def check_name(where: object, what: str, name: str, known: Iterable[str]) -> Non
     """HardnetError with the nearest valid name unless ``name`` is one of ``known``."""
     known = list(known)
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name.lower(), known, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-        raise HardnetError(f"{where}: unknown {what} {name}{hint}")
+        raise HardnetError(f"{where}: unknown {what} {name!r}{hint}")
 
 
 def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
