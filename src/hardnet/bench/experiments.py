@@ -153,7 +153,7 @@ class Experiment:
     ) -> None:
         if not tests.folders:
             raise HardnetError("name a set to test on with --brown, --hpatches or both")
-        if base.devices * base.nodes > 1:
+        if base.devices > 1:
             raise HardnetError(
                 "a cell runs on one device: start the same command once per device, "
                 "each process takes the cells that are free"

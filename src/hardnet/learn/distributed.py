@@ -43,13 +43,14 @@ class LostProcessError(HardnetError):
     """Another process of this run has ended, and this one cannot continue without it."""
 
 
-def open_fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
+def open_fabric(accelerator: str, devices: int) -> Fabric:
     """Join the other processes of the run, if it has others; choose the device of this one.
 
-    Under torchrun the numbers of devices and nodes are those of its environment.
+    Under torchrun its environment says how many devices and machines there are.
     """
     from lightning_fabric import Fabric  # here: it takes as long as all of PyTorch
 
+    nodes = 1
     if dist.is_torchelastic_launched():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
@@ -266,13 +267,12 @@ def processes_exist() -> bool:
     )
 
 
-def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
+def run_processes(command: Sequence[str], devices: int) -> int:
     """Run ``command`` once per device of this machine with torchrun's agent; wait for the end.
 
-    The agent passes a signal to stop on to all processes. When one ends badly it stops the others.
-    Each of several nodes runs this function, with MASTER_ADDR, MASTER_PORT and NODE_RANK in its
-    environment. Returns the exit code of the first process that failed by itself, negative for a
-    signal; 130 if this one was asked to stop.
+    The agent passes a signal to stop on to all processes, and stops the others when one fails.
+    Returns the exit code of the first process that failed by itself, negative for a signal; 130 if
+    this one was asked to stop.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -282,13 +282,15 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN)
     with tempfile.TemporaryDirectory() as folder, _signals_as_before():
         config = LaunchConfig(
-            min_nodes=nodes,
-            max_nodes=nodes,
+            min_nodes=1,
+            max_nodes=1,
             nproc_per_node=devices,
             run_id=uuid.uuid4().hex,
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
-            **_meeting_point(nodes),
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
         )
         try:
             elastic_launch(config, command[0])(*command[1:])
@@ -310,25 +312,6 @@ def _signals_as_before() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for name, handler in before.items():
                 signal.signal(name, handler)
-
-
-def _meeting_point(nodes: int) -> dict[str, Any]:
-    if nodes == 1:
-        here = {"rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
-        return {"rdzv_backend": "c10d", **here}
-    names = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise HardnetError(
-            f"nodes={nodes} needs {', '.join(missing)} in the environment of each machine; "
-            "or start it with torchrun"
-        )
-    address, port, number = (os.environ[name] for name in names)
-    return {
-        "rdzv_backend": "static",
-        "rdzv_endpoint": f"{address}:{port}",
-        "rdzv_configs": {"rank": int(number)},
-    }
 
 
 def describe_end(code: int) -> str:

@@ -32,11 +32,13 @@ FREE = (
     "chunk",
     "workers",
     "devices",
-    "nodes",
 )
 """The keys that may change when a run is resumed: they say how and where a run is computed, not
-what it learns. Another accelerator, chunk or number of devices only moves the last digits (and
+what it learns. Another accelerator, chunk or number of devices changes the last digits only (and
 chunk 0 draws its dropout in another order)."""
+
+RETIRED = ("first_window", "nodes")
+"""Keys of earlier versions: the recipe of a run may still have them."""
 
 
 @dataclass
@@ -108,7 +110,6 @@ class Recipe:
     checkpoint_every: int = 200
     accelerator: str = "auto"
     devices: int = 1
-    nodes: int = 1
 
     @property
     def steps(self) -> int:
@@ -170,6 +171,8 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
         raise MissingExtraError("omegaconf", "train") from None
     path = find_recipe(as_path(path))
     given = _parse(path, lambda: OmegaConf.load(path))
+    if stored:
+        given = {key: value for key, value in given.items() if key not in RETIRED}
     for override in overrides:
         if "=" not in override:
             raise HardnetError(f"--set {override}: write it as key=value")
@@ -245,7 +248,6 @@ _POSITIVE = (
     "lr",
     "workers",
     "devices",
-    "nodes",
 )
 _NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
 _LARGEST_SEED = 2**63 - 1

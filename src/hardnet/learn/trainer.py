@@ -115,7 +115,7 @@ class Trainer:
         teacher = None
         if recipe.teacher:  # before processes meet: one of them may have to compute for long
             teacher = teacher_outputs(recipe.teacher, train_set, recipe.augment)
-        self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
+        self._fabric = open_fabric(recipe.accelerator, recipe.devices)
         self._group = world_group(self._fabric)
         rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
         self.batches = Batches(
