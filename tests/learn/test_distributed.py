@@ -109,7 +109,7 @@ def test_one_process_needs_no_group() -> None:
 
 def test_an_accelerator_that_is_not_there_is_named() -> None:
     with pytest.raises(HardnetError, match="accelerator=abacus with devices=1 cannot be used"):
-        open_fabric("abacus", 1, 1)
+        open_fabric("abacus", 1)
 
 
 def test_every_process_hears_of_a_folder_that_cannot_be_written() -> None:

@@ -318,7 +318,7 @@ def test_only_tables_of_mined_negatives_are_dropped(patch_set: PatchSet, tmp_pat
     pytest.importorskip("faiss")
     (tmp_path / "mined-by-hand.npy").write_bytes(b"")
     (tmp_path / "mined-7.npy").write_bytes(b"of somebody else")
-    net, fabric = find_net("hardtfeat")(0.0), open_fabric("cpu", 1, 1)
+    net, fabric = find_net("hardtfeat")(0.0), open_fabric("cpu", 1)
     epochs = MinedEpochs(net, patch_set, tmp_path, steps=1, seed=0, fabric=fabric)
     for step in (8, 9, 10):
         epochs(step)
