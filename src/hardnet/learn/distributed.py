@@ -1,9 +1,8 @@
 """Several processes train one network on one batch.
 
-Each process (a rank) computes the descriptors of its rows of the batch. The descriptors of all
-ranks are then joined on every rank, so that negatives are found in the *whole* batch, and every
-rank computes the same loss. Summed over the ranks, the gradients are those of one process with all
-the rows.
+Each process (a rank) computes the descriptors of its rows of the batch. Every rank then gathers the
+descriptors of all ranks, so that negatives are found in the *whole* batch, and computes the same
+loss. Summed over the ranks, the gradients equal those of one process with all the rows.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def from_rank_zero(fabric: Fabric, make: Callable[[], T]) -> T:
 
 @contextmanager
 def naming_lost_processes(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Turn the error of an exchange with a process that is gone into one that says so."""
+    """Replace the error of an exchange with a dead process by one that says what happened."""
     try:
         yield
     except RuntimeError as error:
@@ -240,10 +239,10 @@ def describe(
 
 
 LOST = 3
-"""Exit code of a process that ended because another one did: not the one to blame."""
+"""Exit code of a process that ended because another one did."""
 
 LOST_WAIT = 2.0
-"""Seconds such a process waits before it ends, so that the one to blame is seen first."""
+"""Seconds such a process waits before it ends, so that the culprit is reported first."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SHUTDOWN = "60"  # seconds between asking a process to stop and killing it
@@ -258,7 +257,7 @@ def rank() -> int:
 
 
 def processes_exist() -> bool:
-    """Whether torchrun, SLURM, MPI or :func:`run_processes` started this process with others."""
+    """Whether torchrun, SLURM, MPI or :func:`run_processes` started this process among others."""
     from lightning_fabric.plugins import environments as known
 
     managers = ("TorchElastic", "SLURM", "LSF", "MPI")
@@ -304,7 +303,7 @@ def run_processes(command: Sequence[str], devices: int) -> int:
 
 @contextmanager
 def _signals_as_before() -> Iterator[None]:
-    """The agent leaves its handlers behind."""
+    """Restore the signal handlers, which the agent replaces."""
     before = {name: signal.getsignal(name) for name in _STOPPING}
     try:
         yield
@@ -326,7 +325,7 @@ def describe_end(code: int) -> str:
 def end_with_parent() -> None:
     """End this process soon after the one that started it, even if that one was killed.
 
-    Otherwise it would continue to write into a folder that is being resumed.
+    Otherwise it would keep writing into a folder that is being resumed.
     """
     parent = os.getppid()
 

@@ -65,11 +65,11 @@ from hardnet.storage import FolderLock
 Describe = Callable[[Patches], NDArray[np.float32]]
 
 TRIAL = 20.0
-"""Seconds of training that a plan is measured by, or four steps if they take longer."""
+"""Seconds of trial steps that a plan is based on, or four steps if they take longer."""
 
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
-ones of a network in training remember."""
+statistics of a network in training remember."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Trainer:
             recipe.images,
         )
         teacher = None
-        if recipe.teacher:  # before processes meet: one of them may have to compute for long
+        if recipe.teacher:  # before the processes join: one of them may compute for a long time
             teacher = teacher_outputs(recipe.teacher, train_set, recipe.augment)
         self._fabric = open_fabric(recipe.accelerator, recipe.devices)
         self._group = world_group(self._fabric)
@@ -171,8 +171,8 @@ class Trainer:
     def run(self, report: Callable[[Progress], None] | None = None) -> Path:
         """Train to the end of the recipe; return the file of the final weights.
 
-        An interrupt (ctrl-C) or SIGTERM ends the step, saves a checkpoint and is then passed on as
-        KeyboardInterrupt. With the end of this method other processes may continue in the folder.
+        On ctrl-C or SIGTERM the current step is finished, a checkpoint is saved and
+        KeyboardInterrupt is raised. Afterwards another process may continue in the folder.
         """
         try:
             return self._run(report)
@@ -257,11 +257,11 @@ class Trainer:
         return terms
 
     def result(self) -> Net:
-        """The network that a finished run gives; all processes must ask for it together.
+        """The network that a finished run gives; all processes must call this together.
 
-        It is the trained network, or with ``average`` one with the mean of its last weights. The
-        statistics of batch normalisation belong to the weights they were computed with, and a mean
-        of them fits no network. So they are computed again, on the batches that would come next.
+        It is the trained network, or with ``average`` one with the mean of its last weights. Batch
+        statistics belong to the weights they were computed with, and their mean fits no network, so
+        they are computed again on the batches that would come next.
         """
         if self._average is None:
             return self.net
@@ -300,7 +300,7 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint; a kill in the middle leaves the previous one in place.
 
-        Weights that are no numbers are an error: of those nothing can be resumed.
+        Weights that are not finite are an error: no run can continue from them.
         """
         if not all(bool(x.isfinite().all()) for x in self.net.state_dict().values()):
             raise DivergedError(
@@ -331,9 +331,9 @@ def plan_pairs(
 ) -> int:
     """How many pairs this machine trains on in ``minutes``, measured by a few steps of a trial.
 
-    The plan is a number of pairs, a multiple of the batch, not a deadline: a run with it is a
-    function of the recipe as any other, and takes longer or shorter than ``minutes`` if the machine
-    changes its speed. The time of validations is measured too.
+    The plan is a number of pairs, a multiple of the batch, and not a deadline: the run is as
+    reproducible as any other, and takes more or less than ``minutes`` if the speed of the machine
+    changes. Validations are timed too.
     """
     begun = time.perf_counter()
     seconds: list[float] = []
@@ -353,12 +353,12 @@ def plan_pairs(
     if recipe.validate_every:
         step += validation / recipe.validate_every
     left = 60 * minutes - validation - (time.perf_counter() - begun)
-    # The statistics of an averaged network cost about a third of as many steps: forward passes.
+    # The statistics of an averaged network need forward passes alone: a third of a step each.
     steps = int(left / step) - (STATISTICS_BATCHES // 3 if recipe.average else 0)
     if steps < 1:
         raise HardnetError(
-            f"{minutes:g} minutes are too short: the trial has used them, at {step:.1f} s a step; "
-            "give more, or use a smaller batch"
+            f"{minutes:g} minutes are too short: the trial took as long, at {step:.1f} s a step; "
+            "give more time, or use a smaller batch"
         )
     return steps * recipe.batch
 
@@ -370,9 +370,9 @@ _LARGEST_INT = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Tell glibc not to return large buffers to the kernel after every training step.
 
-    The kernel zeroes each page it hands out again; with activations of hundreds of megabytes per
-    step that costs about half of the training time. All threads share one heap, since those of
-    further threads are returned in any case. Returns whether it took effect (glibc only).
+    The kernel zeroes every page it hands out; with hundreds of megabytes of activations per step
+    that takes a large part of the training time. All threads share one heap, because memory of other
+    heaps is returned anyway. Returns whether it took effect (glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False
