@@ -371,8 +371,8 @@ def keep_freed_memory() -> bool:
     """Tell glibc not to return large buffers to the kernel after every training step.
 
     The kernel zeroes every page it hands out; with hundreds of megabytes of activations per step
-    that takes a large part of the training time. All threads share one heap, because memory of other
-    heaps is returned anyway. Returns whether it took effect (glibc only).
+    that takes a large part of the training time. All threads share one heap, because memory of
+    other heaps is returned anyway. Returns whether it took effect (glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False

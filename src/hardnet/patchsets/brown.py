@@ -51,7 +51,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Brown:
-    """A set as it lies on disk: nothing is decoded until asked for.
+    """A set on disk; nothing is decoded until needed.
 
     ``points``, ``pairs`` and ``images`` are those of a :class:`PatchSet`; ``sheets`` are in the
     order of their patches.
@@ -78,7 +78,7 @@ class Brown:
         return out
 
     def check_sheets(self) -> None:
-        """Name a sheet of the wrong size or cut short; only headers are read."""
+        """Raise for a sheet of the wrong size or a truncated one; only headers are read."""
         for sheet in self.sheets:
             size = picture_size(sheet)
             if size != (SHEET, SHEET):
@@ -90,14 +90,14 @@ class Brown:
 def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
-    The sheets are decoded once, one by one, into the user's cache: a set larger than memory
-    works, a large set opens at once the second time, and a changed set is decoded again.
+    The sheets are decoded once, one by one, into the user's cache: a set may be larger than memory,
+    a large set opens at once the second time, and a changed set is decoded again.
     ``size`` is the side of the patches wanted: 64 as on disk, 32 for the networks.
     """
     brown = open_brown(folder)
 
     def pictures() -> Iterator[Pixels]:
-        brown.check_sheets()  # all of them, before minutes of decoding
+        brown.check_sheets()  # all of them, before decoding for minutes
         for k, sheet in enumerate(brown.sheets):
             yield read_sheet(sheet)[: len(brown) - k * PER_SHEET]
 
@@ -220,7 +220,7 @@ class BrownWriter:
     def add(self, patches: Pixels, points: Ints, group: int | Ints, image: int | Ints = 0) -> None:
         """Append (n, 64, 64) patches of (n,) 3D points.
 
-        ``group`` is their scene, for all or (n,) for each: non-matching test pairs are of one. And
+        ``group`` is their scene, one or (n,) for each: non-matching test pairs share a scene.
         ``image`` is the image they were cut from; 0 throughout the set if that is not known.
         """
         groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
@@ -264,9 +264,9 @@ class BrownWriter:
 def draw_pairs(points: Ints, groups: Ints, count: int, seed: int) -> Ints:
     """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
 
-    No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
-    same group (scene) where it has another point, as the Brown data page advises: telling two
-    different photographs apart is too easy.
+    No matching pair is repeated, so a small set has fewer pairs. Non-matching patches come from the
+    same group (scene) if it has another point, as the Brown data page advises: telling patches of
+    two different photographs apart is too easy.
     """
     if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
         raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")
@@ -291,7 +291,7 @@ def _matching(points: Ints, count: int, rng: np.random.Generator) -> Ints:
         drawn = np.stack([order[first[chosen] + a], order[first[chosen] + b]], 1)
         found = np.concatenate([found, drawn])
         _, new = np.unique(np.sort(found, axis=1), axis=0, return_index=True)
-        found = found[np.sort(new)]  # in the order in which they came
+        found = found[np.sort(new)]  # in the order drawn
         # A point whose pairs are all there needs no further draws.
         left = sizes * (sizes - 1) // 2
         left = left - np.bincount(

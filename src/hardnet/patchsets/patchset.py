@@ -1,7 +1,7 @@
 """What training and patch benchmarks consume: patches and the 3D point each one shows.
 
-A set is opened by the name of its folder, whatever its format, and several become one. On disk the
-patches of every format lie in large pictures, png or bmp. They are decoded once, into the user's
+A set of any format is opened by the name of its folder, and several sets can be joined. On disk,
+all formats keep patches in large png or bmp pictures. These are decoded once, into the user's
 cache, and mapped into memory from there.
 """
 
@@ -51,7 +51,7 @@ class Patches(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any, /) -> Pixels:
-        """Patches by number, slice, index array or mask, as of an array."""
+        """Patches by number, slice, index array or mask, as in an array."""
         ...
 
 
@@ -83,9 +83,9 @@ class PatchSet:
 def join(sets: Sequence[PatchSet]) -> PatchSet:
     """One set of all patches; neither points nor images of different sets share an id.
 
-    The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
-    apart, for the weights of :class:`hardnet.learn.batches.PairSampler`. It knows the images if
-    all of its parts do.
+    The patches stay where they are, usually memory-mapped. ``sets`` of the result says which set a
+    patch is from, for the weights of :class:`hardnet.learn.batches.PairSampler`. The images are
+    known if all parts know theirs.
     """
     if len(sets) == 1:
         return sets[0]
@@ -117,10 +117,9 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
 
 
 class JoinedRows:
-    """The rows of ``parts``, (N_k, ...) each, one after the other, without a copy of them.
+    """The rows of ``parts``, (N_k, ...) each, one after the other, without copying them.
 
-    What is asked for is copied, as indexing an array by an array does; the parts stay mapped into
-    memory, so a union may be larger than memory.
+    Only requested rows are copied; the parts stay mapped, so a union may be larger than memory.
     """
 
     def __init__(self, parts: Sequence[Patches]) -> None:
@@ -152,7 +151,7 @@ class JoinedRows:
 def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> PatchSet:
     """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
 
-    A folder may be named once: its points would get two ids, and then count as non-matching.
+    A folder may be named once only: its points would get two ids and count as non-matching.
     """
     seen: set[Path] = set()
     for name in names:
@@ -183,9 +182,9 @@ def _open_to_train(name: str, size: int, progress: Steps) -> PatchSet:
 
 
 def folder_and_split(name: str) -> tuple[str, str]:
-    """What ``FOLDER:SPLIT`` names, "" for no split; a folder may have a colon in its name.
+    """The parts of ``FOLDER:SPLIT``, "" for no split; a folder may have a colon in its name.
 
-    A split is that of an HPatches folder, whose training sequences are meant.
+    A split selects the training sequences of an HPatches folder.
     """
     if Path(name).exists() or ":" not in name:
         return name, ""
@@ -248,7 +247,7 @@ def require(folder: str | Path, kind: Kind) -> None:
 
 
 def set_cache(folder: Path) -> Cache:
-    """Where the decoded arrays of a set are kept: with the user, never in the set itself."""
+    """Where the decoded arrays of a set are kept: in the user's cache, never in the set itself."""
     resolved = folder.resolve()
     place = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
     return Cache(f"sets/{resolved.name}-{place}")
@@ -273,7 +272,7 @@ def decoded_patches(
     pictures: Callable[[], Iterable[Pixels]],
     progress: Steps = silent,
 ) -> Pixels:
-    """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
+    """The patches of a set in the size wanted, one picture at a time: they may exceed memory.
 
     ``label`` begins the name of the file in the cache; if one of ``files`` changes, all is read
     again. ``pictures`` gives the patches of one picture after the other, in their own size; each
@@ -299,7 +298,7 @@ def decoded_patches(
 
 
 def refuse_stand_in(path: Path, content: bytes) -> None:
-    """Raise if a file is empty, or is what a clone has in place of a file of Git LFS."""
+    """Raise if a file is empty, or is a Git LFS pointer instead of the file."""
     if not content.strip():
         raise HardnetError(f"{path} is empty: copy or download it again")
     if content.startswith(_LFS_POINTER):
@@ -309,7 +308,7 @@ def refuse_stand_in(path: Path, content: bytes) -> None:
 
 
 def picture_size(path: Path) -> tuple[int, int]:
-    """(width, height) of a png or bmp file; nothing is decoded, but a file cut short is noticed."""
+    """(width, height) of a png or bmp file, without decoding it; a truncated file is an error."""
     try:
         require_regular_file(path)
         with path.open("rb") as stream:
@@ -339,7 +338,7 @@ def picture_size(path: Path) -> tuple[int, int]:
 def read_picture(path: Path) -> Pixels:
     """(H, W) grey pixels of a png or bmp file; colour is converted.
 
-    It says which file is damaged; OpenCV by itself returns half a picture or nothing.
+    An error names a damaged file; OpenCV alone returns half a picture or nothing.
     """
     width, height = picture_size(path)
     data = np.frombuffer(read_image_file(path), np.uint8)

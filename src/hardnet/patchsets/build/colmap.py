@@ -54,20 +54,20 @@ from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 Counts = dict[str, int | str]
-"""Of a model: its name, where the frames come from, and what was left out why."""
+"""Of a model: its name, where the frames come from, and how much was left out and why."""
 
 
 @dataclass(frozen=True)
 class ColmapSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    A point is seen in ``min_track`` photos or more; of more than ``max_track`` patches those seen
-    from the most different places are taken. ``max_error`` are the pixels by which an observation
-    may miss the projected point. Without a database, ``affine`` cuts by the affine map between the
-    photos; by default only its scale and rotation are used: the change of viewpoint that is left is
-    what the descriptor must learn to bear. ``noise`` is a multiple of the easy noise of HPatches by
-    which every frame is disturbed: those carried by the cameras have none of their own. With
-    ``upright``, patch-up is image-up, and observations of cameras that were turned are left out.
+    A point is seen in at least ``min_track`` photos; of more than ``max_track`` patches, those with
+    the most different viewpoints are kept. An observation may miss the projected point by
+    ``max_error`` pixels. Without a database, ``affine`` cuts by the affine map between the photos;
+    by default only its scale and rotation are used, and the descriptor must learn to tolerate the
+    remaining change of viewpoint. ``noise`` disturbs every frame by this multiple of HPatches' easy
+    noise: frames carried by the cameras have none of their own. With ``upright``, patch-up is
+    image-up, and observations of rotated cameras are left out.
     """
 
     min_track: int = 2
@@ -89,7 +89,7 @@ class Chosen(Observations):
     frames: Frames
     """(M, 2, 3)."""
     kind: Ints
-    """(M,) of the keypoint, where several kinds were detected, else 0."""
+    """(M,) kind of the keypoint if several were detected, else 0."""
     reference: Ints
     """(M,) view in which the observation's point has its reference."""
     interest: Floats
@@ -101,7 +101,7 @@ def choose_patches(
 ) -> tuple[Chosen, Counts]:
     """Decide which observations of a model become patches, and by which frames.
 
-    ``used`` are photos of another model of the set: the same spot must not get two names.
+    ``used`` are photos of other models of the set: the same spot must not get two names.
     """
     counts: Counts = {"model": model.scene.name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
@@ -192,7 +192,7 @@ def choose_detections(
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
-    """The patches of one window, with points and kinds of their own, whole and each apart."""
+    """The patches of one window, with their own points and kinds; whole, and apart."""
     point, kind, step = chosen.point, chosen.kind, int(chosen.point.max(initial=0)) + 1
     frames = in_window(chosen.frames, window)
     image = kind * len(model.views) + chosen.view
@@ -200,7 +200,7 @@ def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chos
     for rows in by_value(image, np.arange(len(image))):
         twin[rows] = ~apart(frames[rows])
     good = ~np.isin(point, point[twin])
-    if window > WINDOW_SIGMAS:  # the default one was looked at when the frames were found
+    if window > WINDOW_SIGMAS:  # the default window was checked when the frames were found
         good &= _whole(model, chosen, frames)
         good[good] = long_enough(point[good], 2)
     own, kinds = point + number * step, kind + number * len(KINDS)
@@ -224,7 +224,7 @@ def _interest(frames: Frames, window: float) -> Floats:
 
 
 def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
-    """(M,) whether each frame is turned against its reference by at most :data:`LEVEL`."""
+    """(M,) whether each frame is rotated from its reference by at most :data:`LEVEL`."""
     angle = to_similarity(frames)[2]
     apart = np.abs((angle - angle[reference] + np.pi) % (2 * np.pi) - np.pi)
     return np.asarray(apart <= np.deg2rad(LEVEL))
@@ -257,8 +257,8 @@ def build_from_colmap(
 
     The larger scenes should come first. Non-matching test pairs come from points with the same
     reference photo. The set does not depend on the number of ``workers``, which are processes.
-    ``origin``: more to write into ``set.json``. ``detected``: detect frames in every photo, instead
-    of those that COLMAP has matched.
+    ``origin`` is added to ``set.json``. ``detected``: detect frames in every photo instead of using
+    those that COLMAP matched.
     """
     models: list[Counts] = []
     interest: list[str] = []
@@ -290,7 +290,7 @@ def build_from_colmap(
                     writer.add(
                         patches[rows[part]], dense[part] + points, groups[part], images[part]
                     )
-                del patches  # before its file goes
+                del patches  # before its file is deleted
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
             models.append(counts | {"points": chosen.points, "patches": len(rows)})

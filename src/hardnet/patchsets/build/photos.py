@@ -1,11 +1,11 @@
-"""Patch sets from any folder of photographs, which nobody has reconstructed in 3D.
+"""Patch sets from any folder of photographs, without a 3D reconstruction.
 
 Each photo is rendered under random homographies with changed light and sensor. For
 :func:`build_from_photos` a frame detected in the photo is carried into every rendering, and the
 patches cut by it show the same surface point. For :func:`build_from_detections` keypoints are
-detected in every rendering as if nothing else were known, and those that lie where the homography
-puts a keypoint of the photograph show the same point: the errors of the frames are those of the
-detector, which no random jitter imitates well.
+detected in every rendering independently, and those that lie where the homography puts a keypoint
+of the photograph show the same point. The frames then have the errors of a real detector, which no
+random jitter imitates well.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PhotoSettings:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What was made of photos."""
+    """What was made from the photos."""
 
     photos: int
     points: int
@@ -89,8 +89,8 @@ class PhotoPatches(Rows):
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
     """Corresponding patches of one photo; None if the file cannot be read as an image.
 
-    ``name`` identifies the photo in its folder and seeds its randomness, so that the patches of one
-    photo do not depend on which others are there.
+    ``name`` identifies the photo in its folder and seeds its random numbers, so that its patches do
+    not depend on the other photos.
     """
     try:
         image, _ = shrink(to_grey(read_image(path)), settings.max_size)
@@ -176,10 +176,10 @@ def write_photos(
     workers: int,
     progress: PhotoProgress,
 ) -> BuildReport:
-    """Write a set of what ``cut``, picklable, makes of the path and name of each photo.
+    """Write the patches that ``cut`` (picklable) makes from the path and name of each photo.
 
-    ``images`` is the number of views of each photo; ``about`` says how the set was made, with the
-    settings, and is stored in ``set.json``.
+    ``images`` is the number of views of each photo; ``about``, stored in ``set.json``, says how the
+    set was made, and includes the settings.
     """
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
@@ -212,10 +212,10 @@ KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 
 @dataclass(frozen=True)
 class Tolerances:
-    """By how much a detection may differ from where and what it should be.
+    """How far a detection may be from the expected frame.
 
-    Its place, in half-sizes of the frame; its size, log2; its orientation; its shape, log2 of the
-    ratio of the axes.
+    In place, in half-sizes of the frame; in size, log2; in orientation; in shape, log2 of the ratio
+    of the axes.
     """
 
     shift: float = 0.25
@@ -228,14 +228,14 @@ class Tolerances:
 class DetectionSettings(Tolerances):
     """What the set is made of; stored beside it in ``set.json``.
 
-    At most ``points`` of each of the :data:`KINDS` are taken from a photo, and looked for in
-    ``views`` renderings of it. In a share of the views that are ``still`` only the light changes;
-    ``turned`` ones are turned by any angle, and upright frames are not used there; the others by up
-    to ``level`` degrees, as cameras held upright are. ``light`` is the strength of the changed
-    light in three quarters of the views. ``carried`` is the share of the keypoints not found again
-    in a view for which the photo's own frame is carried there, so that views in which detectors
-    fail are not left out. Patches are cut in each of the ``windows``, in sigmas of the keypoint;
-    what one of them shows is a point of its own.
+    At most ``points`` keypoints of each of the :data:`KINDS` are taken from a photo and looked for
+    in ``views`` renderings of it. A share ``still`` of the views changes the light only; a share
+    ``turned`` is rotated by any angle, and upright frames are not used there; the others are
+    rotated by up to ``level`` degrees, like cameras held upright. ``light`` is the strength of the
+    change of light in three quarters of the views. If a keypoint is not found again in a view, its
+    frame is carried there with probability ``carried``, so that views in which detectors fail are
+    represented too. Patches are cut in each of the ``windows``, in sigmas of the keypoint; each
+    window gives points of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -264,10 +264,10 @@ def detect(image: Pixels, keypoints: int) -> list[Frames]:
 
 
 def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
-    """(N,) for each carried frame the detection that shows the same, or -1.
+    """(N,) for each carried frame the detection that shows the same spot, or -1.
 
-    ``carried`` (N, 2, 3) are where the frames of one view should be in another, ``found`` (M, 2, 3)
-    what was detected there. A detection goes to the frame that it fits best.
+    ``carried`` (N, 2, 3) is where the frames of one view should be in another, ``found`` (M, 2, 3)
+    what was detected there. A detection is assigned to the frame that it fits best.
     """
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
