@@ -10,8 +10,8 @@ reference patch is a positive, so that one matched wrongly stays missed.
 
 Retrieval: find the 5 views of a patch in a growing pool of other patches. The pool of a query is
 its 5 patches in the target images, then the distractors in the order of their list without those of
-the query's own sequence, cut after k entries. Nothing is ranked: all a precision needs is how many
-distractors are nearer than each of the 5, which one sorted row per query tells.
+the query's own sequence, cut after k entries. Nothing is ranked: a precision only needs the number
+of distractors nearer than each of the 5, which one sorted row per query gives.
 
 Each task gives its rows, and the mean that the papers show with its 95 % interval.
 """
@@ -151,11 +151,11 @@ def pooled_scores(
             *imbalanced.average_precision(np.take(weight, few_true), false_sums),
         )
 
-    with ThreadPoolExecutor(_THREADS) as pool:  # numpy lets go of the lock in all that is long
+    with ThreadPoolExecutor(_THREADS) as pool:  # numpy releases the GIL in the slow parts
         return np.array(list(pool.map(score, np.asarray(weights, np.float64))))
 
 
-_CLOSE = 1e-5  # of |a|^2 + |b|^2: squared distances in single precision are surer than this
+_CLOSE = 1e-5  # of |a|^2 + |b|^2: squared distances in single precision are more exact than this
 MATCHING_SCORES = ("ap_trapezoid", "ap_hits", "success")
 
 
@@ -228,7 +228,7 @@ def retrieval(
     progress: Progress = silent,
     resamples: int = MEAN_RESAMPLES,
 ) -> Result:
-    """Rows per noise level and pool; the last pool has all distractors, and the mean is its."""
+    """Rows per noise level and pool; the mean is of the last pool, with all distractors."""
     if len(tasks.names) < 2:
         raise HardnetError("retrieval needs distractors of another sequence than the query's")
     pools = pool_sizes(len(tasks.retrieval.distractors))
@@ -252,7 +252,7 @@ def pool_sizes(distractors: int) -> tuple[int, ...]:
     """The official pools that a list is long enough for; the last stands for the whole list.
 
     A list as long as the largest pool never fills it, because distractors of the query's own
-    sequence go: that pool and the whole list are the same.
+    sequence are left out: that pool and the whole list are the same.
     """
     return (*(k for k in POOLS if k < distractors), distractors)
 
@@ -274,7 +274,7 @@ def average_precisions(
     for sequence in range(len(tasks.names)):
         members = np.flatnonzero(queries[:, 0] == sequence)
         others = pool[distractors[:, 0] != sequence]
-        # Cuts count the right answers, too; a short pool is as long as it is.
+        # Pool sizes include the right answers; a pool may be shorter than its size.
         cuts = [*(max(k - TARGETS, 0) for k in pools[:-1]), len(others)]
         cuts = [min(cut, len(others)) for cut in cuts]
         step = max(_BLOCK // max(len(others), 1), 1)
@@ -302,9 +302,10 @@ def comparable_distances(
 ) -> tuple[Floats, Floats]:
     """(Q, A) and (Q, M) numbers in the order of the distances; equal distances are equal numbers.
 
-    A matrix product gives two equal descriptors two distances, by where they stand in the matrix,
-    and so breaks ties at random. Squared distances are computed in double precision and rounded to
-    10 digits of |a|^2 + |b|^2, each pair by its own: vectors may differ in length by any factor.
+    A matrix product may give two equal descriptors different distances, depending on their place in
+    the matrix, and so breaks ties at random. Squared distances are computed in double precision and
+    rounded to 10 digits of |a|^2 + |b|^2, for each pair: vectors may differ in length by any
+    factor.
     """
     count, width, dim = answers.shape
     if queries.dtype == np.uint8:

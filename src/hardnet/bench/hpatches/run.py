@@ -1,6 +1,6 @@
 """All three tasks for one descriptor, and the results of several descriptors as one.
 
-A folder of CSV files, as HPatches exchanges them, can stand for a descriptor.
+A folder of CSV files, the exchange format of HPatches, can take the place of a descriptor.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of several descriptors on the same lists as one, rows in their order."""
+    """Merge the results of several descriptors on the same lists, in their order."""
     first, *others = results
     out = dict(first)
     for result in others:
@@ -102,7 +102,7 @@ def stored_scores(
 
 @dataclass(frozen=True)
 class Source:
-    """Descriptors of a set by strip, and what tells them from all others."""
+    """Descriptors of a set by strip, and a digest that identifies them."""
 
     lookup: Lookup
     digest: str
@@ -111,7 +111,7 @@ class Source:
 def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Source:
     """The descriptors that ``spec`` names on a set: a descriptor, or a folder of CSV files.
 
-    A name wins over a folder of that name; ``./name`` is the folder.
+    A name takes precedence over a folder of that name; ``./name`` is the folder.
     """
     data, sequences = data_digest(hpatches.folder).sha256, hpatches.sequences
     folder = as_path(spec)
@@ -136,9 +136,9 @@ def describe_all(
     progress: Steps,
     csv: Path | None = None,
 ) -> None:
-    """Ask for every strip of the sequences ``names`` once: what is missing is described.
+    """Look up every strip of the sequences ``names`` once, so that missing ones are described.
 
-    They are also written as CSV files into the folder ``csv``, if it is given.
+    They are also written as CSV files into the folder ``csv``, if given.
     """
     strips = [(name, tag) for name in names for tag in TAGS]
     for done, (name, tag) in enumerate(strips, 1):
@@ -192,7 +192,7 @@ def read_csv(path: Path) -> NDArray[np.float32]:
     except ValueError as error:
         reason = str(error).split(";")[0].rstrip(".")
         raise HardnetError(
-            f"{path} is not rows of equally many numbers, separated by commas: {reason}"
+            f"{path} is not rows of numbers of one length, separated by commas: {reason}"
         ) from error
     except OSError as error:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
@@ -205,8 +205,8 @@ def read_csv(path: Path) -> NDArray[np.float32]:
 def write_csv(folder: Path | str, sequence: str, tag: str, descriptors: NDArray[Any]) -> Path:
     """Write (N, D) float32 descriptors or (N, B) packed bits of one strip; returns the path.
 
-    Float vectors are written with as many digits as float32 has. Bits are written as 0 and 1: their
-    L2 distance has the order of the Hamming distance.
+    Float vectors are written with all digits of float32. Bits are written as 0 and 1: their L2
+    distance has the order of the Hamming distance.
     """
     path = as_path(folder) / sequence / f"{tag}.csv"
     if descriptors.ndim != 2:

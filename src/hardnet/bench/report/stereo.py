@@ -238,7 +238,7 @@ def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: l
         axes.bar_label(bars, texts, fontsize=7)
     axes.locator_params(axis="y", integer=True)
     if not any(entry[field] for entry in found.values()):
-        axes.set_ylim(0, 1)  # an axis around nothing would show meaningless small numbers
+        axes.set_ylim(0, 1)  # an automatic axis would show meaningless small numbers
         axes.set_yticks([0])
 
 
