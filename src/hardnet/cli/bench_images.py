@@ -64,15 +64,15 @@ def stereo(
     ),
     detectors: Detectors = "dog",
     rule: str = option("gt-15", "When a pair is matched: gt-15, mods, mods-deep or geometry."),
-    strategy: str = option("default", "How it is matched: default, mods or mods-degensac."),
-    ratio: float | None = option(None, "Of the ratio test, instead of the strategy's."),
-    model: str = option("by-truth", "What is fitted: by-truth, homography or fundamental."),
+    strategy: str = option("default", "How to match: default, mods or mods-degensac."),
+    ratio: float | None = option(None, "Ratio of the ratio test [that of the strategy]."),
+    model: str = option("by-truth", "Model to fit: by-truth, homography or fundamental."),
     keypoints: Keypoints = 2048,
     upright: Upright = False,
     check: bool = option(
         False,
-        "Only say whether the sets are complete, exit code 1 if not; without a folder: "
-        "what a complete one of each set holds.",
+        "Only check whether the sets are complete (exit code 1 if not); without a folder, list "
+        "what each set should contain.",
         "--check",
     ),
 ) -> None:
@@ -80,7 +80,7 @@ def stereo(
 
     A folder holds sequences (N.png, H_1_k), pairs (1/, 2/, h/), scenes with corrs.txt (WxBS), or
     images and pairs.txt: a line IMAGE_A IMAGE_B [TRUTH] for each pair, TRUTH a file with a
-    homography or with rows x1 y1 x2 y2. An interrupted run continues where it was.
+    homography or with rows x1 y1 x2 y2. An interrupted run continues where it stopped.
 
     Example: hardnet bench stereo data/evd data/wxbs --detectors dog,hessian-affine -o stereo.json
 
@@ -98,7 +98,7 @@ def stereo(
 
     if not sets:
         if not check:
-            raise HardnetError("no folder of image pairs: name one, or ask with --check what it is")
+            raise HardnetError("no folder of image pairs: name one, or list the sets with --check")
         print(conventions())
         return
     opened = open_sets(sets)
@@ -155,11 +155,11 @@ def sfm(
     detectors: Detectors = "dog,hessian-affine",
     keypoints: int = option(
         4096,
-        "COLMAP's limit of places per photo; the others may keep as many keypoints as it kept.",
+        "Limit of COLMAP's SIFT per photo; the others may keep as many keypoints as it kept.",
         min=1,
     ),
     max_size: int = option(1600, "Shrink longer sides to this many pixels.", min=16),
-    seed: int = option(0, "Of COLMAP's random samples.", min=0),
+    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
 ) -> None:
     """Structure from motion: registered photos, points, tracks, and how far the cameras are off.
 
@@ -204,7 +204,7 @@ class Contest(StoredComparison):
         bool | None,
         option(
             ...,
-            "Turn no frame, or turn all to their dominant orientation [both are measured].",
+            "Upright frames, or frames in their dominant orientation [both are measured].",
             "--upright/--oriented",
             show_default=False,
         ),
@@ -225,8 +225,8 @@ class Contest(StoredComparison):
     ) -> None:
         """Measure every descriptor in every setup; write and show the results.
 
-        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about`` is
-        what the results say of the scenes.
+        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about``
+        describes the scenes in the results.
         """
         from hardnet.bench.development import Remembered, Setup, contestants
         from hardnet.stored_names import find_code

@@ -14,7 +14,7 @@ from hardnet.errors import HardnetError
 
 @dataclass(frozen=True)
 class PatchComparison(StoredComparison):
-    """With the paper's rivals by default."""
+    """With the paper's rivals as the default."""
 
     descriptors: Descriptors = "hardnet,rootsift,sift"
 
@@ -91,7 +91,7 @@ def hpatches(
         None, "The split file [splits.json of the set, of TASKS or of TASKS/splits]."
     ),
     tasks: Path | None = option(
-        None, "Folder with the official task lists; what it lacks is drawn."
+        None, "Folder with the official task lists; missing lists are drawn."
     ),
     only: str = option("verification,matching,retrieval", "Tasks to run, separated by commas."),
     pairs: int = option(1_000_000, "Rows of each verification list; the benchmark has 1M.", min=5),
@@ -124,7 +124,7 @@ def hpatches(
     patchset = read_hpatches(folder)
     test = choose_split(patchset, split, _split_file(splits, tasks))
     specs = rivals.specs
-    # Before the lists are drawn, which takes a while: a misspelt name should not.
+    # Before the lists are drawn, which is slow: a misspelt name should fail at once.
     sources = [open_source(spec.spec, patchset, rivals.store) for spec in specs]
     with Stage(resumes=True) as stage:
         lists = prepare(

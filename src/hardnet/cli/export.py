@@ -36,11 +36,11 @@ def export(
         None, "Patch set or folder of photographs to calibrate with."
     ),
     average: list[Path] = option(
-        [], "Export the mean of these weights and CHECKPOINT; needs --calibration.", "--average"
+        [], "Export the mean of CHECKPOINT and these weights; needs --calibration.", "--average"
     ),
     windows: str = option(
         "",
-        "Also how these windows are joined, e.g. 12+24+48; needs --calibration PHOTOS.",
+        "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS.",
         "--windows",
     ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
@@ -82,7 +82,7 @@ def export(
         metadata = metadata | {"average": [{"name": n, "sha256": d} for n, d in origins]}
     name = stored.net.rpartition(":")[2]
     if int8:
-        relu_chain(net)  # says so before anything is written if the network has no 8-bit form
+        relu_chain(net)  # fails before anything is written if the network has no 8-bit form
     real = None if calibration is None else _real_patches(calibration, 2 * _CHECKED)
     # Calibrated on one half, checked on the other.
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @reads_images
 def train(
     recipe: Path = argument("YAML file, or the name of a recipe: post-nips."),
-    output: Path | None = option(None, "Folder of the run, else runs/RECIPE.", "--output", "-o"),
+    output: Path | None = option(None, "Folder of the run [runs/RECIPE].", "--output", "-o"),
     set_: list[str] | None = option(
         None, "Override a key of the recipe: key=value. Repeatable.", "--set"
     ),
@@ -38,8 +38,8 @@ def train(
     ),
     minutes: float | None = option(
         None,
-        "Train for about this long: measures the speed and sets the recipe's pairs, so "
-        "that the learning rate reaches zero by then.",
+        "Train for about this long: measures the speed and sets the recipe's pairs so "
+        "that the learning rate reaches zero in time.",
     ),
     threads: int = option(0, "CPU threads of each process; 0 shares all cores."),
 ) -> None:
@@ -127,7 +127,7 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
         raise typer.Exit(code)
     step = last_step(folder)
     what = "on another machine ended" if code == LOST else describe_end(code)
-    then = "there is no checkpoint yet: begin again"
+    then = "there is no checkpoint yet: start again"
     if step is not None:
         then = f"continue from step {step} with --resume"
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
@@ -151,7 +151,7 @@ def _planned(
     minutes: float,
     console: Console,
 ) -> Recipe:
-    """The recipe with the pairs for that time; a resumed run keeps those it was begun with."""
+    """The recipe with the pairs for that time; a resumed run keeps its number of pairs."""
     from hardnet.learn.recipe import read_recipe
     from hardnet.learn.run import CHECKPOINT, RECIPE
     from hardnet.learn.trainer import plan_pairs

@@ -66,6 +66,6 @@ def test_a_limit_takes_patches_evenly_from_every_strip(sets: Path) -> None:
 
 
 def test_pairs_of_one_kind_are_refused(sets: Path) -> None:
-    with pytest.raises(HardnetError, match="both kinds"):
+    with pytest.raises(HardnetError, match="both matching and non-matching"):
         Tests((sets / "test",), pairs=1).open(32)
     assert len(Tests((sets / "test",), pairs=30).open(32).brown[0].pairs) == 30
