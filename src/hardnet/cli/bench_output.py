@@ -71,7 +71,7 @@ def _parse_spec(entry: str) -> Spec:
             raise HardnetError(f"{entry!r} is neither LABEL=SPEC nor LABEL[TRAINED]=SPEC")
         label, trained, spec = match["label"].strip(), match["trained"], match["spec"].strip()
     if not spec:
-        raise HardnetError(f"the list lacks a descriptor at {entry!r}")
+        raise HardnetError(f"a descriptor is missing in the list at {entry!r}")
     return Spec(label or Path(spec).name, trained.strip() if trained else None, spec)
 
 
