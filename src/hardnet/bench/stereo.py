@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,10 +41,8 @@ from hardnet.patchsets.sequences import ImagePair
 from hardnet.provenance import PIPELINE, versions
 from hardnet.storage import file_digest
 
-T = TypeVar("T")
 _IMAGES = 2  # image 1 of a sequence, and the one it is matched with
 PairModel = Literal["by-truth", "homography", "fundamental"]
-MODELS: tuple[PairModel, ...] = ("by-truth", "homography", "fundamental")
 STRATEGIES: Mapping[str, Strategy] = {
     "default": Strategy(),
     "mods": MODS,
@@ -67,9 +65,6 @@ class Protocol:
     model: PairModel = "by-truth"
     strategy: Strategy = field(default_factory=Strategy)
 
-    def __post_init__(self) -> None:
-        _named("model", self.model, dict.fromkeys(MODELS))
-
     def geometry_of(self, pair: ImagePair) -> Literal["auto", "homography", "fundamental"]:
         """The ``model`` that ``hardnet.match`` is given for a pair."""
         if self.model != "by-truth":
@@ -77,18 +72,6 @@ class Protocol:
         if pair.truth == "none":
             return "auto"
         return "homography" if pair.truth == "homography" else "fundamental"
-
-
-def strategy_by_name(name: str, ratio: float | None = None) -> Strategy:
-    """A strategy of :data:`STRATEGIES`, with another ratio if one is given."""
-    chosen = _named("strategy", name, STRATEGIES)
-    return chosen if ratio is None else replace(chosen, ratio=ratio)
-
-
-def _named(what: str, name: str, known: Mapping[str, T]) -> T:
-    if name not in known:
-        raise HardnetError(f"no {what} '{name}': choose one of {', '.join(known)}")
-    return known[name]
 
 
 def compare(
@@ -292,11 +275,6 @@ RULES = {
         f"{MIN_AGREEMENT:.0%} of the correspondences picked by hand",
     ),
 }
-
-
-def rule_by_name(name: str) -> Rule:
-    """The rule called ``name``."""
-    return _named("rule", name, RULES)
 
 
 Row = Mapping[str, Any]

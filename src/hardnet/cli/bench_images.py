@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,10 +63,12 @@ def stereo(
         metavar="FOLDER...",
     ),
     detectors: Detectors = "dog",
-    rule: str = option("gt-15", "When a pair is matched: gt-15, mods, mods-deep or geometry."),
-    strategy: str = option("default", "How to match: default, mods or mods-degensac."),
+    rule: Literal["gt-15", "mods", "mods-deep", "geometry"] = option(
+        "gt-15", "When a pair counts as matched."
+    ),
+    strategy: Literal["default", "mods", "mods-degensac"] = option("default", "How to match."),
     ratio: float | None = option(None, "Ratio of the ratio test [that of the strategy]."),
-    model: str = option("by-truth", "Model to fit: by-truth, homography or fundamental."),
+    model: Literal["by-truth", "homography", "fundamental"] = option("by-truth", "Model to fit."),
     keypoints: Keypoints = 2048,
     upright: Upright = False,
     check: bool = option(
@@ -87,13 +89,7 @@ def stereo(
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
     from hardnet.bench.development import label_of
-    from hardnet.bench.stereo import (
-        Protocol,
-        compare,
-        rule_by_name,
-        strategy_by_name,
-        summarise,
-    )
+    from hardnet.bench.stereo import RULES, STRATEGIES, Protocol, compare, summarise
     from hardnet.bench.stereo_sets import conventions, open_sets
 
     if not sets:
@@ -105,13 +101,10 @@ def stereo(
     if check:
         _check(opened)
         return
-    chosen = rule_by_name(rule)
-    setup = Protocol(
-        keypoints=keypoints,
-        upright=upright,
-        model=model,  # type: ignore[arg-type]  # Protocol says which there are
-        strategy=strategy_by_name(strategy, ratio),
-    )
+    how = STRATEGIES[strategy]
+    if ratio is not None:
+        how = replace(how, ratio=ratio)
+    setup = Protocol(keypoints=keypoints, upright=upright, model=model, strategy=how)
     found_by = detector_names(detectors)
     contestants = rivals.load()
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
@@ -126,9 +119,9 @@ def stereo(
     ]
     body = {
         "kind": "stereo",
-        "rule": {"name": rule, "about": chosen.about},
+        "rule": {"name": rule, "about": RULES[rule].about},
         "sets": about,
-        "summary": summarise(rows, chosen),
+        "summary": summarise(rows, RULES[rule]),
         "rows": rows,
     }
     rivals.finish(body, settings, [each.folder for each in opened])

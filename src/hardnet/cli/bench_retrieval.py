@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
 from hardnet.cli.options import (
@@ -27,8 +27,6 @@ from hardnet.errors import HardnetError
 if TYPE_CHECKING:
     from hardnet.bench.retrieval.collections import PhotoCollection
 
-LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
-
 
 @dataclass(frozen=True)
 class RetrievalComparison(StoredComparison):
@@ -45,7 +43,7 @@ def retrieval(
     vocabulary_images: list[Path] = option(
         ..., "Folders of other photographs, on which visual words are trained."
     ),
-    layout: str = option(
+    layout: Literal["ukbench", "oxford", "revisited", "labels"] = option(
         "ukbench",
         "ukbench (ukbench00000.jpg, four photos per object); oxford (photos and NAME_1_"
         "query.txt, _good, _ok, _junk); revisited (photos and gnd_NAME.json); labels (one "
@@ -156,8 +154,6 @@ def _read(
         read_ukbench,
     )
 
-    if layout not in LAYOUTS:
-        raise HardnetError(f"no --layout {layout!r}: choose {', '.join(LAYOUTS)}")
     if objects is not None and layout != "ukbench":
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -91,7 +91,9 @@ def ablation(
 @grouped
 def batch_size(
     study: Study,
-    equal: str = option("pairs", "pairs: as in the paper; steps: those of batch 512 for all."),
+    equal: Literal["pairs", "steps"] = option(
+        "pairs", "pairs: as in the paper; steps: those of batch 512 for all."
+    ),
     scale_lr: bool = option(
         False, "lr in proportion to the batch; the paper keeps it.", "--scale-lr"
     ),
@@ -103,8 +105,6 @@ def batch_size(
     """
     from hardnet.bench import grids
 
-    if equal not in ("pairs", "steps"):
-        raise HardnetError(f"--equal {equal}: choose pairs or steps")
     run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 

@@ -24,7 +24,6 @@ from hardnet.bench.stereo import (
     RULES,
     THRESHOLDS,
     Rule,
-    rule_by_name,
     summarise,
 )
 
@@ -53,7 +52,7 @@ Part = tuple[str, Entries, Callable[[Entry], Value], str]
 
 def tables(results: Results) -> list[Table]:
     """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
-    entries, rule = _entries(results), rule_by_name(results["rule"]["name"])
+    entries, rule = _entries(results), RULES[results["rule"]["name"]]
     sets = distinct(results["rows"], "set")
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
     shown = [
@@ -130,7 +129,7 @@ def figures(results: Results) -> Figures:
 
 
 def _entries(results: Results, rule: str = "") -> Entries:
-    found = summarise(results["rows"], rule_by_name(rule or results["rule"]["name"]))
+    found = summarise(results["rows"], RULES[rule or results["rule"]["name"]])
     return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
 
 
