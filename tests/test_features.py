@@ -13,7 +13,7 @@ import pytest
 
 import hardnet
 from hardnet import descriptors, detectors
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, InputError
 from hardnet.features import (
     DescribeSettings,
     describe,
@@ -426,3 +426,8 @@ def test_features_of_other_weights_are_not_mixed(camera: np.ndarray, tmp_path: P
         assert features.weights == other.weights
         with pytest.raises(HardnetError, match="cannot match hardnet"):
             match(features, shipped)
+
+
+def test_a_misspelt_descriptor_is_reported_before_any_photo_is_read() -> None:
+    with pytest.raises(InputError, match="did you mean 'hardnet'"):
+        hardnet.extract("no such photo.jpg", descriptor="hardnte")

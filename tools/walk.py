@@ -3,7 +3,7 @@
     python tools/walk.py match a.jpg b.jpg          one photo pair through hardnet.match
     python tools/walk.py search photos.index q.jpg  one query through an index
     python tools/walk.py index photos.index a.jpg   photos into an index
-    python tools/walk.py train recipe.yaml -- ...   the first batches of a training (its command)
+    python tools/walk.py train recipe.yaml KEY=...  the first batches of a training
 
 A file counts when one of its functions runs, not when it is imported. docs/architecture.md draws
 the walks; this is how to see whether they are still true.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -70,9 +71,18 @@ def main() -> None:
     elif options.which == "index":
         files = walk(lambda: hardnet.Index.build(first, rest, words=256))
     else:
-        from hardnet.cli.app import app
+        from hardnet.learn.recipe import read_recipe
+        from hardnet.learn.trainer import Trainer
+        from hardnet.nets import find_net
+        from hardnet.patchsets.patchset import open_sets
 
-        files = walk(lambda: app(["train", first, *rest], standalone_mode=False))
+        def train() -> None:
+            recipe = read_recipe(first, rest)
+            patches = open_sets(recipe.data, find_net(recipe.net).patch_size)
+            with tempfile.TemporaryDirectory() as folder:
+                Trainer(recipe, patches, Path(folder)).run()
+
+        files = walk(train)
     print(f"{options.which}: {len(files)} files")
     for name in files:
         print(f"  {name}")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -214,6 +215,14 @@ class DescribeSettings:
         """Detector and descriptor, ready to be called."""
         return detectors.load(self.detector, self.spread), self.load_descriptor()
 
+    @property
+    def ships(self) -> bool:
+        """Whether the descriptor comes with the package, so that loading it cannot fail."""
+        given = self.descriptor
+        return isinstance(given, str) and descriptors.split_windows(given)[0] in (
+            descriptors.shipped_names()
+        )
+
     def load_descriptor(self) -> Descriptor:
         """The descriptor, in the form that describes photos best on this CPU."""
         if isinstance(self.descriptor, str):
@@ -310,6 +319,8 @@ def extract_together(
         return []
     way, keypoints = how.way, how.keypoints
     detect = detectors.load(how.detector, how.spread)
+    # A misspelt name or a damaged file is reported before the work begins.
+    network = None if how.ships else how.load_descriptor()
 
     def look(image: Source) -> Found:
         prepared = prepare(image, how.max_size)
@@ -318,10 +329,10 @@ def extract_together(
     with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
         looks = [pool.submit(look, image) for image in images]
         start = perf_counter()
-        network = how.load_descriptor()
+        network = network or how.load_descriptor()
         loading = perf_counter() - start
         every = [one.result() for one in looks]
-        list(pool.map(lambda one: one.patches(network), every))
+        list(pool.map(Found.patches, every, repeat(network)))
     described = []
     for one in every:
         features = describe(one, network)

@@ -75,7 +75,6 @@ def test_from_folder_to_tables_and_figure(collection, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--layout", "holidays"], "no --layout"),
         (["--objects", "1-2"], "--objects is for"),
         (["--modes", "bow,magic"], "no mode"),
         (["--labels", "none.csv"], r"none\.csv cannot be read"),

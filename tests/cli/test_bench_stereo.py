@@ -86,9 +86,6 @@ def test_json_is_printed(evd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rule", "gt"], "no rule 'gt'"),
-        (["--strategy", "fast"], "no strategy 'fast'"),
-        (["--model", "affine"], "no model 'affine'"),
         (["--detectors", "dog,orb"], "orb"),
         (["--descriptors", "hardnut"], "did you mean"),
         (["--ratio", "1.5"], "ratio is 1.5"),
@@ -103,3 +100,10 @@ def test_mistakes_are_named_before_any_work(evd, arguments, message):
 def test_the_help_has_an_example():
     done = run.invoke(app, ["bench", "stereo", "--help"])
     assert "Example: hardnet bench stereo" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--rule", "--strategy", "--model"])
+def test_choices_are_listed(evd, option):
+    done = run.invoke(app, ["bench", "stereo", str(evd), option, "nothing"])
+    assert done.exit_code == 2
+    assert "'nothing' is not one of" in done.output

@@ -80,9 +80,6 @@ def test_mistakes_are_one_line(sequences: Path, tmp_path: Path) -> None:
     assert "--detections and --noise exclude" in fails("sfm", tmp_path, *out, *both)
     assert "exclude" in fails("colmap", tmp_path, "--images", tmp_path, *out, *both)
     assert "--windows 24 needs --detections" in fails("sfm", tmp_path, *out, "--windows", "24")
-    assert "--joined needs --detections" in fails("sfm", tmp_path, *out, "--joined")
-    assert "--light needs --detections" in fails("sfm", tmp_path, *out, "--light", "0.5")
-    assert "e.g. --windows 12+24+48" in fails("detections", tmp_path, *out, "--joined")
     for wrong in ("12;24", "0+12", ""):
         assert "12+24+48" in fails("detections", tmp_path, *out, "--windows", wrong)
     (tmp_path / "set").mkdir()

@@ -77,7 +77,6 @@ def test_mistakes_are_named(files: Path, tmp_path: Path) -> None:
         ("ablation", ["--set", "epoch=9"], "--epochs"),
         ("recipes", ["--set", "lrr=9"], "did you mean lr"),
         ("recipes", ["--cells", "nope"], "no such cell"),
-        ("batch-size", ["--equal", "time"], "choose pairs or steps"),
     ]:
         done = experiment(name, files, *arguments, *out)
         assert isinstance(done.exception, HardnetError), (arguments, done.output, done.exception)

@@ -206,7 +206,7 @@ def test_a_validation_set_without_both_kinds_of_pairs_is_refused_before_training
     same = [line for line in pairs.read_text().splitlines() if _is_match(line)]
     pairs.write_text("\n".join(same) + "\n")
     recipe = read_recipe(place / "r.yaml", [f"validation={place / 'set'}"])
-    with pytest.raises(HardnetError, match="set: FPR95 needs test pairs of both kinds"):
+    with pytest.raises(HardnetError, match="set: FPR95 needs both matching and non-matching"):
         _validation(recipe)
     assert _validation(replace(recipe, validation="")) is None
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from hardnet.cli.app import app
 from hardnet.descriptors import OnnxDescriptor, load
-from hardnet.descriptors.windows import Projection, save_projections, windows_file
 from hardnet.errors import HardnetError
 from hardnet.interop.onnx import (
     Convolution,
@@ -28,7 +27,6 @@ from hardnet.interop.onnx import (
 )
 from hardnet.nets import HardNet, TFeat, build_net, read_checkpoint, save_checkpoint
 from hardnet.nets.hardnet import normalise_patches
-from hardnet.storage import file_digest
 
 
 def _torch(net: HardNet, patches: np.ndarray) -> np.ndarray:
@@ -152,24 +150,6 @@ def test_export_learns_how_windows_are_joined(photos: Path, tmp_path: Path) -> N
         assert np.abs(together - np.eye(10)).max() < 0.3
     wrong = CliRunner().invoke(app, [*arguments, "--windows", "12", "--calibration", str(few)])
     assert "two windows or more" in str(wrong.exception)
-
-
-def test_export_keeps_what_a_run_learned_of_joining_windows(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    weights = tmp_path / "in" / "hardnet-tiny.safetensors"
-    weights.parent.mkdir()
-    save_checkpoint(weights, build_net("hardnet-tiny"), "hardnet-tiny")
-    rng = np.random.default_rng(0)
-    learned = Projection(
-        rng.standard_normal(256).astype(np.float32),
-        rng.standard_normal((256, 128)).astype(np.float32),
-    )
-    save_projections(windows_file(weights), {"12+24": learned}, [file_digest(weights)])
-    done = CliRunner().invoke(app, ["export", str(weights), "-o", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    joined = load(f"{tmp_path / 'out' / 'hardnet-tiny.onnx'}@12+24")
-    assert np.array_equal(joined.projection.matrix, learned.matrix)
-    assert np.array_equal(joined.projection.mean, learned.mean)
 
 
 def test_export_of_a_mean_names_its_parts(photos: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,13 +35,12 @@ CASES: dict[str, dict[str, Any]] = {
     "sosnet": {"loss": "quadratic", "regularizer": "sos", "negatives": "all", "chunk": 5},
     "hynet": {"loss": "hybrid", "margin": 1.2, "regularizer": "lengths", "chunk": 5},
     "images": {"images": 2},
-    "average": {"average": 0.5},
+    "average": {"net": "hardnet-tiny", "average": 0.5, "chunk": 5},
     "hardtfeat": {"net": "hardtfeat"},
     "classical": {"sampling": "classical", "epoch": 16},
-    "joined": {"net": "hardnet-tiny", "average": 0.5, "chunk": 5},
     "taught": {"net": "hardnet-tiny", "teacher": "hardtfeat", "chunk": 5, "images": 2},
 }
-QUICK = ("taught", "joined")
+QUICK = ("taught", "average")
 """Of the default suite."""
 
 
@@ -54,14 +52,6 @@ def textures() -> PatchSet:
     points = np.arange(160) // 4
     grey, no_pairs = patches.clip(0, 255).astype(np.uint8), np.zeros((0, 2), np.int64)
     return PatchSet("textures", grey, points, no_pairs, images=np.arange(160) % 7)
-
-
-def joined_textures() -> PatchSet:
-    """The same in two windows, four times: as many as the first map of both needs."""
-    one = textures()
-    both = np.stack([one.patches[:], one.patches[:][:, ::-1]], axis=1)
-    every = {"points": np.tile(one.points, 4), "images": np.arange(640) % 7}
-    return replace(one, patches=np.tile(both, (4, 1, 1, 1)), windows=(12.0, 24.0), **every)
 
 
 def results(devices: int, folder: Path, cases: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -79,15 +69,13 @@ def results(devices: int, folder: Path, cases: Sequence[str]) -> dict[str, dict[
         }  # fmt: skip
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the last digits of the first weights depend on it
-        patches = joined_textures() if name == "joined" else textures()
-        trainer = Trainer(Recipe(**(settings | changes)), patches, folder / name)
+        trainer = Trainer(Recipe(**(settings | changes)), textures(), folder / name)
         torch.set_num_threads(threads)
-        trainer._model.double()
+        trainer.net.double()
         found[name] = record_first_step(trainer)
         with patch("hardnet.learn.distributed.to_input", in_double):
             trainer.run()
-        net, join = trainer.result()
-        found[name]["state"] = net.state_dict() | (join.state_dict() if join else {})
+        found[name]["state"] = trainer.result().state_dict()
         if devices > 1:
             check_shared_errors(trainer)
     return found
@@ -105,8 +93,7 @@ def record_first_step(trainer: Trainer) -> dict[str, Any]:
     def recording(batch: Batch) -> Terms:
         terms = backward(batch)
         if not record:
-            each = trainer._model.parameters()
-            gradients = [p.grad.clone() for p in each if p.grad is not None]
+            gradients = [p.grad.clone() for p in trainer.net.parameters() if p.grad is not None]
             record.update({"loss": terms.loss.detach(), "gradients": gradients})
         return terms
 

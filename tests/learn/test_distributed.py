@@ -69,7 +69,7 @@ def test_two_processes_equal_one_in_every_case(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     (tmp_path / "two").mkdir()
     command = [sys.executable, str(PROGRAM), "2", str(tmp_path / "two"), *SHARED["CASES"]]
-    assert run_processes(command, devices=2, nodes=1) == 0
+    assert run_processes(command, devices=2) == 0
     compare(tuple(SHARED["CASES"]), tmp_path)
 
 
@@ -109,7 +109,7 @@ def test_one_process_needs_no_group() -> None:
 
 def test_an_accelerator_that_is_not_there_is_named() -> None:
     with pytest.raises(HardnetError, match="accelerator=abacus with devices=1 cannot be used"):
-        open_fabric("abacus", 1, 1)
+        open_fabric("abacus", 1)
 
 
 def test_every_process_hears_of_a_folder_that_cannot_be_written() -> None:
@@ -141,7 +141,7 @@ def test_each_process_knows_its_place(tmp_path: Path) -> None:
         "' '.join(os.environ[n] for n in names))"
     )
     before = signal.getsignal(signal.SIGTERM)
-    assert run_processes(program(body), devices=2, nodes=1) == 0
+    assert run_processes(program(body), devices=2) == 0
     assert signal.getsignal(signal.SIGTERM) is before
     assert [(tmp_path / str(r)).read_text() for r in range(2)] == [
         f"{r} 2 0 127.0.0.1" for r in range(2)
@@ -156,7 +156,7 @@ def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
         "time.sleep(60)"
     )
     started = time.monotonic()
-    assert run_processes(program(body), devices=2, nodes=1) == -signal.SIGKILL
+    assert run_processes(program(body), devices=2) == -signal.SIGKILL
     assert time.monotonic() - started < 60
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "0").read_text()), 0)
@@ -165,7 +165,7 @@ def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_ended_because_of_another_is_not_blamed() -> None:
     body = f"sys.exit({LOST} if rank == 0 else 7)"
-    assert run_processes(program(body), devices=2, nodes=1) == 7
+    assert run_processes(program(body), devices=2) == 7
 
 
 @pytest.mark.slow
@@ -197,14 +197,6 @@ def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not any(alive(pid) for pid in pids))
-
-
-def test_several_machines_need_a_meeting_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setenv("MASTER_PORT", "1")
-    monkeypatch.delenv("NODE_RANK", raising=False)
-    with pytest.raises(HardnetError, match=r"needs MASTER_ADDR, NODE_RANK in .* torchrun"):
-        run_processes(["true"], devices=2, nodes=2)
 
 
 def test_ends_in_words() -> None:

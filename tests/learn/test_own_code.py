@@ -106,7 +106,7 @@ def test_trained_resumed_and_exported(place: Path) -> None:
         ("loss=nothing:absent", "no module 'nothing'"),
         ("net=idea:steep", "idea:steep is no network: give a subclass"),
         ("net=idea:absent", "idea has no 'absent'"),
-        ("net=hardnett", "unknown net hardnett; did you mean hardnet"),
+        ("net=hardnett", "unknown net 'hardnett'; did you mean hardnet"),
     ],
 )
 def test_mistakes_are_named_before_training(place: Path, change: str, message: str) -> None:

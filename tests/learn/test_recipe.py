@@ -82,7 +82,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("devices=0", "devices must be positive"),
         ("same_patch=-1", "same_patch is a distance"),
         ("loss=l2net", "use sampling=all"),
-        ("net=hardnt", "unknown net hardnt; did you mean hardnet"),
+        ("net=hardnt", "unknown net 'hardnt'; did you mean hardnet"),
         ("chunk=-1", "chunk must not be negative"),
         ("average=1.0", r"average must be in \[0, 1\), got 1"),
         ("averge=0.2", "did you mean average"),
@@ -104,7 +104,7 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("weights=1", r"weights is a list: write \[1\]"),
         ("data=sets/a", r"data is a list: write \[sets/a\]"),
         ("data={a: 1}", "data is a list"),
-        ("data.0=a", "--set data.0=a: unknown key data.0; did you mean data"),
+        ("data.0=a", "--set data.0=a: unknown key 'data.0'; did you mean data"),
         ("data=", "names no patch set"),
         ("data=['']", "names no patch set"),
     ],
@@ -177,7 +177,9 @@ def test_only_keys_that_do_not_change_the_result_may_change(tmp_path: Path) -> N
 
 
 def test_a_recipe_of_an_older_version_resumes(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("data: [x]\nlr: 1.0\nnet: hardnet\n")
+    (tmp_path / "recipe.yaml").write_text(
+        "data: [x]\nlr: 1.0\nnet: hardnet\nnodes: 1\nfirst_window: 0.5\n"
+    )
     refuse_changes(tmp_path / "recipe.yaml", Recipe(data=["x"], lr=1.0))
 
 

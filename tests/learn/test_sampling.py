@@ -15,7 +15,7 @@ from hardnet.learn.losses import (
     SAME_PATCH,
     distance_matrix,
     hardest_in_batch,
-    hardest_in_batch_blockwise,
+    hardest_negatives,
     mined,
     only_negatives,
     pair_distances,
@@ -42,6 +42,12 @@ def at(*degrees: float) -> torch.Tensor:
 def chord(degrees: float) -> float:
     """The distance of two unit vectors that are so far apart."""
     return 2 * math.sin(math.radians(degrees) / 2)
+
+
+def hardest_in_batch_blockwise(
+    a: torch.Tensor, p: torch.Tensor, *details: float, **more: float
+) -> torch.Tensor:
+    return hardest_negatives(a, p, *details, **more).distances(a, p)
 
 
 def permutation(n: int, seed: int) -> list[int]:

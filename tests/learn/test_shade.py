@@ -85,25 +85,3 @@ def test_a_batch_is_lit_alike_for_all_processes() -> None:
     other_light = (whole != as_they_are).any((2, 3))
     assert 16 < other_light.sum() <= 32
     assert not np.array_equal(whole, batch(slice(None), 0.9, step=4))
-
-
-def test_an_edge_is_one_line_through_all_windows() -> None:
-    windows = (12.0, 24.0, 48.0)
-    patches = np.full((1, 3, 32, 32), 200, np.uint8)
-    # At 1.5 half sides of the narrow window: right of it, and in the others at 0.75 and 0.375.
-    shade = Shade(*(np.array([v], np.float32) for v in (-math.log(2), 0, 1.5, 0.001)))
-    lit = shade(patches, windows)[0]
-    assert (lit[0] == 200).all()
-    for patch, place in ((lit[1], 0.75), (lit[2], 0.375)):
-        dark = (np.arange(32) * 2 + 1) / 32 - 1 > place
-        assert (patch[:, ~dark] == 200).all()
-        assert (patch[:, dark] == 100).all()
-
-
-def test_edges_are_where_one_of_the_windows_has_them() -> None:
-    rng = np.random.default_rng(0)
-    shade = Shade.draw(3000, 1.0, rng)
-    scale = shade.around((12.0, 24.0, 48.0), rng).offset / shade.offset
-    counts = [int(np.isclose(scale, each).sum()) for each in (1, 2, 4)]
-    assert sum(counts) == 3000
-    assert min(counts) > 900

@@ -238,11 +238,11 @@ def test_two_teachers_meet_between_what_each_says(train_set: PatchSet) -> None:
 
 
 def test_what_cannot_teach_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HardnetError, match="teacher: rootsift is no weights file"):
+    with pytest.raises(HardnetError, match="teacher: rootsift is neither a weights file"):
         load_teachers("rootsift")
-    with pytest.raises(HardnetError, match="teacher: rootsift is no weights file"):
+    with pytest.raises(HardnetError, match="teacher: rootsift is neither a weights file"):
         load_teachers("hardnet,rootsift")
-    with pytest.raises(HardnetError, match="teacher: os:getcwd is no weights file"):
+    with pytest.raises(HardnetError, match="teacher: os:getcwd is neither a weights file"):
         load_teachers("os:getcwd")
     with pytest.raises(HardnetError, match=r"no weights file .*absent\.onnx"):
         load_teachers(str(tmp_path / "absent.onnx"))

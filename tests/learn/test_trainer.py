@@ -249,7 +249,7 @@ def test_a_folder_is_not_overwritten(patch_set: PatchSet, tmp_path: Path) -> Non
         Trainer(recipe(seed=5), patch_set, tmp_path, resume=True)
     (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
     (tmp_path / "previous.ckpt").unlink()
-    with pytest.raises(HardnetError, match="no checkpoint of a training run"):
+    with pytest.raises(HardnetError, match="not a checkpoint of a training run"):
         Trainer(recipe(), patch_set, tmp_path, resume=True)
 
 
@@ -318,7 +318,7 @@ def test_only_tables_of_mined_negatives_are_dropped(patch_set: PatchSet, tmp_pat
     pytest.importorskip("faiss")
     (tmp_path / "mined-by-hand.npy").write_bytes(b"")
     (tmp_path / "mined-7.npy").write_bytes(b"of somebody else")
-    net, fabric = find_net("hardtfeat")(0.0), open_fabric("cpu", 1, 1)
+    net, fabric = find_net("hardtfeat")(0.0), open_fabric("cpu", 1)
     epochs = MinedEpochs(net, patch_set, tmp_path, steps=1, seed=0, fabric=fabric)
     for step in (8, 9, 10):
         epochs(step)
@@ -440,7 +440,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
 
 @pytest.mark.parametrize(
     ("filled", "advice"),
-    [(3, r"previous one is intact: make room and continue with --resume"), (1, "begin again")],
+    [(3, r"previous one is intact: free space and continue with --resume"), (1, "start again")],
 )
 def test_a_full_disk_leaves_the_previous_checkpoint(
     patch_set: PatchSet,

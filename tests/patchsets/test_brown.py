@@ -16,7 +16,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.patchsets import brown
 from hardnet.patchsets.brown import PAIR_FILE, BrownWriter, draw_pairs, open_brown, read_brown
-from hardnet.patchsets.patchset import open_sets, set_cache
+from hardnet.patchsets.patchset import set_cache
 from hardnet.storage import OwnedFolder
 
 
@@ -236,7 +236,7 @@ def test_two_writers_of_one_name_do_not_meet(tmp_path: Path) -> None:
 
 def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
     wrong = np.zeros((300, 65, 64), np.uint8)
-    with pytest.raises(ValueError, match="reshape"), BrownWriter(tmp_path / "set") as writer:  # noqa: PT012
+    with pytest.raises(ValueError, match="broadcast"), BrownWriter(tmp_path / "set") as writer:  # noqa: PT012
         writer.add(np.concatenate([wrong[:, :64], wrong[:, :64]]), np.arange(600), 0)
         writer.add(wrong, np.arange(300), 0)
     assert list(tmp_path.iterdir()) == []
@@ -306,47 +306,3 @@ def test_damage_is_named(tmp_path: Path, damage, message: str) -> None:
     with pytest.raises(HardnetError, match=message):
         read_brown(tmp_path / "set")
     assert not list(set_cache(tmp_path / "set").folder.glob("*.part"))
-
-
-def write_joined(folder: Path) -> np.ndarray:
-    """100 observations in three windows each, two of every point."""
-    patches = np.random.default_rng(1).integers(0, 256, (100, 3, 64, 64), np.uint8)
-    points = np.arange(100) // 2
-    with BrownWriter(folder, (12.0, 24.0, 48.0)) as writer:
-        writer.add(patches[:30], points[:30], 0, np.arange(30) % 4)
-        writer.add(patches[30:], points[30:], 1, np.arange(30, 100) % 4)
-        assert writer.finish(pairs=60, seed=0, extra_files={}) == 100
-    return patches
-
-
-def test_joined_windows_are_one_observation(tmp_path: Path) -> None:
-    patches = write_joined(tmp_path / "set")
-    rows = (tmp_path / "set" / "info.txt").read_text().splitlines()
-    assert rows[:4] == ["0 0 12", "0 0 24", "0 0 48", "0 1 12"]
-    found = read_brown(tmp_path / "set")
-    assert found.windows == (12.0, 24.0, 48.0)
-    assert np.array_equal(found.patches, patches)
-    assert np.array_equal(found.points, np.arange(100) // 2)
-    assert found.images is not None
-    assert np.array_equal(found.images, np.arange(100) % 4)
-    assert len(found.pairs) == 60
-    assert found.pair_labels.sum() == 30
-    assert np.array_equal(open_brown(tmp_path / "set").patches([99, 0]), patches[[99, 0]])
-    assert read_brown(tmp_path / "set", 32).patches.shape == (100, 3, 32, 32)
-
-
-@pytest.mark.parametrize("line", ["0 0 24", "0 0 96", "0 0"])
-def test_windows_out_of_turn_are_named(tmp_path: Path, line: str) -> None:
-    write_joined(tmp_path / "set")
-    info = tmp_path / "set" / "info.txt"
-    rows = info.read_text().splitlines()
-    info.write_text("\n".join([line, *rows[1:]]) + "\n")
-    with pytest.raises(HardnetError, match=r"info.txt: the third column must name the"):
-        open_brown(tmp_path / "set")
-
-
-def test_joined_windows_and_single_patches_do_not_mix(tmp_path: Path) -> None:
-    write_joined(tmp_path / "joined")
-    write(tmp_path / "single")
-    with pytest.raises(HardnetError, match=r"joined 32 in windows 12\+24\+48, single 32"):
-        open_sets([str(tmp_path / "joined"), str(tmp_path / "single")], 32)

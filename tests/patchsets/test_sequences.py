@@ -161,7 +161,7 @@ def test_a_list_of_pairs_tells_the_kinds_of_truth_apart(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 2 3 4\n" * 3 + "5 6 7\n" + "1 2 3 4\n" * 8, "line 4 has not the four numbers"),
+        ("1 2 3 4\n" * 3 + "5 6 7\n" + "1 2 3 4\n" * 8, "line 4 is not four numbers"),
         ("1 2 3 4\n" * 7, "7 correspondences"),
         ("1 2 three 4\n", "line 1 is not numbers"),
         ("1 2 nan 4\n", "NaN"),
@@ -194,7 +194,7 @@ def test_missing_images_are_named(tmp_path):
         ("a.png a.png h.txt more\n", "line 1 is not IMAGE_A"),
         ("# nothing\n", "lists no pair"),
         ('"a.png a.png\n', "line 1: No closing quotation"),
-        ("a.png a.png bad.txt\n", "7 correspondences|has not the four numbers"),
+        ("a.png a.png bad.txt\n", "7 correspondences|is not four numbers"),
     ],
 )
 def test_broken_lists_are_named(tmp_path, text, message):

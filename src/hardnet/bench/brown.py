@@ -1,7 +1,7 @@
 """The Brown (UBC PhotoTour) benchmark: does a pair of patches show the same point?
 
-Only the patches that the pairs name are described, in blocks that are stored one by one: memory
-stays bounded and an interrupted run continues where it stopped.
+Only the patches of the test pairs are described, in blocks that are stored one by one: memory stays
+bounded, and an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def distances_of_pairs(
 def fpr95_interval(distances: ArrayLike, labels: ArrayLike) -> tuple[float, float]:
     """95 % percentile bootstrap interval of FPR95 over pairs, true and false ones separately.
 
-    Brown has no sequences to resample, and pairs of the same point are not independent: take the
-    interval as a lower bound of the uncertainty.
+    Brown has no sequences to resample, and pairs of the same point are not independent: the
+    interval is a lower bound of the uncertainty.
 
-    Nothing is really resampled. The k-th smallest of P draws with replacement from P sorted true
+    The bootstrap is simulated. The k-th smallest of P draws with replacement from P sorted true
     distances has the place floor(P u), u the k-th smallest of P uniform numbers, which is Beta(k,
     P - k + 1); and of N draws from the false distances a binomial number lies below a threshold.
     """
@@ -104,7 +104,7 @@ def fpr95_interval(distances: ArrayLike, labels: ArrayLike) -> tuple[float, floa
 def _blocks(
     describe: Describe, patchset: PatchSet, named: Ints, progress: Steps
 ) -> list[NDArray[Any]]:
-    # Other pairs or another patch size must not find these blocks.
+    # Other pairs or another patch size must not reuse these blocks.
     digest = hashlib.sha256(named.astype("<i8").tobytes() + repr(patchset.patches.shape).encode())
     folder = f"pairs-{digest.hexdigest()[:12]}"
     blocks: list[NDArray[Any]] = []

@@ -1,8 +1,8 @@
 """Copies of photographs as people make them, each with the map from the photograph to the copy.
 
-Edits have a kind (see :mod:`hardnet.retrieval.kinds`) and a severity, and are the same for the same
-seed. Sweeps of a camera are made, and pages of text and repeated patterns: photos of which two are
-never the same.
+Edits have a kind (see :mod:`hardnet.retrieval.kinds`) and a severity, and are reproducible from a
+seed. There are also sweeps of a camera, and pages of text and repeated patterns: photos that look
+alike but are never copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Edited = tuple[Pixels, Floats]
 """Pixels, and the (2, 3) map from pixels of the photograph to pixels of these."""
 
 QUALITY = 92
-"""JPEG quality of copies, unless it is what is changed."""
+"""JPEG quality of copies, unless the edit changes it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Edit:
 
 
 def crop(pixels: Pixels, rng: np.random.Generator, area: float) -> Edited:
-    """A part of ``area`` of the photo, anywhere in it, of the same proportions."""
+    """A random part with a share ``area`` of the photo, of the same proportions."""
     height, width = pixels.shape[:2]
     side = math.sqrt(area)
     w, h = max(round(width * side), 16), max(round(height * side), 16)
@@ -45,7 +45,7 @@ def crop(pixels: Pixels, rng: np.random.Generator, area: float) -> Edited:
 
 
 def turn(pixels: Pixels, degrees: float, cut: bool = False) -> Edited:
-    """Turned clockwise about its centre, on a black ground that has room for it, or cut to fit."""
+    """Rotated clockwise about its centre, on a black canvas large enough, or cropped to fit."""
     height, width = pixels.shape[:2]
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     linear = np.array([[cosine, -sine], [sine, cosine]])
@@ -60,12 +60,12 @@ def turn(pixels: Pixels, degrees: float, cut: bool = False) -> Edited:
 
 
 def mirror(pixels: Pixels) -> Edited:
-    """Left is right."""
+    """Left and right exchanged."""
     return pixels[:, ::-1], np.array([[-1.0, 0, pixels.shape[1] - 1], [0, 1.0, 0]])
 
 
 def resize(pixels: Pixels, x: float, y: float) -> Edited:
-    """Its width and height times ``x`` and ``y``."""
+    """Width and height scaled by ``x`` and ``y``."""
     height, width = pixels.shape[:2]
     size = max(round(width * x), 16), max(round(height * y), 16)
     x, y = size[0] / width, size[1] / height
@@ -75,7 +75,7 @@ def resize(pixels: Pixels, x: float, y: float) -> Edited:
 
 
 def border(pixels: Pixels, share: float) -> Edited:
-    """A white frame around it, as broad as a share of its shorter side."""
+    """A white frame around it, its width a share of the shorter side."""
     wide = round(share * min(pixels.shape[:2]))
     colour = (250, 250, 245)
     framed = cv2.copyMakeBorder(pixels, wide, wide, wide, wide, cv2.BORDER_CONSTANT, value=colour)
@@ -103,7 +103,7 @@ def sepia(pixels: Pixels) -> Edited:
 
 
 def darken(pixels: Pixels, gamma: float) -> Edited:
-    """All tones to a power."""
+    """All tones raised to a power."""
     table = (255 * (np.arange(256) / 255) ** gamma).round().astype(np.uint8)
     return table[pixels], _SAME.copy()
 
@@ -141,18 +141,18 @@ EDITS: tuple[Edit, ...] = (
     Edit("dark", "copy", lambda p, rng: darken(p, 2.2)),
     Edit("border 10 %", "copy", lambda p, rng: border(p, 0.1)),
 )
-"""What is done to every photograph; within a kind, the severe ones later."""
+"""The edits of every photograph; within a kind, from mild to severe."""
 
 
 SWEEP, FRAMES, SPAN = (60, 45, 30), 5, math.radians(150)
-"""What neighbours of a sweep share, in % of a frame; frames of a sweep; how far it goes."""
+"""Overlap of neighbours in a sweep, in % of a frame; frames of a sweep; its total angle."""
 
 
 def sweep(pixels: Pixels, rng: np.random.Generator, shared: float) -> list[Pixels]:
-    """Photos by a camera that is turned from left to right, before a photo bent round it.
+    """Photos by a camera that rotates from left to right inside a photo bent into a cylinder.
 
-    Neighbours share ``shared`` of their frames. It is held by hand: each photo is a little higher
-    or lower, tilted by up to two degrees, and brighter or darker than the one before.
+    Neighbours share ``shared`` of their frames. The camera is hand-held: each photo is a little
+    higher or lower, tilted by up to two degrees, and brighter or darker than the one before.
     """
     height, width = pixels.shape[:2]
     focal = width / SPAN
@@ -176,7 +176,7 @@ def sweep(pixels: Pixels, rng: np.random.Generator, shared: float) -> list[Pixel
 
 
 def text_page(rng: np.random.Generator) -> Pixels:
-    """A page of random words in one font, as every other page."""
+    """A page of random words, in the same font as all pages."""
     page = np.full((640, 480), 252, np.uint8)
     letters = list("etaoinshrdlucmfwypvbgk")
     for y in range(40, len(page) - 30, 18):
@@ -188,7 +188,7 @@ def text_page(rng: np.random.Generator) -> Pixels:
 
 
 def pattern(rng: np.random.Generator) -> Pixels:
-    """One random tile again and again, like a tiled wall."""
+    """One random tile, repeated like a tiled wall."""
     side = int(rng.integers(40, 90))
     coarse = rng.integers(0, 256, (6, 6, 3), np.uint8)
     tile = cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)

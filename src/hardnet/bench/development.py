@@ -1,7 +1,7 @@
 """What the benchmarks on photographs (pose, light, ratio) share: features, scenes, intervals.
 
-They decide which weights, data and settings are taken, so they have to tell what real photographs
-would: frames are detected in every image for itself, and some scenes choose while others report.
+They decide which weights, data and settings we use, so they must agree with real photographs:
+frames are detected in every image independently, and some scenes choose while others only report.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ CHOOSING = frozenset(
 )
 """The scenes on which weights, data and settings are chosen; every other scene only reports.
 
-sacre-coeur, tourist photos of different cameras and days, resembles best what users match, and a
-choice made on it would flatter us most, so it reports. Of the webcams the longest
-series reports; of the sequences those of HPatches do, and Oxford's choose. (Up to version 0.5
-panorama reported: it showed that edges of light were not learnt, and has chosen since.)"""
+sacre-coeur, tourist photos of different cameras and days, is closest to what users match; a choice
+made on it would flatter us most, so it reports. Of the webcams the longest series reports; of the
+sequences those of HPatches report and Oxford's choose. (Up to version 0.5 panorama reported: it
+showed that edges of light were not learnt, and has chosen since.)"""
 
 SAME_PLACE = 3.0
-"""Pixels: a keypoint this near to where the truth puts it is at the right place."""
+"""Pixels: a keypoint this close to its true place is correct."""
 
 
 PRECISION = 0.8
-"""At which correct matches are counted."""
+"""The precision at which correct matches are counted."""
 
 CORRECT_MATCHES = (
     f"the most that are found at a cut-off of the ratio where {PRECISION:.0%} of the matches are "
@@ -79,7 +79,7 @@ class Setup:
 
 
 def label_of(detector: str) -> str:
-    """What results call a detector: its name, without the folders of its weights."""
+    """The name of a detector in results: without the folders of its weights."""
     kind, _, files = detector.partition(":")
     return f"{kind}:{','.join(Path(file).name for file in files.split(','))}" if files else kind
 
@@ -87,7 +87,7 @@ def label_of(detector: str) -> str:
 class Photos:
     """Photos with their keypoints: detected and cut once, the same patches for all descriptors.
 
-    ``kept``: how many of those last used are remembered; all by default.
+    ``kept``: how many of the last used are remembered; all by default.
     """
 
     def __init__(self, setup: Setup, kept: int | None = None) -> None:
@@ -105,12 +105,12 @@ class Photos:
 
 
 Extractor = Callable[[Path, int], Features]
-"""Whole features by one's own detector and descriptor, from (photo, most keypoints)."""
+"""(photo, most keypoints) -> features, by a detector and descriptor of their own."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One line of a table: a way to make features of a photo, and what it is called."""
+    """One line of a table: a way to make features of a photo, and its name."""
 
     setup: str
     label: str
@@ -118,7 +118,7 @@ class Contestant:
 
     @property
     def names(self) -> dict[str, str]:
-        """As a results file has them."""
+        """The names in a results file."""
         return {"setup": self.setup, "descriptor": self.label}
 
 
@@ -128,7 +128,7 @@ def contestants(
     extractors: Mapping[str, Extractor] | None = None,
     keypoints: int = KEYPOINTS,
 ) -> Iterator[Contestant]:
-    """Every descriptor in every setup, then those who bring a detector of their own."""
+    """Every descriptor in every setup, then those with a detector of their own."""
     for setup in setups:
         photos = Photos(setup)
         for label, descriptor in descriptors.items():
@@ -145,7 +145,7 @@ def _whole(extract: Extractor, label: str, keypoints: int, path: Path) -> Featur
 
 
 class Remembered:
-    """A descriptor whose answers are kept in the cache ``store``, by the content of the patches."""
+    """A descriptor whose results are cached in ``store`` by the content of the patches."""
 
     def __init__(self, descriptor: Descriptor, store: Path | None = None) -> None:
         self.name, self.dim = descriptor.name, descriptor.dim
@@ -160,7 +160,7 @@ class Remembered:
 
 
 def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
-    """The most correct matches among those up to a ratio, if ``PRECISION`` of them is correct."""
+    """The most correct matches up to any ratio at which a share ``PRECISION`` is correct."""
     hit = np.asarray(correct, bool)
     if not len(hit):
         return 0
@@ -182,7 +182,7 @@ class Scores:
         return float(np.mean(self.values))
 
     def resampled(self, seed: int = 0, resamples: int = MEAN_RESAMPLES) -> Floats:
-        """(R,) means when photos are drawn again; NaN where no pair is left.
+        """(R,) means of bootstrap samples of the photos; NaN if no pair is left.
 
         Pairs share photos: a pair counts as often as its first photo times its second.
         """
@@ -195,7 +195,7 @@ class Scores:
 
 
 def mean_over_scenes(scenes: Iterable[Scores]) -> tuple[float | None, Interval]:
-    """The mean of the scenes' means and its 95% interval; each scene's photos are drawn apart."""
+    """The mean of the scenes' means and its 95% interval; photos are resampled per scene."""
     each = list(scenes)
     if not each:
         return None, (None, None)

@@ -21,8 +21,6 @@ from hardnet.bench import brown
 from hardnet.bench.grids import Cell, Grid, cell_recipe, collect
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
-from hardnet.bench.hpatches.run import PAPER_CONVENTION
-from hardnet.bench.metrics import mean_interval
 from hardnet.errors import DivergedError, HardnetError, Steps, silent
 from hardnet.learn.recipe import FREE, Recipe
 from hardnet.patchsets.brown import read_brown
@@ -39,7 +37,7 @@ LOCK = "lock"
 
 @dataclass(frozen=True)
 class Tests:
-    """What to test on; ``pairs`` of a Brown set, ``strip`` patches of a strip, 0 for all."""
+    """What to test on; ``pairs`` per Brown set, ``strip`` patches per strip, 0 for all."""
 
     __test__ = False  # pytest: no test class
 
@@ -56,7 +54,7 @@ class Tests:
     def open(self, size: int, progress: Steps = silent) -> HeldOut:
         """Read the sets, for patches of side ``size``.
 
-        Pairs are taken from the start of the list of a set, patches evenly from all of a strip.
+        Pairs are taken from the start of a set's list, patches evenly from a whole strip.
         """
         opened = []
         for folder in self.brown:
@@ -65,7 +63,7 @@ class Tests:
             labels = found.pair_labels
             if not len(labels) or labels.all() or not labels.any():
                 raise HardnetError(
-                    f"{folder}: FPR95 needs test pairs of both kinds, same and other"
+                    f"{folder}: FPR95 needs both matching and non-matching test pairs"
                 )
             opened.append(found)
         strips: dict[tuple[str, str], Ints] = {}
@@ -84,14 +82,14 @@ class Tests:
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 """(N, S, S) patches -> (N, D) descriptors."""
-CONVENTION = f"ap_{PAPER_CONVENTION['matching']}"
+CONVENTION = f"ap_{protocol.PAPER_CONVENTION['matching']}"
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """The test sets, opened once for all cells.
 
-    ``strips``: (sequence, tag) -> the rows in ``hpatches`` that are taken of this strip.
+    ``strips``: (sequence, tag) -> the rows of ``hpatches`` that are used of this strip.
     """
 
     brown: tuple[PatchSet, ...]
@@ -108,18 +106,14 @@ class HeldOut:
     def _match(self, describe: Describe) -> dict[str, Any]:
         assert self.hpatches is not None
         patches = self.hpatches.patches
-        # The reference is asked for at each noise level: describe every strip once.
+        # The reference is used at each noise level: describe every strip once.
         described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
         counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
         tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
-        rows, _ = protocol.matching(lambda *strip: described[strip], tasks, resamples=1)
-        names, values = ([row[key] for row in rows] for key in ("sequence", CONVENTION))
-        low, high = mean_interval(values, names)
+        rows, mean = protocol.matching(lambda *strip: described[strip], tasks)
         return {
             "set": self.hpatches.name,
-            "value": float(np.mean(values)),
-            "low": low,
-            "high": high,
+            **mean,
             "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
             "sequences": {name: _mean(rows, "sequence", name) for name in counts},
         }
@@ -136,7 +130,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Event:
-    """What happens: ``done`` of ``total`` steps of the run ``name``."""
+    """Progress: ``done`` of ``total`` steps of the run ``name``."""
 
     name: str
     done: int
@@ -148,9 +142,9 @@ Listener = Callable[[Event], None]
 
 
 class Experiment:
-    """A grid in a folder; the folder is refused if it was begun with other settings.
+    """A grid in a folder; a folder that was started with other settings is refused.
 
-    ``CELL/`` are training runs, ``results.json`` is the end. The ``pairs`` of the recipe are the
+    ``CELL/`` are training runs, ``results.json`` is the result. The ``pairs`` of the recipe are the
     budget of a cell; ``cells`` are names separated by commas, empty for all.
     """
 
@@ -159,7 +153,7 @@ class Experiment:
     ) -> None:
         if not tests.folders:
             raise HardnetError("name a set to test on with --brown, --hpatches or both")
-        if base.devices * base.nodes > 1:
+        if base.devices > 1:
             raise HardnetError(
                 "a cell runs on one device: start the same command once per device, "
                 "each process takes the cells that are free"
@@ -180,7 +174,7 @@ class Experiment:
         begin(folder, self.settings())
 
     def settings(self) -> dict[str, Any]:
-        """Everything that changes a number, as JSON; sets by name and digest, no paths."""
+        """Everything that affects a number, as JSON; sets by name and digest, not by path."""
         recipe = {k: v for k, v in asdict(self.base).items() if k not in (*FREE, "pairs", "data")}
         return {
             "experiment": self.grid.name,
@@ -201,14 +195,14 @@ class Experiment:
         return [_folder(name) for name in self.base.data] + self.tests.folders
 
     def finished(self) -> int:
-        """How many of the chosen runs are done, by whichever process."""
+        """How many of the chosen runs are finished, by any process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
     def run(self, report: Listener | None = None, opening: Steps = silent) -> list[Run]:
-        """Do all chosen runs that are free; return those that another process is doing."""
+        """Do all chosen runs that are free; return those another process is working on."""
         from hardnet.nets import find_net
 
-        size = find_net(self.base.net).patch_size  # an unknown name is an error before all else
+        size = find_net(self.base.net).patch_size  # an unknown name fails first
         train_set = open_sets(self.base.data, size, opening)
         _check(self.runs, train_set)
         held_out = self.tests.open(size, opening)
@@ -219,14 +213,14 @@ class Experiment:
             with locked(run.folder) as mine:
                 if not mine:
                     taken.append(run)
-                elif read_score(run.folder) is None:  # it may have been finished meanwhile
+                elif read_score(run.folder) is None:  # another process may have finished it
                     _train_and_test(run, train_set, held_out, report)
         return [run for run in taken if read_score(run.folder) is None]
 
     def finish(self, provenance: dict[str, Any], output: Path | None = None) -> dict[str, Any]:
-        """Gather what is finished and write ``results.json``, and ``output`` if it is named.
+        """Gather what is finished and write ``results.json``, and ``output`` if given.
 
-        Of several processes the last one sees all cells: it waits for the others to have written.
+        Processes write one after the other, so that the last one sees all cells.
         """
         tests = [_folder(str(folder)).name for folder in self.tests.folders]
         training = (
@@ -302,7 +296,7 @@ def _train_and_test(
 
 
 def _training(folder: Path, batch: int) -> dict[str, float]:
-    """Steps, seconds, speed and final loss, from the log: it outlives a killed process."""
+    """Steps, seconds, speed and final loss, from the log, which survives a killed process."""
     with (folder / "log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     seconds = sum(batch / float(row["pairs_per_second"]) for row in rows)
@@ -318,7 +312,7 @@ def _training(folder: Path, batch: int) -> dict[str, float]:
 
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Take a folder for this process; the block is told whether that went well."""
+    """Lock a folder for this process; yields whether that succeeded."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder, LOCK)
     try:
@@ -328,7 +322,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
 
 
 def begin(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Note the settings of a new folder; refuse a folder that was begun with others."""
+    """Write the settings of a new folder; refuse a folder that was started with others."""
     now = json.loads(json.dumps(settings))
     path = folder / SETTINGS
     with locked(folder, wait=True):  # two processes may be started at once
@@ -343,7 +337,7 @@ def begin(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def read_score(folder: Path) -> dict[str, Any] | None:
-    """The scores of a finished run; None while it is not."""
+    """The scores of a run; None until it is finished."""
     try:
         score: dict[str, Any] = json.loads((folder / SCORE).read_text())
     except FileNotFoundError:

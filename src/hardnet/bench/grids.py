@@ -19,7 +19,7 @@ from hardnet.learn.recipe import Recipe
 
 @dataclass(frozen=True)
 class Claim:
-    """Of each pair of cells the first is better; without ``gain``, it brings no clear gain."""
+    """The first cell of each pair is better; without ``gain``, it is not clearly better."""
 
     text: str
     pairs: tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the paper's table: what it changes, and the paper's number or word."""
+    """One cell of the paper's table: what it changes, and the paper's number or word."""
 
     name: str
     row: str
@@ -70,7 +70,7 @@ class Grid:
 
 
 def cell_recipe(base: Recipe, cell: Cell, seed: int) -> Recipe:
-    """The recipe of one run of a cell; ten checkpoints at least, so that little is lost."""
+    """The recipe of one run of a cell; at least ten checkpoints, so that a kill costs little."""
     recipe = replace(base, **cell.changes, seed=base.seed + seed, validation="")
     tenth = max(1, recipe.steps // 10)
     return replace(recipe, checkpoint_every=min(recipe.checkpoint_every, tenth))
@@ -165,8 +165,8 @@ def _ablation_name(row: str, loss: str) -> str:
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 ENOUGH = 512
-"""More than this brought the paper no significant benefit; also the batch that ``equal steps``
-takes as its measure."""
+"""More than this brought the paper no significant benefit. With ``equal`` "steps" every cell makes
+the steps of this batch."""
 
 
 def batch_size(
@@ -264,7 +264,7 @@ def recipes() -> Grid:
 MEASURES = ("matching", "fpr95")
 
 Score = Mapping[str, Any]
-"""What one training run gave: steps, seconds, loss, and what it scored or why it failed."""
+"""The outcome of one training run: steps, seconds, loss, and its scores or why it failed."""
 
 
 def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[str, Any]:
@@ -292,9 +292,9 @@ def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[
 def summarise(scores: Sequence[Score]) -> dict[str, Any]:
     """One cell: the mean over its seeds of each measure that was taken, and all runs.
 
-    The interval is the bootstrap's: of sequences for matching, of test pairs for FPR95 (several
-    sets: the mean of their ends, as if they all erred alike). It does not cover what another seed
-    would change: that is the range of ``seeds``.
+    The interval is a bootstrap over sequences for matching, over test pairs for FPR95 (with several
+    sets the mean of their ends, as if their errors were fully correlated). It does not cover the
+    variation between seeds, which the range of ``seeds`` shows.
     """
     good = [score for score in scores if "failed" not in score]
     summary: dict[str, Any] = {"runs": [dict(score) for score in scores]}
@@ -320,7 +320,7 @@ def _measure(seeds: list[float], low: float | None, high: float | None) -> dict[
 
 
 def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -> dict[str, Any]:
-    """What the numbers say to a claim.
+    """Whether the numbers support a claim.
 
     Only differences that are clear (see :func:`compare`) decide. "yes": all pairs were run, none
     contradicts clearly, and one at least holds clearly; "no": some pair contradicts clearly;
@@ -353,8 +353,8 @@ def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -
 def compare(better: Mapping[str, Any], worse: Mapping[str, Any], measure: str) -> dict[str, Any]:
     """How much better one cell is than another, positive if it is.
 
-    Matching: the same sequences were matched by both, so the interval is that of the mean
-    difference when sequences are drawn again. FPR95: the difference is clear if the intervals of
+    Matching: both matched the same sequences, so the interval is a bootstrap over sequences of the
+    mean difference. FPR95: the difference is clear if the intervals of
     the two do not overlap, which is cautious. With several seeds it is clear only if, in addition,
     every seed of the one is better than every seed of the other.
     """

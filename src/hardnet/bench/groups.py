@@ -1,8 +1,8 @@
-"""How well copies, crops and scenes are found among photographs, beside perceptual hashes.
+"""How well copies, crops and scenes are found among photographs, compared with perceptual hashes.
 
 Copies of photographs are made with every edit of :mod:`~hardnet.bench.copies`; photos of other
-things, views of the same scene, pages of text and repeated patterns must not be taken for copies.
-All methods see the same files.
+things, views of the same scene, pages of text and repeated patterns must not count as copies. All
+methods see the same files.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """One file of the collection; ``transform`` (2, 3) is from the photo that it is made of."""
+    """One file of the collection; ``transform`` (2, 3) maps from the photo it was made from."""
 
     path: Path
     exposure: str
@@ -99,7 +99,7 @@ class Given:
     """Folders of photos.
 
     Copies are made of some ``photos``; a folder of ``scenes`` shows one scene; ``objects`` are in
-    the layout of UKBench; of every photo of ``wide`` a sweep is made, and the photo left out.
+    the layout of UKBench; every photo of ``wide`` is replaced by a sweep of it.
     """
 
     photos: Sequence[Path]
@@ -113,9 +113,9 @@ def compare(
 ) -> dict[str, Any]:
     """Make the collection, let every method group it, and count.
 
-    What an earlier run left in ``work`` is not made again.
+    Files that an earlier run left in ``work`` are reused.
     """
-    work = work.resolve()  # an index gives whole paths
+    work = work.resolve()  # an index returns absolute paths
     made = list(make_collection(given, settings, work / "photos", progress))
     methods = {"hardnet": our_method(settings, work, progress)}
     for name in ("phash", "dhash"):
@@ -241,7 +241,7 @@ def hash_method(made: Sequence[Made], name: str, distance: int, progress: Progre
 
 
 def components(pairs: Iterable[Pair]) -> list[list[str]]:
-    """What is connected by pairs."""
+    """The connected components."""
     found: list[set[str]] = []
     for pair in pairs:
         joined = [group for group in found if not group.isdisjoint(pair)]
@@ -274,7 +274,7 @@ def edit_row(edit: Edit, made: Sequence[Made], methods: Mapping[str, Method]) ->
 
 
 def corner_error(transform: Floats, copy: Made, size: tuple[int, int]) -> float:
-    """How far a map puts a corner of the part that both photos show, over the longer side."""
+    """Largest error of a corner of the part that both photos show, over the longer side."""
     assert copy.transform is not None
     back = moved(corners(copy.size), inverse(copy.transform))
     within = np.clip(back, corners(size)[0], corners(size)[2])
@@ -283,7 +283,7 @@ def corner_error(transform: Floats, copy: Made, size: tuple[int, int]) -> float:
 
 
 def method_row(name: str, method: Method, made: Sequence[Made]) -> dict[str, Any]:
-    """What a method joins, rightly and wrongly; see ``RULES``."""
+    """What a method groups, rightly and wrongly; see ``RULES``."""
     known = {str(one.path): one for one in made}
     exposures = [{known[photo].exposure for photo in group} for group in method.copies]
     scenes = [{known[photo].scene for photo in group} for group in method.groups]
@@ -343,7 +343,7 @@ def _panoramas(method: Method) -> list[list[str]]:
 
 
 def scene_rows(method: Method, made: Sequence[Made]) -> Iterator[dict[str, Any]]:
-    """What the exposures of each scene are to each other; objects are counted elsewhere."""
+    """The kinds of pairs among the exposures of each scene; objects are counted elsewhere."""
     scenes: dict[str, set[str]] = {}
     for one in made:
         if one.edit is None and one.object_of is None and one.shared is None:

@@ -1,7 +1,7 @@
 """Changes of light: fixed cameras over days, nights and seasons, where the truth is the identity.
 
-Whatever moves between two frames of a camera is not the scene. So a match is right if it stays
-where it is, and nothing has to be estimated.
+The scene does not move between two frames of a fixed camera. So a match is correct if it stays in
+place, and nothing has to be estimated.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LightScore(NamedTuple):
 
 
 def read_camera(folder: Path) -> Camera:
-    """The camera whose frames lie in a folder; they must be of one size."""
+    """The camera whose frames are in a folder."""
     frames = list_images(folder)
     if len(frames) < 2:
         raise HardnetError(f"{folder} holds one image: a camera needs two frames or more")

@@ -58,7 +58,7 @@ def roc_auc(distances: ArrayLike, is_match: ArrayLike) -> float:
     Equal distances count one half (the Mann-Whitney statistic).
     """
     true, false = _two_kinds(distances, is_match)
-    true.sort()  # neighbouring searches end in neighbouring places: much faster on millions
+    true.sort()  # sorted searches hit the cache: much faster on millions
     false.sort()
     before = int(np.searchsorted(false, true, "left").sum(dtype=np.int64))
     within = int(np.searchsorted(false, true, "right").sum(dtype=np.int64))
@@ -154,14 +154,14 @@ POOLED_RESAMPLES = 200
 """For scores of a pooled ranking, each a pass over all pairs."""
 
 Interval = tuple[float | None, float | None]
-"""(low, high); (None, None) where fewer than two groups leave nothing to draw."""
+"""(low, high); (None, None) with fewer than two groups to draw from."""
 
 
 def multiplicities(groups: int, resamples: int, seed: int = 0) -> Ints:
     """How often each group is in each resample: (resamples, groups), every row sums to groups.
 
-    Patches of one sequence resemble each other, so the sequence is what is drawn again, with
-    replacement, and not the patch: an interval over patches would be far too narrow.
+    Patches of one sequence resemble each other, so whole sequences are drawn, with replacement: an
+    interval over patches would be far too narrow.
     """
     if groups < 1:
         raise ValueError("there is nothing to draw from")
@@ -185,7 +185,7 @@ def mean_interval(
     resamples: int = MEAN_RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Interval of the mean of (N,) values when whole groups, (N,) labels, are drawn again."""
+    """Bootstrap interval of the mean of (N,) values over groups, given by (N,) labels."""
     value = np.asarray(values, np.float64)
     labels = np.arange(len(value)) if groups is None else np.asarray(groups)
     _, member = np.unique(labels, return_inverse=True)
@@ -213,7 +213,7 @@ class Similarity:
 def align(source: ArrayLike, target: ArrayLike) -> Similarity:
     """The similarity that brings (N, 3) source points closest to target points (Umeyama 1991).
 
-    All points count, none is taken for an outlier: a camera that is far off shall show.
+    All points count, outliers included: a camera that is far off should show.
     """
     x, y = np.asarray(source, np.float64), np.asarray(target, np.float64)
     if x.shape != y.shape or x.ndim != 2 or x.shape[1] != 3 or len(x) < 3:
@@ -291,8 +291,8 @@ def eight_point(a: Floats, b: Floats) -> Floats:
 def symmetric_distance(fundamental: Floats, a: Floats, b: Floats) -> Floats:
     """(K,) pixels: root of the sum of the squared distances to the epipolar lines in a and in b.
 
-    The measure of the WxBS set (Hartley and Zisserman, 11.10), as its published errors have it:
-    without the square.
+    The measure of the WxBS set (Hartley and Zisserman, 11.10), without the square, as in its
+    published errors.
     """
     lines_b = _homogeneous(a) @ fundamental.T
     lines_a = _homogeneous(b) @ fundamental
@@ -333,7 +333,7 @@ def precisions(
 class PooledRanking:
     """True and false pairs in one ranking, sorted once, scored under any whole weights.
 
-    Floats are given in the order of the sort, those of the false pairs as their sums:
+    Weights are given in sorted order, those of the false pairs as cumulative sums:
     ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
     """
 
@@ -347,7 +347,7 @@ class PooledRanking:
         self._tie_sizes = np.diff(self._ends, prepend=-1)
 
     def auc(self, true_weights: Floats, false_sums: Floats) -> float:
-        """ROC AUC; NaN if the pairs of a kind weigh nothing."""
+        """ROC AUC; NaN if all pairs of a kind have weight 0."""
         total = 2 * true_weights.sum() * false_sums[-1]
         if not total:
             return np.nan
@@ -356,7 +356,7 @@ class PooledRanking:
         return 1 - lost / float(total)
 
     def average_precision(self, true_weights: Floats, false_sums: Floats) -> tuple[float, float]:
-        """Average precision by trapezoids and at hits; NaN if the true pairs weigh nothing."""
+        """Average precision by trapezoids and at hits; NaN if all true pairs have weight 0."""
         right = cumulated(true_weights)
         if not right[-1]:
             return np.nan, np.nan
@@ -379,5 +379,5 @@ def cumulated(weights: Floats) -> Floats:
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    # Not a @ b: the threads of BLAS would fight with those that score resamples side by side.
+    # Not a @ b: BLAS threads would compete with those that score resamples in parallel.
     return float(np.einsum("i,i", a, b))

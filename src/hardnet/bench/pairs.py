@@ -1,4 +1,4 @@
-"""Real photographs with a true homography: are matches correct, do the same frames come again?
+"""Real photographs with a true homography: are matches correct, are frames repeatable?
 
 :func:`compare` judges descriptors with the pipeline that users run. The keypoints of an image are
 detected and cut once, and every descriptor gets the same patches, so that descriptors are compared
@@ -71,7 +71,7 @@ def score_pair(
 ) -> dict[str, Any]:
     """Judge the matches of one pair by the true homography; sizes are (width, height).
 
-    ``grid_error`` are mean pixels between the estimated and the true homography; None without one.
+    ``grid_error`` is the mean error of the estimated homography in pixels; None without one.
     """
     error = np.linalg.norm(project(homography, matches.xy_a) - matches.xy_b, axis=1)
     correct = error <= CORRECT_PIXELS  # NaN, behind the camera, is not
@@ -125,7 +125,7 @@ MAX_OVERLAP_ERROR = 0.4
 """Largest part of the union of two ellipses that is not in both."""
 
 MAX_DISTANCE = 3.0
-"""Pixels between the centres, for the variant that only looks at places."""
+"""Pixels between the centres, for the variant that compares places only."""
 
 RADIUS = 30.0
 """Pixels; the size to which ellipses are scaled before they are compared."""
@@ -147,7 +147,7 @@ class Repeatability:
 
     @property
     def overlap(self) -> float:
-        """Part of the frames that could repeat and do, by overlap; 0 without frames."""
+        """Share of the frames visible in both that repeat, by overlap; 0 without frames."""
         return self.by_overlap / max(min(self.visible), 1)
 
     @property
@@ -218,7 +218,7 @@ def _circle_overlap(shape: Floats, centre: Floats) -> Floats:
     spread = shape @ shape.swapaxes(1, 2)
     xx, xy = spread[:, 0, 0, None], spread[:, 0, 1, None]
     det = np.linalg.det(spread)[:, None]
-    # Chords are looked at where both are, and crowd at the ends, where their edges are steep.
+    # Chords cover the common range and are denser at its ends, where the edges are steep.
     left = np.maximum(centre[:, :1] - np.sqrt(xx), -1)
     right = np.minimum(centre[:, :1] + np.sqrt(xx), 1)
     reach = np.maximum(right - left, 0) / 2

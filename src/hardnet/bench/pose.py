@@ -1,7 +1,7 @@
-"""Relative pose of photo pairs with known cameras: what matches are for, measured in degrees.
+"""Relative pose of photo pairs with known cameras: what matches are good for, in degrees.
 
-Every descriptor gets the same keypoints and the same estimator. How strict the ratio test should be
-differs between descriptors, so each gets the ratio that serves it best on the *other* scenes.
+Every descriptor gets the same keypoints and the same estimator. The best ratio of the ratio test
+differs between descriptors, so each gets the one that is best for it on the *other* scenes.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from hardnet.patchsets.build.colmap_model import View, read_model
 from hardnet.threads import map_threads
 
 DEGREES = tuple(range(1, 11))
-"""Thresholds over which mAA(10) is the mean."""
+"""Thresholds that mAA(10) averages over."""
 CURVE = tuple(range(1, 21))
 """Thresholds of the curves."""
 NO_POSE = 180.0
 """The error of a pair without an estimate."""
 RATIOS = (0.8, 0.85, 0.9, 0.95, 1.0)
-"""Among which each descriptor's is chosen."""
+"""Each descriptor's ratio is chosen from these."""
 INLIER_PIXELS = 1.5
 """How far a match may lie from its epipolar line, at the mean focal length of the two photos."""
 MIN_SHARED = 50
-"""3D points that both photos of a pair must see, where the truth has points."""
+"""3D points that both photos of a pair must see, if the truth has points."""
 MIN_ANGLE = 2.0
-"""Degrees between the rays to these points, in the median: with less the direction in which the
-camera moved is not known well enough to be the truth."""
+"""Least median angle between the rays to these points, in degrees: below it, the direction in which
+the camera moved is not known well enough."""
 MAX_PAIRS = 40
-"""Of each scene, those whose cameras are turned most against each other: the others are easy."""
+"""Pairs per scene: those with the largest rotation between the cameras; others are easy."""
 REPEATS = 10
-"""Estimates of each pose at the chosen ratio, from the matches in another order each time: samples
-are drawn at random, and how lucky one draw is says nothing of a descriptor."""
+"""Estimates of each pose at the chosen ratio, each with the matches in another order: the estimator
+samples at random, and a lucky draw says nothing about a descriptor."""
 MODELS = (GROUND_TRUTH, "colmap")
-"""Folders in which the COLMAP model of a scene may lie."""
+"""Folders that may contain the COLMAP model of a scene."""
 _SAMPLE = 5  # matches that an essential matrix needs
 
 RULES = {
@@ -215,7 +215,7 @@ class Matched(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """What one way to make features gives for the pairs of a scene, see ``RULES``."""
+    """The scores of one contestant on the pairs of a scene, see ``RULES``."""
 
     errors: dict[float, list[float]]
     """Ratio -> the error of every pair, in degrees."""
@@ -239,7 +239,7 @@ def score_pairs(
     ratios: Sequence[float] = RATIOS,
     advance: Callable[[], None] = lambda: None,
 ) -> PairScores:
-    """Match every pair of a scene by features that ``extract`` makes of a photo, and judge it."""
+    """Match every pair of a scene by the features that ``extract`` makes, and judge it."""
     paths = {view.path for pair in scene.pairs for view in (pair.a, pair.b)}
     features = {path: extract(path) for path in sorted(paths)}
     found = PairScores({ratio: [] for ratio in ratios}, [], [])
@@ -268,8 +268,8 @@ def agrees(pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike) -> NDArray[np.bool_
 def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict[str, float]:
     """Scene -> the ratio with the highest mean mAA(10) over the other scenes.
 
-    Of equally good ratios the largest is taken, which keeps most matches; a single scene gets the
-    default of the pipeline.
+    Among equally good ratios the largest wins, because it keeps most matches. A single scene gets
+    the default of the pipeline.
     """
     chosen = {}
     for scene in errors:
@@ -319,7 +319,7 @@ def summarise(scenes: Iterable[PoseScene], found: Mapping[str, PairScores]) -> d
 
 
 def _seen_together(model: Path, images: Path) -> list[PosePair]:
-    """The pairs of a COLMAP model that see enough in common from places that differ enough."""
+    """The pairs of a COLMAP model that share enough points, seen under a large enough angle."""
     read = read_model(colmap_model.Scene(model.parent.name, model, images))
     order = sorted(range(len(read.views)), key=lambda number: read.views[number].name)
     seen = [np.unique(read.tracks.point[read.tracks.view == number]) for number in order]

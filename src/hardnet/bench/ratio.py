@@ -1,10 +1,10 @@
 """The patch metric that orders descriptors as real image pairs do.
 
-A matcher sees an anchor, its true partner and the most alike wrong patch of the same image, and
-trusts the nearer one by how much nearer it is. So all anchors of a reference image are sorted by
-the ratio of the two distances, and the score is the average precision of "the partner is nearer".
-Patches are cut at frames that were detected in both images, and paired by the known geometry:
-frames that are carried over by the truth show none of a detector's noise.
+A matcher compares an anchor with its true partner and with the most similar wrong patch of the same
+image, and trusts a match by how much nearer it is. So all anchors of a reference image are sorted
+by the ratio of the two distances, and the score is the average precision of "the partner is
+nearer". Patches are cut at frames detected in both images and paired by the known geometry: frames
+carried over by the truth would have none of a detector's noise.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from hardnet.patchsets.sequences import find_sequences, has_sequences
 MAX_TURN = 30.0
 """Degrees between two frames of a pair: a descriptor cannot undo a wrong orientation."""
 REACH = 0.25
-"""Window sides around the true place (``SAME_PLACE`` pixels at least) without negatives: what lies
-there shows the same thing."""
+"""Radius around the true place without negatives, in window sides (at least ``SAME_PLACE`` pixels):
+patches there show the same thing."""
 
 RULES = {
     "pairs": (
@@ -65,7 +65,7 @@ class PatchScene:
 class Anchors:
     """The anchors of a reference image in another: (K,) rows of the frames of each.
 
-    ``negatives`` (K, M): which frames of the other image may be taken for a negative.
+    ``negatives`` (K, M): which frames of the other image may be negatives.
     """
 
     anchor: NDArray[np.intp]
@@ -86,7 +86,7 @@ def read_patch_scenes(folder: Path | str) -> list[PatchScene]:
 
 
 def pair_frames(a: Frames, b: Frames, homography: Floats) -> Anchors:
-    """Pair the frames of two images, (N, 2, 3) and (M, 2, 3), by what is known; see ``RULES``."""
+    """Pair the frames of two images, (N, 2, 3) and (M, 2, 3), by geometry; see ``RULES``."""
     carried = transform(a, homography)
     xy, places = centres(carried).astype(np.float64), centres(b).astype(np.float64)
     distance = np.linalg.norm(xy[:, None] - places[None], axis=2)  # NaN behind the camera

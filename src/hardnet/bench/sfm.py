@@ -73,8 +73,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Reconstruct every scene with COLMAP's SIFT and with every detector and descriptor.
 
-    ``keypoints``: most places per photo of COLMAP's SIFT; see the module for the others. Databases
-    and models are made in ``work``. Returns one row per scene and method.
+    ``keypoints`` limits the places per photo of COLMAP's SIFT; for the others see the module.
+    Databases and models are made in ``work``. Returns one row per scene and method.
     """
     rows = []
     mapper = MapperSettings(seed=seed)
@@ -117,7 +117,7 @@ def pose_errors(
     centres = np.stack([pose.centre for pose in true])
     try:
         similarity = align(np.stack([pose.centre for pose in mine]), centres)
-    except ValueError:  # on one line: any turn around it is as good
+    except ValueError:  # on one line: any rotation about it is as good
         return None
     distance = np.linalg.norm(similarity([pose.centre for pose in mine]) - centres, axis=1)
     everyone = np.stack([pose.centre for pose in truth.values()])
@@ -224,7 +224,7 @@ def read_scene(folder: Path) -> Scene:
 
 
 def read_camera(path: Path) -> Pose:
-    """The pose of a ``.camera`` file; R turns from the camera into the world there."""
+    """The pose of a ``.camera`` file, whose R rotates from the camera to the world."""
     k, rotation, centre, size = _parse_camera(path)
     return Pose(rotation.T, centre, float(k[0, 0] / size[0]))
 

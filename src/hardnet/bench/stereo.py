@@ -1,8 +1,8 @@
 """The stereo benchmark: every detector, pair and descriptor once, and when a pair is matched.
 
-Every measurement is kept in the cache, so that a run that was interrupted continues where it was.
-The paper follows the protocol of the WxBS paper, whose exact rule is not at hand. All readings of
-it that we know are here, and the measurements are kept, so that any of them can be applied later.
+Every measurement is cached, so that an interrupted run continues where it was. The paper follows
+the protocol of the WxBS paper, whose exact rule is not available. All readings of it that we know
+are here; the results keep the measurements, so that any of them can be applied later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,10 +40,8 @@ from hardnet.patchsets.sequences import ImagePair
 from hardnet.provenance import PIPELINE, descriptor_digest, versions
 from hardnet.storage import file_digest
 
-T = TypeVar("T")
 _IMAGES = 2  # image 1 of a sequence, and the one it is matched with
 PairModel = Literal["by-truth", "homography", "fundamental"]
-MODELS: tuple[PairModel, ...] = ("by-truth", "homography", "fundamental")
 STRATEGIES: Mapping[str, Strategy] = {
     "default": Strategy(),
     "mods": MODS,
@@ -66,9 +64,6 @@ class Protocol:
     model: PairModel = "by-truth"
     strategy: Strategy = field(default_factory=Strategy)
 
-    def __post_init__(self) -> None:
-        _named("model", self.model, dict.fromkeys(MODELS))
-
     def geometry_of(self, pair: ImagePair) -> Literal["auto", "homography", "fundamental"]:
         """The ``model`` that ``hardnet.match`` is given for a pair."""
         if self.model != "by-truth":
@@ -76,18 +71,6 @@ class Protocol:
         if pair.truth == "none":
             return "auto"
         return "homography" if pair.truth == "homography" else "fundamental"
-
-
-def strategy_by_name(name: str, ratio: float | None = None) -> Strategy:
-    """A strategy of :data:`STRATEGIES`, with another ratio if one is given."""
-    chosen = _named("strategy", name, STRATEGIES)
-    return chosen if ratio is None else replace(chosen, ratio=ratio)
-
-
-def _named(what: str, name: str, known: Mapping[str, T]) -> T:
-    if name not in known:
-        raise HardnetError(f"no {what} '{name}': choose one of {', '.join(known)}")
-    return known[name]
 
 
 def compare(
@@ -145,7 +128,7 @@ def _measurer(
 
 
 def pair_digest(pair: ImagePair) -> str:
-    """Which pair it is, by the content of its images and its ground truth."""
+    """Identifies a pair by the content of its images and its ground truth."""
     digest = hashlib.sha256()
     for image in (pair.first, pair.second):
         digest.update(_image_digest(image).encode())
@@ -172,7 +155,7 @@ of few correspondences are inexact, so that right matches are rejected."""
 
 @dataclass(frozen=True)
 class Measurement:
-    """One pair; a field is None where the ground truth does not say it.
+    """One pair; a field is None if the ground truth does not define it.
 
     ``correct`` and ``correct_inliers`` are the right ones of the matches before and after
     verification. ``grid_error`` and ``corner_error`` are mean pixels between the estimated and the
@@ -234,8 +217,8 @@ MIN_AGREEMENT = 0.5
 class Rule:
     """When a pair is matched.
 
-    It has at least ``needed`` inliers, and with ``geometry`` the estimate must be right. Where
-    nothing is known about a pair, all verified inliers are counted.
+    It needs at least ``needed`` inliers, and with ``geometry`` a correct estimate. Without ground
+    truth all verified inliers count.
     """
 
     needed: int
@@ -293,20 +276,15 @@ RULES = {
 }
 
 
-def rule_by_name(name: str) -> Rule:
-    """The rule called ``name``."""
-    return _named("rule", name, RULES)
-
-
 Row = Mapping[str, Any]
 
 
 def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
     """One entry per set, detector and descriptor.
 
-    Means over the pairs that a descriptor matched are not comparable between descriptors: who
-    matches one hard pair more, with few inliers, lowers its mean. So the mean over the pairs that
-    all descriptors matched (with this detector) is given too. Intervals are of the bootstrap over
+    Means over the pairs that a descriptor matched are not comparable between descriptors: matching
+    one more hard pair, with few inliers, lowers the mean. So the mean over the pairs that all
+    descriptors matched (with this detector) is given too. Intervals are of the bootstrap over
     scenes: the pairs of one sequence are drawn together.
     """
     groups: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}

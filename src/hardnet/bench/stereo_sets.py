@@ -1,7 +1,7 @@
 """The sets of image pairs of the paper's Table 3, and the folders that hold them.
 
 The layouts of Oxford-Affine, EVD, HPatches and WxBS are those of their authors. EF, SymB, GDB and
-LTLL have been passed on in several forms, so they are read in ours: a folder with the images and
+LTLL circulate in several forms, so they are read in ours: a folder with the images and
 ``pairs.txt`` (:mod:`hardnet.patchsets.sequences`); any other layout of that module will do too.
 """
 
@@ -24,7 +24,7 @@ _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention
 class StereoSet:
     """What is known about a set: its name in the paper's Table 3, how many pairs it has.
 
-    ``folders``: names of folders that are taken for this set, in small letters.
+    ``folders``: names of folders recognised as this set, in lower case.
     """
 
     name: str
@@ -77,7 +77,7 @@ SETS = (
         "not in Table 3",
     ),
 )
-"""In the order of Table 3, then what it does not have."""
+"""In the order of Table 3, then others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class OpenSet:
 
     @property
     def complete(self) -> bool:
-        """Whether all pairs are there; of a set that is not known, those found are all."""
+        """Whether all pairs are there; a set that is not known counts as complete."""
         return self.known is None or len(self.pairs) == self.known.pairs
 
     def summary(self) -> str:
@@ -116,7 +116,7 @@ def open_set(spec: str) -> OpenSet:
 
 
 def open_sets(specs: Sequence[str]) -> list[OpenSet]:
-    """Several; a set comes once, since rows are told apart by its name."""
+    """Several; each set may be named once, since rows are identified by its name."""
     sets = [open_set(spec) for spec in specs]
     for number, opened in enumerate(sets):
         if opened.name in {other.name for other in sets[:number]}:
@@ -125,7 +125,7 @@ def open_sets(specs: Sequence[str]) -> list[OpenSet]:
 
 
 def by_name(name: str) -> StereoSet:
-    """The set called ``name``, in letters of any size."""
+    """The set called ``name``, ignoring case."""
     for known in SETS:
         if name.lower() in (known.name.lower(), *known.folders):
             return known

@@ -1,7 +1,7 @@
-"""Descriptors of whole patch sets in the cache: computed once, mapped into memory ever after.
+"""Descriptors of whole patch sets in the cache: computed once, then mapped into memory.
 
-They are known by the digest of the descriptor (what it is and does) and of the patches: old values
-are never read for new ones.
+They are identified by digests of the descriptor (code and weights) and of the patches, so stale
+values are never used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PORTION = 4096
 """Patches described at a time."""
 
 FILES = 16_384
-"""That a process should be able to have open."""
+"""Files that a process should be able to have open."""
 
 Describe = Callable[[str, Callable[[], Pixels]], NDArray[Any]]
 """(key, how to get the patches) -> (N, D) descriptors: ``Predictions.get``."""
@@ -45,7 +45,7 @@ class Predictions:
 
     @property
     def digest(self) -> str:
-        """Tells these descriptors from all others."""
+        """Identifies these descriptors."""
         return "{descriptor} of {data}".format(**self._about)
 
     def get(self, key: str, patches: Callable[[], Pixels]) -> NDArray[Any]:
@@ -74,9 +74,9 @@ class Predictions:
 
 
 def allow_many_maps() -> None:
-    """Let this process have many files open, as far as the system lets it.
+    """Raise the limit on open files of this process as far as the system allows.
 
-    A mapped file counts as open; usually only 1024 may be, and the HPatches benchmark has more.
+    A mapped file counts as open; the usual limit is 1024, and the HPatches benchmark needs more.
     """
     try:
         import resource

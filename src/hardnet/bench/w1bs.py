@@ -105,7 +105,7 @@ def score_pair(first: NDArray[Any], second: NDArray[Any]) -> tuple[dict[str, flo
 def evaluate(
     describe: Describe, w1bs: W1BS, label: str, progress: Steps = silent, seed: int = 0
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the benchmark for one descriptor; ``describe`` is asked for ``SUBSET/1/NAME``.
+    """Run the benchmark for one descriptor; ``describe`` gets keys like ``SUBSET/1/NAME``.
 
     Returns "rows" per pair, "means" per subset and in total with 95 % intervals, "curves" of the
     plotted score, averaged like the areas.
@@ -158,7 +158,7 @@ def _finite(descriptors: NDArray[Any]) -> NDArray[Any]:
 def mean_of_subsets(subsets: Sequence[ArrayLike], seed: int = 0) -> tuple[float, Interval]:
     """Mean over subsets of the mean over the (P,) scores of each, and its 95 % interval.
 
-    Pairs are drawn again within their subset; (None, None) where no subset has two.
+    The bootstrap draws pairs within their subset; (None, None) if no subset has two.
     """
     scores = [np.asarray(subset, np.float64) for subset in subsets]
     value = float(np.mean([each.mean() for each in scores]))

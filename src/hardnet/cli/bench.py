@@ -64,7 +64,7 @@ def table(
 def refresh(
     documents: list[Path] = argument("Markdown files."),
 ) -> None:
-    """Renew the tables of Markdown files from the results files they name.
+    """Update the tables of Markdown files from the results files they name.
 
     Example: hardnet bench refresh README.md docs/results.md
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,16 +63,18 @@ def stereo(
         metavar="FOLDER...",
     ),
     detectors: Detectors = "dog",
-    rule: str = option("gt-15", "When a pair is matched: gt-15, mods, mods-deep or geometry."),
-    strategy: str = option("default", "How it is matched: default, mods or mods-degensac."),
-    ratio: float | None = option(None, "Of the ratio test, instead of the strategy's."),
-    model: str = option("by-truth", "What is fitted: by-truth, homography or fundamental."),
+    rule: Literal["gt-15", "mods", "mods-deep", "geometry"] = option(
+        "gt-15", "When a pair counts as matched."
+    ),
+    strategy: Literal["default", "mods", "mods-degensac"] = option("default", "How to match."),
+    ratio: float | None = option(None, "Ratio of the ratio test [that of the strategy]."),
+    model: Literal["by-truth", "homography", "fundamental"] = option("by-truth", "Model to fit."),
     keypoints: Keypoints = 2048,
     upright: Upright = False,
     check: bool = option(
         False,
-        "Only say whether the sets are complete, exit code 1 if not; without a folder: "
-        "what a complete one of each set holds.",
+        "Only check whether the sets are complete (exit code 1 if not); without a folder, list "
+        "what each set should contain.",
         "--check",
     ),
 ) -> None:
@@ -80,38 +82,29 @@ def stereo(
 
     A folder holds sequences (N.png, H_1_k), pairs (1/, 2/, h/), scenes with corrs.txt (WxBS), or
     images and pairs.txt: a line IMAGE_A IMAGE_B [TRUTH] for each pair, TRUTH a file with a
-    homography or with rows x1 y1 x2 y2. An interrupted run continues where it was.
+    homography or with rows x1 y1 x2 y2. An interrupted run continues where it stopped.
 
     Example: hardnet bench stereo data/evd data/wxbs --detectors dog,hessian-affine -o stereo.json
 
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
     from hardnet.bench.development import label_of
-    from hardnet.bench.stereo import (
-        Protocol,
-        compare,
-        rule_by_name,
-        strategy_by_name,
-        summarise,
-    )
+    from hardnet.bench.stereo import RULES, STRATEGIES, Protocol, compare, summarise
     from hardnet.bench.stereo_sets import conventions, open_sets
 
     if not sets:
         if not check:
-            raise HardnetError("no folder of image pairs: name one, or ask with --check what it is")
+            raise HardnetError("no folder of image pairs: name one, or list the sets with --check")
         print(conventions())
         return
     opened = open_sets(sets)
     if check:
         _check(opened)
         return
-    chosen = rule_by_name(rule)
-    setup = Protocol(
-        keypoints=keypoints,
-        upright=upright,
-        model=model,  # type: ignore[arg-type]  # Protocol says which there are
-        strategy=strategy_by_name(strategy, ratio),
-    )
+    how = STRATEGIES[strategy]
+    if ratio is not None:
+        how = replace(how, ratio=ratio)
+    setup = Protocol(keypoints=keypoints, upright=upright, model=model, strategy=how)
     found_by = detector_names(detectors)
     contestants = rivals.load()
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
@@ -126,9 +119,9 @@ def stereo(
     ]
     body = {
         "kind": "stereo",
-        "rule": {"name": rule, "about": chosen.about},
+        "rule": {"name": rule, "about": RULES[rule].about},
         "sets": about,
-        "summary": summarise(rows, chosen),
+        "summary": summarise(rows, RULES[rule]),
         "rows": rows,
     }
     rivals.finish(body, settings, [each.folder for each in opened])
@@ -155,11 +148,11 @@ def sfm(
     detectors: Detectors = "dog,hessian-affine",
     keypoints: int = option(
         4096,
-        "COLMAP's limit of places per photo; the others may keep as many keypoints as it kept.",
+        "Limit of COLMAP's SIFT per photo; the others may keep as many keypoints as it kept.",
         min=1,
     ),
     max_size: int = option(1600, "Shrink longer sides to this many pixels.", min=16),
-    seed: int = option(0, "Of COLMAP's random samples.", min=0),
+    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
 ) -> None:
     """Structure from motion: registered photos, points, tracks, and how far the cameras are off.
 
@@ -204,7 +197,7 @@ class Contest(StoredComparison):
         bool | None,
         option(
             ...,
-            "Turn no frame, or turn all to their dominant orientation [both are measured].",
+            "Upright frames, or frames in their dominant orientation [both are measured].",
             "--upright/--oriented",
             show_default=False,
         ),
@@ -225,8 +218,8 @@ class Contest(StoredComparison):
     ) -> None:
         """Measure every descriptor in every setup; write and show the results.
 
-        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about`` is
-        what the results say of the scenes.
+        ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about``
+        describes the scenes in the results.
         """
         from hardnet.bench.development import Remembered, Setup, contestants
         from hardnet.stored_names import find_code

@@ -76,7 +76,7 @@ def _parse_spec(entry: str) -> Spec:
 
 
 def detector_names(text: str) -> list[str]:
-    """Names, and ``affnet:A.pth,O.pth`` whose comma belongs to it, checked before any work."""
+    """Detector names, checked before any work; the comma of ``affnet:A.pth,O.pth`` is kept."""
     from hardnet import detectors
 
     names: list[str] = []
@@ -125,7 +125,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Comparison(Reported):
-    """The options of every comparison of descriptors, and what is done with them."""
+    """The options of every comparison of descriptors."""
 
     descriptors: Descriptors = "hardnet,rootsift"
 
@@ -143,23 +143,23 @@ class Comparison(Reported):
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
-        """The same, with the descriptors among the settings."""
+        """As for every benchmark, with the descriptors among the settings."""
         labels = [str(spec) for spec in self.specs]
         super().finish(body, {"descriptors": labels, **settings}, data)
 
 
 @dataclass(frozen=True)
 class StoredComparison(Comparison):
-    """One that keeps descriptors for the next run."""
+    """A comparison that keeps descriptors for the next run."""
 
     store: Annotated[
         Path | None,
-        option(..., "Where descriptors are kept for the next run [the user's cache]."),
+        option(..., "Folder that keeps descriptors for the next run [the user's cache]."),
     ] = None
 
 
 def check_output(output: Path | None) -> None:
-    """Fail now, not after the work, if the results file could not be written."""
+    """Fail before the work if the results file cannot be written."""
     if output is None:
         return
     if output.is_dir():

@@ -14,7 +14,7 @@ from hardnet.errors import HardnetError
 
 @dataclass(frozen=True)
 class PatchComparison(StoredComparison):
-    """With the paper's rivals by default."""
+    """With the paper's rivals as the default."""
 
     descriptors: Descriptors = "hardnet,rootsift,sift"
 
@@ -91,7 +91,7 @@ def hpatches(
         None, "The split file [splits.json of the set, of TASKS or of TASKS/splits]."
     ),
     tasks: Path | None = option(
-        None, "Folder with the official task lists; what it lacks is drawn."
+        None, "Folder with the official task lists; missing lists are drawn."
     ),
     only: str = option("verification,matching,retrieval", "Tasks to run, separated by commas."),
     pairs: int = option(1_000_000, "Rows of each verification list; the benchmark has 1M.", min=5),
@@ -124,7 +124,7 @@ def hpatches(
     patchset = read_hpatches(folder)
     test = choose_split(patchset, split, _split_file(splits, tasks))
     specs = rivals.specs
-    # Before the lists are drawn, which takes a while: a misspelt name should not.
+    # Before the lists are drawn, which is slow: a misspelt name should fail at once.
     sources = [open_source(spec.spec, patchset, rivals.store) for spec in specs]
     with Stage(resumes=True) as stage:
         lists = prepare(
@@ -140,14 +140,13 @@ def hpatches(
         )
         if export is not None:
             write_lists(lists, export)
-        options = run.TaskSettings(chosen)
         found = []
         for spec, source in zip(specs, sources, strict=True):
             label, show = spec.label, stage.within(spec.label)
             describe_all(source, test.test, stage.part(f"{label}: describing"), csv and csv / label)
-            compute = partial(run.evaluate, label, source.lookup, lists, options, show)
+            compute = partial(run.evaluate, label, source.lookup, lists, chosen, show)
             made_by = f"{label}: {source.digest}"
-            found.append(stored_scores(rivals.store, made_by, lists, options, compute))
+            found.append(stored_scores(rivals.store, made_by, lists, chosen, compute))
     asked = {"pairs": "verification", "retrieval": "retrieval"}
     if any(lists.origin[key] == OWN_DRAW and task in chosen for key, task in asked.items()):
         say(

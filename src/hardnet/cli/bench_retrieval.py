@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
 from hardnet.cli.options import (
@@ -27,8 +27,6 @@ from hardnet.errors import HardnetError
 if TYPE_CHECKING:
     from hardnet.bench.retrieval.collections import PhotoCollection
 
-LAYOUTS = ("ukbench", "oxford", "revisited", "labels")
-
 
 @dataclass(frozen=True)
 class RetrievalComparison(StoredComparison):
@@ -43,9 +41,9 @@ def retrieval(
     rivals: RetrievalComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
     vocabulary_images: list[Path] = option(
-        ..., "Folders of other photographs, to train the visual words on."
+        ..., "Folders of other photographs, on which visual words are trained."
     ),
-    layout: str = option(
+    layout: Literal["ukbench", "oxford", "revisited", "labels"] = option(
         "ukbench",
         "ukbench (ukbench00000.jpg, four photos per object); oxford (photos and NAME_1_"
         "query.txt, _good, _ok, _junk); revisited (photos and gnd_NAME.json); labels (one "
@@ -58,22 +56,20 @@ def retrieval(
         "Separated by commas: bow, bow+sv, bow+qe, he, he+sv, hqe, hqe+sv; MODE:sa and "
         "MODE:ma8 for one and for eight words per query feature.",
     ),
-    asmk: bool = option(True, "The asmk package takes part."),
-    words: int = option(8192, "Of the vocabulary.", min=1),
+    asmk: bool = option(True, "Include the asmk package."),
+    words: int = option(8192, "Size of the vocabulary.", min=1),
     detector: DetectorName = "dog",
     keypoints: Keypoints = 1000,
-    size: int = option(
-        0, "Bring longer sides of the collection to this, up or down; 0: as it is.", min=0
-    ),
+    size: int = option(0, "Resize the collection to this longer side; 0: as it is.", min=0),
     upright: Upright = False,
     spread: Spread = False,
     distractors: list[Path] | None = option(
-        None, "Folders of photographs that no query should find; crops are cut."
+        None, "Folders of photographs that no query should find; cut into crops."
     ),
     counts: str = option(
-        "100,300,1000", "Numbers of distractors, separated by commas, for the curve."
+        "100,300,1000", "Numbers of distractors for the curve, separated by commas."
     ),
-    seed: int = option(0, "Of the vocabulary.", min=0),
+    seed: int = option(0, "Seed of the vocabulary.", min=0),
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 
@@ -158,8 +154,6 @@ def _read(
         read_ukbench,
     )
 
-    if layout not in LAYOUTS:
-        raise HardnetError(f"no --layout {layout!r}: choose {', '.join(LAYOUTS)}")
     if objects is not None and layout != "ukbench":
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":
@@ -197,17 +191,19 @@ def groups(
     sources: int = option(40, "Photos that copies are made of.", min=1),
     size: int = option(640, "Longer side of all photos.", min=64),
     keypoints: Keypoints = 500,
-    descriptor: str | None = option(None, "Of the index [that of `hardnet index build`]."),
-    words: int = option(2048, "Of the index.", min=1),
-    most: int = option(400, "Photos of each folder of --scenes and --objects.", min=1),
-    pages: int = option(20, "Pages of text, and patterns.", min=0),
-    distance: int = option(8, "Bits between hashes of copies.", min=0),
-    seed: int = option(0, "Of the edits.", min=0),
+    descriptor: str | None = option(
+        None, "Descriptor of the index [that of `hardnet index build`]."
+    ),
+    words: int = option(2048, "Visual words of the index.", min=1),
+    most: int = option(400, "Most photos per folder of --scenes and --objects.", min=1),
+    pages: int = option(20, "Number of text pages, and of patterns.", min=0),
+    distance: int = option(8, "Largest distance of the hashes of copies, in bits.", min=0),
+    seed: int = option(0, "Seed of the edits.", min=0),
     work: Path | None = option(
         None, "Keep the copies and their index here: the same command continues."
     ),
 ) -> None:
-    """Copies, crops and scenes: recall per edit and what is joined wrongly, beside hashes.
+    """Copies, crops and scenes: recall per edit and wrong groups, compared with hashes.
 
     Copies are made with known crops, turns, mirroring, scales, compression, text, colours and
     borders; other photos, views of one scene, pages of text and patterns must not be joined.

@@ -35,7 +35,7 @@ def info(
     ),
     sheet: Path | None = option(None, "Picture of matching patches to write, a row per 3D point."),
     points: int = option(16, "Rows of the picture.", min=1),
-    seed: int = option(0, "Of the points drawn and of the sample."),
+    seed: int = option(0, "Seed of the sample."),
     as_json: AsJson = False,
 ) -> None:
     """Describe a patch set: counts, pairs, splits, contrast, digest.
@@ -119,8 +119,8 @@ def frames(
 def light(
     photo: Path = argument("A colour photograph."),
     output: Path = option(..., "The picture to write.", "--output", "-o"),
-    patches: bool = option(False, "Draw what `shade` of a recipe does to patches, instead."),
-    seed: int = option(0, "Of the random changes."),
+    patches: bool = option(False, "Draw instead what `shade` of a recipe does to patches."),
+    seed: int = option(0, "Seed of the random changes."),
 ) -> None:
     """Draw a photograph under the changes of light that `data build detections` makes.
 
@@ -149,7 +149,7 @@ def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
     rng = np.random.default_rng(seed)
     frames, _ = detectors.load("dog")(grey, 400)
     if not len(frames):
-        raise HardnetError("no keypoint in the photograph: take one with more texture")
+        raise HardnetError("no keypoint in the photograph: use one with more texture")
     chosen = rng.permutation(len(frames))[:10]
     cut = cut_patches(grey, frames[chosen], PATCH_SIZE)
     drawn = [Shade.draw(len(cut), 1.0, rng)(cut) for _ in range(3)]

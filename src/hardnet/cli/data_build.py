@@ -27,28 +27,18 @@ Window = Annotated[
 ]
 Windows = Annotated[
     str,
-    option(
-        ..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives points of its own."
-    ),
-]
-Joined = Annotated[
-    bool,
-    option(
-        ...,
-        "The windows of a keypoint are one observation, to learn how to join them.",
-        "--joined",
-    ),
+    option(..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives its own points."),
 ]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
 LongSide = Annotated[int, option(..., "Shrink photos to this long side first.")]
 Carried = Annotated[
-    float, option(..., "Share of the undetected frames that is carried over.", min=0, max=1)
+    float, option(..., "Share of frames not detected again that are carried over.", min=0, max=1)
 ]
 
 
 @dataclass(frozen=True)
 class NewSet:
-    """The options of every set that is made."""
+    """The options of every new set."""
 
     output: Annotated[Path, option(..., "The set to write.", "--output", "-o")]
     seed: Annotated[int, option(..., "Same seed and photos, same bytes.")] = 0
@@ -57,11 +47,11 @@ class NewSet:
 
     @property
     def processes(self) -> int:
-        """How many work on it."""
+        """The number of processes."""
         return self.workers or usable_cores()
 
     def say(self, counts: Mapping[str, Any], line: str) -> None:
-        """What was made."""
+        """Report what was made."""
         if self.as_json:
             print(json.dumps({"set": str(self.output), **counts}))
         else:
@@ -70,62 +60,52 @@ class NewSet:
 
 @dataclass(frozen=True)
 class BrownSet(NewSet):
-    """Those of a set in the Brown format."""
+    """The options of a set in the Brown format."""
 
     pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
 
     def say_photos(self, report: BuildReport) -> None:
-        """What was made of photos."""
+        """Report what was made from photos."""
         line = _line(report.patches, report.points, counted(report.photos, "photo"))
         self.say(asdict(report), f"{line}; {len(report.skipped)} skipped")
 
 
 @dataclass(frozen=True)
 class ModelSet(BrownSet):
-    """Those of a set of the points of COLMAP models."""
+    """The options of a set made from the points of COLMAP models."""
 
     detections: Annotated[
         bool,
         option(
             ...,
             "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
-            "around them: also where SIFT has no match.",
+            "around them, whether or not SIFT matched them.",
             "--detections",
         ),
     ] = False
     carried: Carried = 0.1
     windows: Windows = "12"
-    joined: Joined = False
-    light: Annotated[
-        float,
-        option(
-            ...,
-            "With --detections: strength of another change of light for each photo.",
-            min=0,
-            max=2,
-        ),
-    ] = 0.0
     noise: Annotated[
-        float, option(..., "Disturb the frames by this multiple of HPatches' easy noise.", min=0)
+        float, option(..., "Disturb frames by this multiple of HPatches' easy noise.", min=0)
     ] = 0.0
     upright: Annotated[
-        bool, option(..., "Patch-up is image-up; turned photos are left out.", "--upright")
+        bool, option(..., "Patch-up is image-up; rotated photos are left out.", "--upright")
     ] = False
     min_track: Annotated[int, option(..., "Photos that must see a point.", min=2)] = 2
     max_track: Annotated[int, option(..., "Most patches of one point.", min=2)] = 12
-    max_error: Annotated[float, option(..., "Pixels a photo may miss the projected point by.")] = (
-        2.0
-    )
+    max_error: Annotated[
+        float, option(..., "Largest distance to the projected point, in pixels.")
+    ] = 2.0
     window: Window = None
 
     def settings(self, **more: Any) -> ColmapSettings:
-        """What the set is made of."""
+        """The settings of the set."""
         from hardnet.patchsets.build.colmap import ColmapSettings
 
         return ColmapSettings(**given(ColmapSettings, vars(self) | more))
 
     def detected(self, others: Mapping[str, object]) -> DetectedSettings | None:
-        """How to detect frames, or None; not with options that say where frames come from."""
+        """How to detect frames, or None; excludes options that take frames from elsewhere."""
         from hardnet.frames import WINDOW_SIGMAS
         from hardnet.patchsets.build.tracks import DetectedSettings
 
@@ -135,18 +115,15 @@ class ModelSet(BrownSet):
                 raise HardnetError(
                     f"--windows {self.windows} needs --detections; --window gives another one"
                 )
-            if self.joined or self.light:
-                raise HardnetError(f"--{'joined' if self.joined else 'light'} needs --detections")
             return None
         other = self.window not in (None, WINDOW_SIGMAS)
         own = {"--noise": self.noise, "--upright": self.upright, "--window": other}
         if named := [name for name, value in {**others, **own}.items() if value]:
             raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
-        _check_joined(self.joined, sigmas)
-        return DetectedSettings(sigmas, self.joined, self.light, carried=self.carried)
+        return DetectedSettings(sigmas, carried=self.carried)
 
     def say_points(self, report: ColmapReport, failed: Mapping[str, str]) -> None:
-        """What was made of models."""
+        """Report what was made from models."""
         line = _line(report.patches, report.points, counted(len(report.models), "model"))
         counts = {**asdict(report), "skipped": dict(failed)}
         self.say(counts, f"{line}; {counted(len(failed), 'scene')} skipped")
@@ -194,16 +171,15 @@ def detections(
     points: int = option(150, "Most points of a kind from one photo."),
     views: Views = 4,
     max_size: LongSide = 720,
-    keypoints: int = option(1000, "Keypoints looked for in a view."),
+    keypoints: int = option(1000, "Keypoints to detect in a view."),
     light: float = option(1.0, "Strength of the changes of light.", min=0, max=2),
     still: float = option(
         0.25, "Share of the views in which only the light changes.", min=0, max=1
     ),
-    turned: float = option(0.2, "Share of the views turned by any angle.", min=0, max=1),
-    level: float = option(15.0, "Most degrees by which other views are turned.", min=0, max=90),
+    turned: float = option(0.2, "Share of the views rotated by any angle.", min=0, max=1),
+    level: float = option(15.0, "Largest rotation of the other views, in degrees.", min=0, max=90),
     carried: Carried = 0.1,
     windows: Windows = "12",
-    joined: Joined = False,
 ) -> None:
     """Make training patches from photos, with frames detected again in every view.
 
@@ -212,7 +188,6 @@ def detections(
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
     chosen = {"windows": _windows(windows)}
-    _check_joined(joined, chosen["windows"])
     settings = DetectionSettings(**given(DetectionSettings, locals() | vars(made)) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
@@ -273,11 +248,11 @@ def sfm(
     keypoints: int = option(0, "Most keypoints of a photo; 0 for COLMAP's default.", min=0),
     following: int = option(
         0,
-        "Match a photo with this number of those that follow it by name; 0 for all pairs.",
+        "Match each photo with the next N by name; 0 for all pairs.",
         min=0,
     ),
     mapper: Literal["incremental", "global"] = option(
-        "incremental", "Photo by photo, or all cameras at once: faster on many photos."
+        "incremental", "Photo by photo, or all cameras at once, which is faster for many photos."
     ),
 ) -> None:
     """Reconstruct folders of photos with COLMAP, then make patches of their 3D points.
@@ -311,9 +286,11 @@ def sequences(
     made: NewSet,
     data: list[Path] = argument("Sequences (1.png, H_1_2) or pairs (1, 2, h).", metavar="DATA..."),
     layout: Literal["hpatches", "w1bs"] = option(
-        "hpatches", "hpatches: 5 targets, noise; w1bs: pairs, exact."
+        "hpatches", "hpatches: 5 targets with noise; w1bs: pairs without noise."
     ),
-    subset: list[str] | None = option(None, "w1bs only: NAME=SEQUENCE,... puts them in a subset."),
+    subset: list[str] | None = option(
+        None, "w1bs only: NAME=SEQUENCE,... puts sequences into a subset."
+    ),
     limit: int = option(1000, "Most frames per sequence or pair.", min=2),
     window: Window = None,
 ) -> None:
@@ -371,11 +348,6 @@ def _windows(text: str) -> tuple[float, ...]:
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")
     return sigmas
-
-
-def _check_joined(joined: bool, windows: tuple[float, ...]) -> None:
-    if joined and len(windows) < 2:
-        raise HardnetError("--joined joins several windows: name them, e.g. --windows 12+24+48")
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:

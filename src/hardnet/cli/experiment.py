@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -32,7 +32,7 @@ app = typer.Typer(
 class Study:
     """The options of all studies."""
 
-    recipe: Annotated[Path, argument("What all cells share: a recipe of `train`.")]
+    recipe: Annotated[Path, argument("A recipe of `train`, the basis of all cells.")]
     output: Annotated[Path, option(..., "Folder of the experiment.", "--output", "-o")]
     budget: Annotated[int, option(..., "Pairs per cell; the lr reaches zero there.", min=1)] = (
         100_000
@@ -91,7 +91,9 @@ def ablation(
 @grouped
 def batch_size(
     study: Study,
-    equal: str = option("pairs", "pairs: as in the paper. steps: as many as batch 512 makes."),
+    equal: Literal["pairs", "steps"] = option(
+        "pairs", "pairs: as in the paper; steps: those of batch 512 for all."
+    ),
     scale_lr: bool = option(
         False, "lr in proportion to the batch; the paper keeps it.", "--scale-lr"
     ),
@@ -103,8 +105,6 @@ def batch_size(
     """
     from hardnet.bench import grids
 
-    if equal not in ("pairs", "steps"):
-        raise HardnetError(f"--equal {equal}: choose pairs or steps")
     run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 
@@ -192,7 +192,7 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
 
 
 def _refuse(overrides: list[str], grid: Grid) -> None:
-    """What the cells or the options set cannot be set for all."""
+    """Refuse overrides of keys that the cells or the options set."""
     theirs = {key for cell in grid.cells for key in cell.changes}
     for key in (text.split("=")[0] for text in overrides):
         if key == "pairs":

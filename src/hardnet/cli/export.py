@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hardnet.descriptors.windows import Projection
     from hardnet.nets import Net
 
 TOLERANCE = 1e-4
@@ -38,11 +36,11 @@ def export(
         None, "Patch set or folder of photographs to calibrate with."
     ),
     average: list[Path] = option(
-        [], "Export the mean of these weights and CHECKPOINT; needs --calibration.", "--average"
+        [], "Export the mean of CHECKPOINT and these weights; needs --calibration.", "--average"
     ),
     windows: str = option(
         "",
-        "Also how these windows are joined, e.g. 12+24+48; needs --calibration PHOTOS.",
+        "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS.",
         "--windows",
     ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
@@ -71,7 +69,6 @@ def export(
         from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors.windows import stored_projections
     from hardnet.storage import OwnedFolder, file_digest, publish
 
     own = None if net_ is None else (net_, find_net(net_))
@@ -84,10 +81,8 @@ def export(
         origins = ((path.name, file_digest(path)) for path in together)
         metadata = metadata | {"average": [{"name": n, "sha256": d} for n, d in origins]}
     name = stored.net.rpartition(":")[2]
-    # What a run learned of joining windows holds for its weights, not for a mean of several.
-    learned = {} if average else stored_projections(checkpoint, file_digest(checkpoint))
     if int8:
-        relu_chain(net)  # says so before anything is written if the network has no 8-bit form
+        relu_chain(net)  # fails before anything is written if the network has no 8-bit form
     real = None if calibration is None else _real_patches(calibration, 2 * _CHECKED)
     # Calibrated on one half, checked on the other.
     checked = _smooth_noise(_CHECKED) if real is None else real[len(real) // 2 :]
@@ -116,8 +111,6 @@ def export(
         facts["int8_min_cosine"] = float(cosine.min())
     if sigmas and calibration is not None:
         files.append(_learn_windows(files, sigmas, calibration))
-    elif learned:
-        files.append(_write_windows(files, learned))
     facts["bytes"] = {path.name: path.stat().st_size for path in files}
     if as_json:
         typer.echo(json.dumps(facts))
@@ -129,20 +122,15 @@ def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -
     from hardnet.descriptors import load
     from hardnet.descriptors import windows as joining
     from hardnet.interop.onnx import photo_patches
+    from hardnet.storage import OwnedFolder, file_digest
 
     descriptor = joining.WindowsDescriptor(load(files[0]), sigmas)
     vectors = descriptor.side_by_side(photo_patches(photos, _STATISTICS, descriptor=descriptor))
     projection = joining.learn_projection(vectors, descriptor.dim)
-    return _write_windows(files, {joining.windows_text(sigmas): projection})
-
-
-def _write_windows(files: list[Path], projections: Mapping[str, Projection]) -> Path:
-    from hardnet.descriptors import windows as joining
-    from hardnet.storage import OwnedFolder, file_digest
-
     output = joining.windows_file(files[0])
     OwnedFolder.mark(output.parent).claim(output.name)
-    joining.save_projections(output, projections, [file_digest(file) for file in files])
+    digests = [file_digest(file) for file in files]
+    joining.save_projections(output, {joining.windows_text(sigmas): projection}, digests)
     return output
 
 

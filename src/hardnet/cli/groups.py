@@ -35,8 +35,8 @@ def groups(
         None, "Write a page to look at, one .html file.", "--output", "-o"
     ),
     kind: str | None = option(None, "Only these kinds, separated by commas: copy,crop,rotated,..."),
-    mirrored: bool = option(True, "Also mirror images; photos are described again for it."),
-    fresh: bool = option(False, "Compare all photos again, and keep nothing.", "--fresh"),
+    mirrored: bool = option(True, "Also find mirror images, for which photos are described again."),
+    fresh: bool = option(False, "Compare all photos again, and store nothing.", "--fresh"),
     descriptor: KnownDescriptor = None,
     listed: bool = option(False, "Print the copies that could go, one path per line.", "--list"),
     as_csv: bool = option(False, "Print the pairs as comma-separated values.", "--csv"),
@@ -44,16 +44,16 @@ def groups(
 ) -> None:
     """Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.
 
-    PHOTOS is an index, or a folder of photos, of which a temporary index is made. Every photo is
-    looked for among all others, and what agrees is verified by geometry. Kinds, the closest first:
+    PHOTOS is an index, or a folder of photos, for which a temporary index is made. Every photo is
+    searched for among all others, and hits are verified by geometry. Kinds, the closest first:
 
     copy: the same picture resized, recompressed, recoloured, with a border or text. crop: one lies
     inside the other. rotated, mirrored: the same, turned or seen in a mirror. burst: one camera,
     small motion. panorama: a sweep wider than a photo. scene: the same place or object.
 
     It can be stopped at any moment; the same command continues. After `hardnet index add` only new
-    photos are compared. Nothing is ever deleted: --list prints the copies that are not the best one
-    of their group (pixels, sharpness, size of the file), for you to look at.
+    photos are compared. Nothing is ever deleted: --list prints all copies but the best one of each
+    group (by pixels, sharpness and file size), for you to review.
 
     Exit code 0: done, whatever was found. 1: photos could not be read.
 
@@ -117,7 +117,7 @@ def _kinds(text: str | None) -> tuple[str, ...]:
 def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
-    """An index, or a temporary one of a folder; and why some of its photos are not in it."""
+    """An index, or a temporary one for a folder; and why some photos are not in it."""
     from hardnet.retrieval.build import build
     from hardnet.retrieval.index import Index
     from hardnet.retrieval.photos import (
@@ -155,7 +155,7 @@ def _show(found: Groups) -> None:
     from hardnet.retrieval.kinds import KINDS
     from hardnet.retrieval.photos import shown
 
-    # No table of rich: it would fold a long path, which nobody could copy.
+    # Not a rich table, which would fold a long path that users may want to copy.
     out = partial(console().print, soft_wrap=True)
     for group in found.groups:
         out(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}")

@@ -46,7 +46,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class IndexDescribing(Describing):
-    """With what is best for an index by default."""
+    """With the best defaults for an index."""
 
     descriptor: DescriptorName = "hardnet-small@12"
     keypoints: Keypoints = 1024
@@ -61,8 +61,8 @@ def _build(
     how: IndexDescribing,
     folder: Folder,
     images: Photos,
-    vocabulary: Path | None = option(None, "Visual words of `hardnet index vocabulary`."),
-    words: int | None = option(None, "How many to train; chosen by the number of features.", min=1),
+    vocabulary: Path | None = option(None, "File of visual words by `hardnet index vocabulary`."),
+    words: int | None = option(None, "Visual words to train [by the number of features].", min=1),
     hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
@@ -129,8 +129,8 @@ def _vocabulary(
     how: IndexDescribing,
     images: Photos,
     output: Path = option(..., "A .safetensors file.", "--output", "-o"),
-    words: int = option(..., "How many.", min=1),
-    seed: int = option(0, "Of the sample and the training.", min=0),
+    words: int = option(..., "Number of words.", min=1),
+    seed: int = option(0, "Seed of the sample and the training.", min=0),
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -180,7 +180,7 @@ def _index(
     if left_out:
         say(
             f"left out: {len(left_out)} in hidden folders or thumbnails, such as {left_out[0]}; "
-            "--hidden takes them",
+            "--hidden includes them",
             error=True,
         )
     skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
@@ -200,7 +200,7 @@ def _index(
 def describing_on(
     address: str | None, settings: IndexSettings, workers: int | None
 ) -> Iterator[Describers | None]:
-    """Who describes photos: the workers of a cluster, or None without an address."""
+    """The workers of a cluster that describe photos, or None without an address."""
     if address is None:
         yield None
         return
@@ -222,7 +222,7 @@ def _remove(
 ) -> None:
     """Remove photos, or all photos of a folder, from an index. The files stay.
 
-    The room is free after `hardnet index compact`; until then `hardnet index restore` undoes it.
+    `hardnet index compact` frees the space; until then `hardnet index restore` undoes the removal.
 
     Examples:  hardnet index remove photos.index photos/blurred.jpg photos/old
 
@@ -249,9 +249,9 @@ def _restore(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Undo the removal of photos: as they were until `hardnet index compact`.
+    """Undo the removal of photos.
 
-    A photo whose room was freed since is described again from its file.
+    A photo whose space `hardnet index compact` has freed is described again from its file.
 
     Example:  hardnet index restore photos.index photos/blurred.jpg
     """
@@ -266,7 +266,7 @@ def _restore(
 
 @app.command("compact")
 def _compact(folder: Folder) -> None:
-    """Join small segments and free the room of removed photos.
+    """Merge small segments and free the space of removed photos.
 
     Example:  hardnet index compact photos.index
     """
@@ -320,7 +320,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 def _list(
     folder: Folder,
     without_features: bool = option(
-        False, "Only those without any, which no query finds.", "--without-features"
+        False, "Only photos without features, which no query finds.", "--without-features"
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -347,7 +347,7 @@ def _list(
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
     """Read all files of an index and compare their checksums.
 
-    Exit code 0: all is as it was written. 1: something is damaged; it is named.
+    Exit code 0: everything is intact. 1: something is damaged, and named.
 
     Example:  hardnet index verify photos.index
     """

@@ -30,7 +30,7 @@ def search(
     query: list[Path] = argument("Photos of what to look for.", metavar="QUERY..."),
     box: list[str] | None = option(
         None,
-        "Look for this part of the query, in pixels; one for each QUERY, in order.",
+        "Search for this part of the query, in pixels; one for each QUERY, in order.",
         metavar="X,Y,W,H",
     ),
     views: bool = option(False, "All QUERY images show one object: one query.", "--views"),
@@ -40,25 +40,25 @@ def search(
         "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words or Hamming "
         "embedding, sv: verified by geometry, qe and hqe: with query expansion.",
     ),
-    verified: bool = option(False, "Only hits that are verified.", "--verified"),
+    verified: bool = option(False, "Only verified hits.", "--verified"),
     min_inliers: int = option(0, "Only hits with at least this many inliers.", min=0),
     output: Path | None = option(None, "Write a picture of the hits here.", "--output", "-o"),
     descriptor: KnownDescriptor = None,
     cluster: Cluster = None,
-    shards: int | None = option(None, "With --cluster: how many; one for each node.", min=1),
+    shards: int | None = option(None, "With --cluster: number of shards [one per node].", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Find the photos of an index that show the same object or place as the query.
 
-    Several QUERY images are answered one after the other; with --views they are several views of
-    one object, and one query. They are described as the photos of the index were; nothing has to be
-    said twice, except the name of a Python function.
+    Several QUERY images are answered one after the other; with --views they are views of one object
+    and make one query. They are described as the photos of the index were, without further options,
+    unless the index was made with a Python function.
 
     With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder
     of the index must be under the same path on all nodes. The hits are the same. Shards that do not
     answer are named.
 
-    A hit is verified if more features agree with one map from the query to it than chance gives,
+    A hit is verified if more features agree with one map from the query to it than chance explains,
     and unsure if only a few do. Modes without sv verify nothing.
 
     Exit code 0: a hit is verified (in modes without sv: found). 1: none is, or a query cannot be
@@ -76,7 +76,7 @@ def search(
         raise HardnetError(f"{len(boxes)} --box for {len(query)} QUERY: give one for each")
     chosen = mode or DEFAULT_MODE
     if shards is not None and cluster is None:
-        raise HardnetError("--shards is of use with --cluster only: add --cluster ADDRESS")
+        raise HardnetError("--shards needs --cluster: add --cluster ADDRESS")
     verifies = mode_named(chosen).verification is not None
     if (verified or min_inliers) and not verifies:
         raise HardnetError(f"mode {chosen} verifies nothing: use one with sv, such as he+sv")
@@ -102,7 +102,7 @@ def search(
         if not as_json:
             _show(results, verifies, many=len(asked) > 1)
         _warn(results, len(collection), verifies)
-    if output is not None:  # after the hits, which a picture that cannot be written must not cost
+    if output is not None:  # last: a picture that cannot be written must not cost the hits
         from hardnet.retrieval.draw import draw_results
 
         draw_results(output, answers)
@@ -145,7 +145,7 @@ def _show(results: Results, verifies: bool, many: bool) -> None:
 
     if many:
         say(f"query: {results.query[0].path}")
-    # No table of rich: it would fold a long path, which nobody could copy.
+    # Not a rich table, which would fold a long path that users may want to copy.
     out = partial(console().print, soft_wrap=True)
     if results.hits:
         heading = f"{'inliers':>7}  {'':<12}  " if verifies else ""

@@ -1,4 +1,4 @@
-"""`hardnet serve`: a page to match and search photos, for people who would rather look."""
+"""`hardnet serve`: a web page to match and search photos."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LEAST_TOKEN = 12
 def serve(
     index: Path | None = argument("Folder of the index.", default=None, metavar="[INDEX]"),
     host: str = option("127.0.0.1", "Address to listen on."),
-    port: int = option(8737, "0: any that is free.", min=0, max=65535),
-    token: str | None = option(None, "What others must show; made if it is needed."),
+    port: int = option(8737, "Port; 0 for any free one.", min=0, max=65535),
+    token: str | None = option(None, "Secret that other machines must send [made if needed]."),
     name: list[str] | None = option(
-        None, "Host name by which others may call this server; repeatable.", "--name"
+        None, "Host name by which others may reach this server; repeatable.", "--name"
     ),
     photos: list[Path] | None = option(
         None, "Folder from which photos may be added; repeatable.", "--photos"
     ),
-    results: Path | None = option(None, "Stored benchmark results; ./results if it is there."),
+    results: Path | None = option(None, "Folder of benchmark results [./results if it exists]."),
     descriptor: KnownDescriptor = None,
     max_upload: str = option("64MB", "Refuse larger requests.", metavar="SIZE"),
-    workers: int | None = option(None, "Requests worked on at a time; one per core.", min=1),
+    workers: int | None = option(None, "Requests handled at a time [one per core].", min=1),
 ) -> None:
     """Serve a page in the browser: match two photos, search an index, see its groups.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @reads_images
 def train(
     recipe: Path = argument("YAML file, or the name of a recipe: post-nips."),
-    output: Path | None = option(None, "Folder of the run, else runs/RECIPE.", "--output", "-o"),
+    output: Path | None = option(None, "Folder of the run [runs/RECIPE].", "--output", "-o"),
     set_: list[str] | None = option(
         None, "Override a key of the recipe: key=value. Repeatable.", "--set"
     ),
@@ -38,8 +38,8 @@ def train(
     ),
     minutes: float | None = option(
         None,
-        "Train for about this long: measures the speed and sets the recipe's pairs, so "
-        "that the learning rate reaches zero by then.",
+        "Train for about this long: measures the speed and sets the recipe's pairs so "
+        "that the learning rate reaches zero in time.",
     ),
     threads: int = option(0, "CPU threads of each process; 0 shares all cores."),
 ) -> None:
@@ -89,9 +89,9 @@ def train(
     try:
         settings = read_recipe(recipe, set_ or [])
         if minutes is not None:
-            several = settings.devices * settings.nodes > 1 or processes_exist()
+            several = settings.devices > 1 or processes_exist()
             _check_minutes(minutes, settings, set_ or [], several)
-        if settings.devices * settings.nodes > 1 and not processes_exist():
+        if settings.devices > 1 and not processes_exist():
             _train_by_processes(settings, folder, resume, console)
             return
         if "LOCAL_RANK" in os.environ:
@@ -116,18 +116,18 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
     from hardnet.learn.distributed import LOST, describe_end, rows_of, run_processes
     from hardnet.learn.run import CHECKPOINT, last_step
 
-    rows_of(0, settings.devices * settings.nodes, settings.batch)
+    rows_of(0, settings.devices, settings.batch)
     _open(settings, console)  # mistakes are said once, and patches are decoded once
     if not resume and (folder / CHECKPOINT).exists():
         raise HardnetError(f"{folder} holds a run already; continue it with --resume")
     os.environ[_OUR_PROCESSES] = str(settings.devices)
     command = [sys.executable, "-m", "hardnet.cli.app", *sys.argv[1:]]
-    code = run_processes(command, settings.devices, settings.nodes)
+    code = run_processes(command, settings.devices)
     if code in (0, 1, 2, 130):  # 1, 2: the first process has said why; 130: stopped by the user
         raise typer.Exit(code)
     step = last_step(folder)
     what = "on another machine ended" if code == LOST else describe_end(code)
-    then = "there is no checkpoint yet: begin again"
+    then = "there is no checkpoint yet: start again"
     if step is not None:
         then = f"continue from step {step} with --resume"
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
@@ -151,7 +151,7 @@ def _planned(
     minutes: float,
     console: Console,
 ) -> Recipe:
-    """The recipe with the pairs for that time; a resumed run keeps those it was begun with."""
+    """The recipe with the pairs for that time; a resumed run keeps its number of pairs."""
     from hardnet.learn.recipe import read_recipe
     from hardnet.learn.run import CHECKPOINT, RECIPE
     from hardnet.learn.trainer import plan_pairs
@@ -221,8 +221,7 @@ def _open(settings: Recipe, console: Console) -> PatchSet:
 
 
 def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
-    import numpy as np
-
+    from hardnet.bench.brown import distances_of_pairs
     from hardnet.bench.experiments import Tests
     from hardnet.bench.metrics import fpr_at_recall
     from hardnet.nets import find_net
@@ -231,13 +230,9 @@ def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
         return None
     size, folder = find_net(settings.net).patch_size, Path(settings.validation)
     (held_out,) = Tests((folder,), pairs=settings.validation_pairs).open(size).brown
-    pairs, labels = held_out.pairs, held_out.pair_labels
-    used, index = np.unique(pairs, return_inverse=True)
-    index = index.reshape(pairs.shape)
 
     def score(describe: Describe) -> float:
-        descriptors = describe(held_out.patches[used])
-        a, b = descriptors[index[:, 0]], descriptors[index[:, 1]]
-        return fpr_at_recall(np.linalg.norm(a - b, axis=1), labels)
+        distances = distances_of_pairs(lambda _, patches: describe(patches()), held_out)
+        return fpr_at_recall(distances, held_out.pair_labels)
 
     return score

@@ -1,16 +1,16 @@
 """The patches of each training step: which pairs, how they are flipped and lit, made ahead of time.
 
-A batch is a function of the seed and the step number alone. So it does not matter who prepares it,
-when, or in which order: any number of workers gives the same bits as none. Workers are threads:
-preparing a batch is copying patches out of a memory map and flipping them, during which numpy lets
-other threads run; processes would have to send each batch through a pipe.
+A batch depends on the seed and the step number alone. It does not matter who prepares it, when, or
+in which order: any number of workers gives the same bits as none. Workers are threads: preparing a
+batch means copying patches out of a memory map and flipping them, and numpy lets other threads run
+meanwhile. Processes would have to send each batch through a pipe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
 from hardnet.patches import patch_ticks
-from hardnet.patchsets.patchset import Ints, PatchSet, Windows
+from hardnet.patchsets.patchset import Ints, PatchSet
 from hardnet.threads import in_order
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The patches of one step, (n, S, S) each, or (n, K, S, S) of joined windows.
+    """The patches of one step, (n, S, S) each.
 
-    Anchors are each of another 3D point, positives other patches of the same points, negatives (if
-    any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's descriptors of
-    the anchors and positives of all processes.
+    Each anchor shows a different 3D point; positives are other patches of the same points, and
+    negatives (if any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's
+    descriptors of the anchors and positives of all processes.
     """
 
     step: int
@@ -61,7 +61,6 @@ class Batches:
         shade: float = 0.0,
     ) -> None:
         self._patches, self._sampler = train_set.patches, sampler
-        self._windows = train_set.windows
         self._augment, self._seed, self._rows = augment, seed, rows
         self._teacher, self._shade = teacher, shade
 
@@ -85,9 +84,7 @@ class Batches:
             if not self._shade:
                 return patches
             edges = Shade.draw(self._sampler.batch, self._shade, lights)
-            if self._windows:
-                edges = edges.around(self._windows, lights)
-            return edges[self._rows](patches, self._windows)
+            return edges[self._rows](patches)
 
         negatives = None if mined is None else take(mined[anchors])
         return Batch(step, take(anchors), take(positives), negatives, teacher)
@@ -98,9 +95,9 @@ def prefetched(
 ) -> Generator[Batch]:
     """Batches ``first`` ... ``last - 1`` in order, made ahead of time by ``workers`` threads.
 
-    At most ``workers + 1`` batches are made and not yet taken; without workers each is made when it
-    is asked for. An error in a thread is raised here in place of its batch. When the caller stops
-    early, nothing more is begun.
+    At most ``workers + 1`` batches wait to be taken; without workers each is made on demand. An
+    error in a thread is raised here in place of its batch. When the caller stops early, no further
+    batch is started.
     """
     if workers <= 0:
         yield from map(make, range(first, last))
@@ -162,17 +159,18 @@ def seed_of(seed: int, number: int, stream: int) -> int:
 Column = NDArray[np.float32]
 
 GAIN = 1.6
-"""The largest logarithm of the gain behind an edge, to either side: five times the light."""
+"""The largest logarithm of the gain beyond an edge, up or down: five times the light."""
 
 
 @dataclass(frozen=True)
 class Shade:
-    """A straight edge of light across each of n patches, as shadows throw them; (n,) arrays.
+    """A straight edge of light across each of n patches, like the edge of a shadow; (n,) arrays.
 
-    The light of photographs is drawn once, when a set is built, and its shadows are large: few
-    patches lie on an edge of one. Here each patch gets a new draw each time that it is seen. The
-    logarithm of the gain behind the edge is 0 for none; the normal at ``angle`` points behind the
-    edge; ``offset`` from the centre and ``softness`` are in half sides of the patch.
+    ``data build`` changes the light of whole photographs, once, and its shadows are large: few
+    patches lie on their edges. Here each patch gets a new edge every time it is seen. ``gain`` is
+    the logarithm of the gain beyond the edge, 0 for no edge; ``angle`` is the direction of its
+    normal, which points beyond it; ``offset`` from the centre and ``softness`` are in half sides of
+    the patch.
     """
 
     gain: Column
@@ -182,7 +180,7 @@ class Shade:
 
     @classmethod
     def draw(cls, patches: int, share: float, rng: np.random.Generator) -> Shade:
-        """Edges for a ``share`` of ``patches`` patches, from hard ones to those as wide as it."""
+        """Edges for a ``share`` of ``patches`` patches, from hard to as soft as half a patch."""
         lit = rng.random(patches) < share
         return cls(
             np.where(lit, rng.uniform(-GAIN, GAIN, patches), 0).astype(np.float32),
@@ -195,42 +193,22 @@ class Shade:
         """That of some of the patches."""
         return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def around(self, windows: Windows, rng: np.random.Generator) -> Shade:
-        """The edges moved to where one of several windows, in sigmas, has them, each as often.
-
-        An edge is one line through all windows of a keypoint: a narrow one sees few of those that
-        a wide one sees.
-        """
-        scale = rng.choice(_reach(windows), len(self.gain))
-        return replace(self, offset=self.offset * scale, softness=self.softness * scale)
-
-    def __call__(self, patches: Pixels, windows: Windows = ()) -> Pixels:
-        """Light patch i of (n, S, S) as drawn for it; its brightest pixel stays as bright.
-
-        Of (n, K, S, S) patches of K ``windows``, offset and softness are in half sides of the
-        first.
-        """
+    def __call__(self, patches: Pixels) -> Pixels:
+        """Light patch i of (n, S, S) by edge i; its brightest pixel stays as bright."""
         lit = np.flatnonzero(self.gain)
         out = np.array(patches)
-        each = out.reshape(len(out), -1, *out.shape[-2:])  # a view
         ticks = patch_ticks(patches.shape[-1])
         gain, angle, offset, softness = (
             getattr(self, each.name)[lit, None, None] for each in fields(self)
         )
         line = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None]
-        for k, reach in enumerate(_reach(windows)):
-            chosen = each[lit, k].astype(np.float32)
-            behind = 0.5 + 0.5 * np.tanh((line * reach - offset) / softness)
-            light = chosen * np.exp(gain * behind)
-            before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
-            brightest = before / np.maximum(after, np.float32(1e-6))
-            each[lit, k] = light * brightest + np.float32(0.5)
+        chosen = out[lit].astype(np.float32)
+        behind = 0.5 + 0.5 * np.tanh((line - offset) / softness)
+        light = chosen * np.exp(gain * behind)
+        before, after = (values.max((1, 2), keepdims=True) for values in (chosen, light))
+        brightest = before / np.maximum(after, np.float32(1e-6))
+        out[lit] = light * brightest + np.float32(0.5)
         return out
-
-
-def _reach(windows: Windows) -> Column:
-    """How many times as wide as the first each window is; 1 where each patch stands for itself."""
-    return np.array(windows or (1.0,), np.float32) / np.float32((windows or (1.0,))[0])
 
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill [0, 1) evenly, however many are taken
@@ -239,13 +217,12 @@ _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill [0, 1) evenly, however
 class PairSampler:
     """The pairs of batch t, one per 3D point, as a function of (seed, t) alone.
 
-    Points are drawn uniformly, whatever their number of patches; of the chosen point any two
-    different patches. A point with a single patch is never drawn. In a union of ``sets``, (N,)
-    numbers from 0, ``weights`` say which share of the pairs each set gives; without them a set
-    counts by its number of points. A batch may also be filled image by image from ``few`` of the
-    (N,) ``images``, or more where they have fewer points than their share: the anchors of an image
-    then meet the other points of the same image as their negatives, as they do in matching, and
-    the positive is always of another image.
+    Points are drawn uniformly, whatever their number of patches, and then two different patches of
+    each. A point with a single patch is never drawn. In a union of ``sets``, (N,) numbers from 0,
+    ``weights`` are the share of the pairs that each set gives; without them a set counts by its
+    number of points. A batch may also be filled image by image from ``few`` of the (N,) ``images``,
+    or from more if these have too few points: the anchors of an image then have its other points as
+    negatives, as in matching, and the positive is always of another image.
     """
 
     def __init__(
@@ -315,7 +292,7 @@ class PairSampler:
             members[rng.choice(len(members), count, replace=False)]
             for members, count in zip(self._members, counts, strict=True)
         ]
-        # Mixed, so that any part of a batch (the rows of one process) has all sets in it.
+        # Mixed, so that every part of a batch (the rows of one process) contains all sets.
         return rng.permutation(np.concatenate(drawn))
 
     def _draw_from_images(self, step: int, rng: np.random.Generator) -> Ints:
@@ -337,10 +314,10 @@ class PairSampler:
 class Sightings:
     """Points and the images they are seen in, to draw a part of a batch from.
 
-    A place is a number into the patches sorted by point, and by image within a point; ``images``
-    (N,) has the image at each. A sighting is one point in one image: one patch, or several in a
-    row. Points have (P,) ``first`` places and ``counts`` of patches, of two images or more;
-    ``share`` is how many points an image gives, or all it has.
+    A place is an index into the patches sorted by point, and by image within a point; ``images``
+    (N,) is the image at each place. A sighting is one point in one image: one patch, or several in
+    a row. Points have (P,) ``first`` places and ``counts`` of patches, in two images or more;
+    ``share`` is the number of points an image gives, if it has as many.
     """
 
     def __init__(self, images: Ints, first: Ints, counts: Ints, share: int) -> None:
@@ -358,12 +335,12 @@ class Sightings:
         self._begins = np.append(0, self._ends[:-1])
         self._times = np.bincount(self._point)[self._point]
         # A point seen in two images counts half in each, and an image with few points is drawn
-        # more often, as it gives fewer at a time: so all points are about equally frequent.
+        # more often because it gives fewer at a time: all points are about equally frequent.
         mass = np.add.reduceat(1 / self._times, self._begins)
         self._weight = mass * np.maximum(1, share / (self._ends - self._begins))
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """(2, count) places of anchors and positives, each pair of another point."""
+        """(2, count) places of anchors and positives, each pair of a different point."""
         chosen = self._choose(count, rng)
         point, start, size = self._point[chosen], self._start[chosen], self._size[chosen]
         first, counts = self._first[point], self._counts[point]

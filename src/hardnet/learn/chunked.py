@@ -1,15 +1,15 @@
 """Train on large batches with memory for few: the exact gradient, computed in chunks.
 
-The loss looks at all descriptors of a batch at once, and batch normalisation at all activations of
-a layer. Yet between two batch normalisations every patch goes its own way. So the network is cut
-there, and each segment runs over the batch chunk by chunk. Between two segments stand sums per
-channel: batch normalisation is x^ = (x - mean) / sqrt(var + eps), and with N values per channel and
-g the gradient of the loss by x^, the gradient by x is
+The loss needs all descriptors of a batch at once, and batch normalisation all activations of a
+layer. Between two batch normalisations, though, patches do not interact. So the network is cut
+there, and each segment runs over the batch chunk by chunk. All that passes between segments are
+sums per channel: batch normalisation is x^ = (x - mean) / sqrt(var + eps), and with N values per
+channel and g the gradient of the loss by x^, the gradient by x is
 
     (g - sum(g) / N - x^ sum(g x^) / N) / sqrt(var + eps).
 
-The inputs of every second segment are kept; the others are computed again when the backward pass
-needs them, and freed when it has passed.
+The inputs of every second segment are kept. The others are computed again when the backward pass
+needs them, and freed afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Norm:
 
     def moments(self, x: Tensor) -> Tensor:
         """(2, C) float64 sums of the values and of their squares in a chunk (n, C, ...)."""
-        # Around a value near the mean: float32 loses nothing where the mean is large.
+        # Around a value near the mean: float32 stays exact when the mean is large.
         near = x[:1].mean([d for d in range(x.ndim) if d != 1])
         count, shift = _values_per_channel(x), near.double()
         first, second = _sums(x, x, near)
@@ -58,7 +58,10 @@ class Norm:
         )
 
     def fix(self, moments: Tensor, x: Tensor) -> None:
-        """Take the sum of the moments of all chunks, one of which is x; update the running ones."""
+        """Set mean and variance from the summed moments of all chunks, of which x is one.
+
+        The running statistics are updated.
+        """
         self._count, self._dtype = self._rows * _values_per_channel(x[:1]), x.dtype
         mean, square = self._total(moments) / self._count
         var = (square - mean.square()).clamp_min(0)
@@ -101,7 +104,7 @@ class Norm:
 def _sums(g: Tensor, x: Tensor, near: Tensor | None = None) -> Tensor:
     """sum(g) and sum(g x) per channel; with ``near``, sum(x - near) and sum((x - near)^2).
 
-    Block by block, so that the float32 sums of PyTorch's kernel stay short and a block stays in
+    Block by block, so that the float32 sums of PyTorch's kernel stay short and a block fits into
     the cache of a core.
     """
     zero, one = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
@@ -155,10 +158,10 @@ def dropout(x: Tensor, rate: float, seed: int, layer: int, rows: Ints) -> Tensor
 
 
 class Threads:
-    """Threads whose operations have one thread each; they take whole chunks. 1 is the caller alone.
+    """A pool that works on whole chunks, each operation in one thread; a count of 1 has no pool.
 
-    PyTorch splits every operation among its threads and waits for all of them, some thousand times
-    in a training step. On a machine that also does other work each wait can cost a time slice.
+    PyTorch splits every operation among its threads and waits for all of them, thousands of times
+    in a training step. On a busy machine each wait can cost a time slice.
     """
 
     def __init__(self, count: int) -> None:
@@ -226,7 +229,7 @@ class ChunkedNet:
             Norm(segment.norm, total, self._group) if segment.norm is not None else None
             for segment in self.segments
         ]
-        # On a GPU one chunk is enough to keep all of it busy.
+        # On a GPU one chunk keeps all of it busy.
         threads = self.threads if patches.device.type == "cpu" else Threads(1)
         chunk = max(1, self._chunk // threads.count)
         out: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
@@ -235,9 +238,9 @@ class ChunkedNet:
         return out
 
     def take_stores(self, patches: Tensor, chunks: list[int]) -> list[Store]:
-        """Memory for chunks of that many patches; that of the last step if it fits.
+        """Memory for chunks of these numbers of patches; that of the last step if it fits.
 
-        It is nobody else's until it is given back, so two batches may be on their way at once.
+        It belongs to the caller until it is given back, so two batches may be in flight at once.
         """
         sizes = []
         with torch.no_grad():
@@ -262,7 +265,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # an error if they have changed, or if this is the second time
+        _ = ctx.saved_tensors  # fails if they have changed, or on a second call
         return None, None, *ctx.step.backward(gradients[0])
 
 
@@ -468,10 +471,10 @@ def add_to(totals: Totals, values: Totals) -> None:
 
 
 class Store(dict[Hashable, Tensor]):
-    """Named tensors in one piece of memory: that of a chunk, in this training step and the next.
+    """Named tensors of a chunk in one block of memory, reused from step to step.
 
-    Left to the C library, buffers of many sizes that come and go in this order fill about twice the
-    memory they need. It holds ``size`` values of the type and on the device of ``like``.
+    The C library's allocator would need about twice the memory for buffers of many sizes that come
+    and go in this order. The block has ``size`` values of the type and on the device of ``like``.
     """
 
     def __init__(self, size: int, like: Tensor) -> None:
@@ -481,7 +484,7 @@ class Store(dict[Hashable, Tensor]):
         self._places: dict[Hashable, tuple[int, int]] = {}
 
     def put(self, name: Hashable, value: Tensor) -> None:
-        """Copy ``value`` to the first gap that is large enough; without one, keep it as it is."""
+        """Copy ``value`` into the first gap that is large enough; if none is, keep it as it is."""
         span = sum((n - 1) * k for n, k in zip(value.shape, value.stride(), strict=True)) + 1
         if span != value.numel():
             value = value.contiguous()  # it was a view with gaps or repetitions
@@ -497,12 +500,12 @@ class Store(dict[Hashable, Tensor]):
         self[name] = value
 
     def drop(self, name: Hashable) -> None:
-        """Forget a tensor; its place is free."""
+        """Forget a tensor and free its place."""
         del self[name]
         self._places.pop(name, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all tensors."""
         super().clear()
         self._places.clear()
 
@@ -510,7 +513,7 @@ class Store(dict[Hashable, Tensor]):
 def kept_values(sizes: Sequence[int]) -> int:
     """Values per patch held at the worst moment of a step; ``sizes`` are those of segments' inputs.
 
-    That is while the gradient by an input is stored beside the input itself and those of every
+    That is when the gradient by an input is stored beside the input itself and the inputs of every
     second segment before it.
     """
     return max((2 * size + sum(sizes[1:i:2]) for i, size in enumerate(sizes)), default=0)

@@ -1,9 +1,8 @@
 """Several processes train one network on one batch.
 
-Each process (a rank) computes the descriptors of its rows of the batch. The descriptors of all
-ranks are then joined on every rank, so that negatives are found in the *whole* batch, and every
-rank computes the same loss. Summed over the ranks, the gradients are those of one process with all
-the rows.
+Each process (a rank) computes the descriptors of its rows of the batch. Every rank then gathers the
+descriptors of all ranks, so that negatives are found in the *whole* batch, and computes the same
+loss. Summed over the ranks, the gradients equal those of one process with all the rows.
 """
 
 from __future__ import annotations
@@ -43,13 +42,14 @@ class LostProcessError(HardnetError):
     """Another process of this run has ended, and this one cannot continue without it."""
 
 
-def open_fabric(accelerator: str, devices: int, nodes: int) -> Fabric:
+def open_fabric(accelerator: str, devices: int) -> Fabric:
     """Join the other processes of the run, if it has others; choose the device of this one.
 
-    Under torchrun the numbers of devices and nodes are those of its environment.
+    Under torchrun its environment says how many devices and machines there are.
     """
     from lightning_fabric import Fabric  # here: it takes as long as all of PyTorch
 
+    nodes = 1
     if dist.is_torchelastic_launched():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
@@ -153,7 +153,7 @@ def from_rank_zero(fabric: Fabric, make: Callable[[], T]) -> T:
 
 @contextmanager
 def naming_lost_processes(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Turn the error of an exchange with a process that is gone into one that says so."""
+    """Replace the error of an exchange with a dead process by one that says what happened."""
     try:
         yield
     except RuntimeError as error:
@@ -239,10 +239,10 @@ def describe(
 
 
 LOST = 3
-"""Exit code of a process that ended because another one did: not the one to blame."""
+"""Exit code of a process that ended because another one did."""
 
 LOST_WAIT = 2.0
-"""Seconds such a process waits before it ends, so that the one to blame is seen first."""
+"""Seconds such a process waits before it ends, so that the culprit is reported first."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SHUTDOWN = "60"  # seconds between asking a process to stop and killing it
@@ -257,7 +257,7 @@ def rank() -> int:
 
 
 def processes_exist() -> bool:
-    """Whether torchrun, SLURM, MPI or :func:`run_processes` started this process with others."""
+    """Whether torchrun, SLURM, MPI or :func:`run_processes` started this process among others."""
     from lightning_fabric.plugins import environments as known
 
     managers = ("TorchElastic", "SLURM", "LSF", "MPI")
@@ -266,13 +266,12 @@ def processes_exist() -> bool:
     )
 
 
-def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
+def run_processes(command: Sequence[str], devices: int) -> int:
     """Run ``command`` once per device of this machine with torchrun's agent; wait for the end.
 
-    The agent passes a signal to stop on to all processes. When one ends badly it stops the others.
-    Each of several nodes runs this function, with MASTER_ADDR, MASTER_PORT and NODE_RANK in its
-    environment. Returns the exit code of the first process that failed by itself, negative for a
-    signal; 130 if this one was asked to stop.
+    The agent passes a signal to stop on to all processes, and stops the others when one fails.
+    Returns the exit code of the first process that failed by itself, negative for a signal; 130 if
+    this one was asked to stop.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -282,13 +281,15 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN)
     with tempfile.TemporaryDirectory() as folder, _signals_as_before():
         config = LaunchConfig(
-            min_nodes=nodes,
-            max_nodes=nodes,
+            min_nodes=1,
+            max_nodes=1,
             nproc_per_node=devices,
             run_id=uuid.uuid4().hex,
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
-            **_meeting_point(nodes),
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
         )
         try:
             elastic_launch(config, command[0])(*command[1:])
@@ -302,7 +303,7 @@ def run_processes(command: Sequence[str], devices: int, nodes: int) -> int:
 
 @contextmanager
 def _signals_as_before() -> Iterator[None]:
-    """The agent leaves its handlers behind."""
+    """Restore the signal handlers, which the agent replaces."""
     before = {name: signal.getsignal(name) for name in _STOPPING}
     try:
         yield
@@ -310,25 +311,6 @@ def _signals_as_before() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for name, handler in before.items():
                 signal.signal(name, handler)
-
-
-def _meeting_point(nodes: int) -> dict[str, Any]:
-    if nodes == 1:
-        here = {"rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
-        return {"rdzv_backend": "c10d", **here}
-    names = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise HardnetError(
-            f"nodes={nodes} needs {', '.join(missing)} in the environment of each machine; "
-            "or start it with torchrun"
-        )
-    address, port, number = (os.environ[name] for name in names)
-    return {
-        "rdzv_backend": "static",
-        "rdzv_endpoint": f"{address}:{port}",
-        "rdzv_configs": {"rank": int(number)},
-    }
 
 
 def describe_end(code: int) -> str:
@@ -343,7 +325,7 @@ def describe_end(code: int) -> str:
 def end_with_parent() -> None:
     """End this process soon after the one that started it, even if that one was killed.
 
-    Otherwise it would continue to write into a folder that is being resumed.
+    Otherwise it would keep writing into a folder that is being resumed.
     """
     parent = os.getppid()
 

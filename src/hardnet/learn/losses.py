@@ -6,12 +6,12 @@ closest of the batch, that of one other pair drawn blindly, or of a patch that w
 whole training set (:func:`hardnet.learn.batches.mine`). It takes (n, D) unit vectors and gives (n,)
 distances, inf for a pair that has no negative. With ``anchor_swap`` the closer of two negatives is
 taken, one of the anchor (the row) and one of the positive (the column). Distances below
-``same_patch`` are copies of a patch, not negatives. The hardest may also be looked for within the
-anchors and within the positives, as SOSNet (CVPR 2019) and HyNet (NeurIPS 2020) do.
+``same_patch`` are copies of a patch, not negatives. The hardest may also be searched for among the
+anchors and among the positives, as SOSNet (CVPR 2019) and HyNet (NeurIPS 2020) do.
 
 A loss is a function of two distances per pair, (n,) d(a_i, p_i) of the match and (n,) d_i of its
-negative, and gives a scalar. At the end stand the two terms by which a small network learns from a
-large one.
+negative, and gives a scalar. At the end of the file are the two terms by which a small network
+learns from a large one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def hardest_in_batch(
 
 
 def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
-    """Put the own partner and copies of the patch out of reach.
+    """Set the distances to the partner and to copies of the patch to infinity.
 
     ``distances`` holds rows offset ... offset + k of the full matrix: (k, n) -> (k, n).
     """
@@ -77,7 +77,7 @@ def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Negatives:
-    """Which two descriptors pair i is compared by, as (n,) rows ``left`` and ``right`` of [a; p].
+    """The two descriptors that make the negative of pair i: (n,) rows of [anchors; positives].
 
     ``found`` (n,) says whether the pair has a negative at all.
     """
@@ -87,7 +87,7 @@ class Negatives:
     found: Tensor
 
     def distances(self, anchors: Tensor, positives: Tensor) -> Tensor:
-        """(n,) distances of the two, inf where there is no negative; of any network's vectors."""
+        """(n,) distances of the two, by any network's vectors; inf where there is no negative."""
         everyone = torch.cat([anchors, positives])
         distances = pair_distances(everyone[self.left], everyone[self.right])
         return distances.masked_fill(~self.found, torch.inf)
@@ -101,10 +101,10 @@ def hardest_negatives(
     block: int = BLOCK,
     within: bool = False,
 ) -> Negatives:
-    """Which negative is the hardest of each pair, found ``block`` rows at a time without gradient.
+    """Find the hardest negative of each pair, ``block`` rows at a time, without gradient.
 
-    Only this needs the whole distance matrix, and it is never held. ``within`` looks at d(a_i, a_j)
-    too, and with ``anchor_swap`` at d(p_i, p_j).
+    Only this needs the whole distance matrix, which is never held in memory. ``within`` also looks
+    at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j).
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)
@@ -121,7 +121,7 @@ def hardest_negatives(
                 better = value < column_best
                 column_best = torch.where(better, value, column_best)
                 column_index = torch.where(better, index + start, column_index)
-        by_row = row_best < column_best  # always, where no column was looked at
+        by_row = row_best < column_best  # always true without anchor_swap
         best = torch.where(by_row, row_best, column_best)
         left = torch.where(by_row, own, column_index)
         right = torch.where(by_row, row_index, own) + n
@@ -138,19 +138,6 @@ def hardest_negatives(
     return Negatives(left, right, ~best.isinf())
 
 
-def hardest_in_batch_blockwise(
-    anchors: Tensor,
-    positives: Tensor,
-    anchor_swap: bool = True,
-    same_patch: float = SAME_PATCH,
-    block: int = BLOCK,
-    within: bool = False,
-) -> Tensor:
-    """As ``hardest_in_batch(distance_matrix(a, p))``, without ever holding n x n numbers."""
-    chosen = hardest_negatives(anchors, positives, anchor_swap, same_patch, block, within)
-    return chosen.distances(anchors, positives)
-
-
 def random_in_batch(
     anchors: Tensor,
     positives: Tensor,
@@ -160,8 +147,8 @@ def random_in_batch(
 ) -> Tensor:
     """Pair i is compared with pair s(i), s a random permutation of the batch.
 
-    A pair that the permutation leaves in its place has no negative; there is one per batch on
-    average, as in the published code. With ``anchor_swap`` d(a_s(i), p_i) is the other candidate.
+    A pair that the permutation leaves in place has no negative; that is one per batch on average,
+    as in the published code. With ``anchor_swap`` d(a_s(i), p_i) is the other candidate.
     """
     n = len(anchors)
     other = torch.randperm(n, generator=generator, device=generator.device).to(anchors.device)
@@ -192,7 +179,7 @@ def _without_copies(distances: Tensor, same_patch: float) -> Tensor:
 
 
 def _closer(row: Tensor, column: Tensor) -> Tensor:
-    """The minimum, with all the gradient to one of the two on a tie: to the column's, section 3.1.
+    """The minimum; on a tie all of the gradient goes to the column's (section 3.1).
 
     A NaN in either stays a NaN.
     """
@@ -234,7 +221,7 @@ def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
     first pulls hard on pairs that are close already, the second on those far apart. The publication
     has m = 1.2 and the sum over the batch; here it is the mean.
     """
-    # The square of inf has a slope that no factor 0 undoes: a number beyond any margin instead.
+    # The slope of inf^2 is inf, and 0 * inf is NaN: use a number beyond any margin instead.
     negative = negative.masked_fill(negative.isinf(), 1e3)
     gap = positive + positive.square() - negative - negative.square()
     return (margin + gap).clamp_min(0).mean()
@@ -263,7 +250,7 @@ def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of that name as a function of (positive, negative); softmin has no margin.
 
     ``module:function`` is your own: (positive, negative), and ``margin`` if it has such an argument
-    -> scalar. The name must be one that a person gave.
+    -> scalar. The name must come from the user, not from a file.
     """
     if ":" in name:
         return partial(_own_loss, name, find_code(name), margin)
@@ -278,7 +265,7 @@ def _own_loss(
     name: str, function: Callable[..., Tensor], margin: float, positive: Tensor, negative: Tensor
 ) -> Tensor:
     if not callable(function):
-        raise HardnetError(f"loss: {name} is no function of two distances")
+        raise HardnetError(f"loss: {name} is not a function of two distances")
     takes_margin = "margin" in inspect.signature(function).parameters
     loss = function(positive, negative, **({"margin": margin} if takes_margin else {}))
     if not isinstance(loss, Tensor) or loss.ndim:

@@ -1,7 +1,7 @@
 """Classical hard-negative mining: the closest negatives of the whole training set, once per epoch.
 
-The paper compares with it (table 2) and finds that it overfits: among the nearest of all patches
-there are many that do show the same point, under another name.
+The paper compares with it (table 2) and finds that it overfits: many of the nearest patches do show
+the same point, under another name.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class MinedEpochs:
-    """The hard negatives of the whole set, found again at the first step of each epoch.
+    """The hard negatives of the whole set, mined at the first step of each epoch.
 
-    ``folder``, that of the run, keeps the tables of the current and the next epoch: a run resumed
-    in the middle of an epoch needs them. Each process describes its part of the set.
+    The folder of the run keeps the tables of the current and the next epoch, which a run resumed in
+    the middle of an epoch needs. Each process describes its part of the set.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class MinedEpochs:
     def __call__(self, step: int) -> Ints:
         """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
 
-        At the first step of an epoch they are mined with the network as it is now; in its middle,
-        where a resumed run begins, they are read from the folder.
+        At the first step of an epoch they are mined with the current network. In the middle of one,
+        where a resumed run starts, they are read from the folder.
         """
         epoch = step // self._steps
         path = self._folder / f"mined-{epoch}.npy"
@@ -94,7 +94,7 @@ def _read_mined(path: Path) -> Ints:
 
 
 NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
-QUERIES = 16_384  # at a time, so that ctrl-C is answered
+QUERIES = 16_384  # at a time, so that ctrl-C takes effect
 
 
 def mine(
@@ -102,9 +102,9 @@ def mine(
 ) -> Ints:
     """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
 
-    Of the nearest ``neighbours`` of a patch (itself among them) those that show another point are
-    kept, and one of them is drawn. Where none is left, any patch of another point is drawn. The
-    exact search takes N^2 D multiplications.
+    It is drawn from the nearest ``neighbours`` of the patch (itself among them) that show another
+    point; if none does, any patch of another point is drawn. The exact search takes N^2 D
+    multiplications.
     """
     if len(points) == 0 or (points == points[0]).all():
         raise HardnetError("classical mining needs patches of two 3D points at least")
@@ -113,7 +113,7 @@ def mine(
     rng = np.random.default_rng(seed)
     nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
     other = points[nearest] != points[:, None]
-    # The largest of independent uniform numbers is at each place equally often.
+    # The largest of independent uniform numbers is equally likely at each place.
     chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
     negative = np.take_along_axis(nearest, chosen[:, None], axis=1)[:, 0]
     without = np.flatnonzero(~other.any(axis=1))

@@ -1,14 +1,12 @@
 """What a training step minimises: one sampling, one loss and one regularizer, freely combined.
 
-With a teacher two terms are added: the student's vectors should be the teacher's, and the distances
-that the loss looks at should be those of the teacher.
+With a teacher there are two more terms: the student's vectors should equal the teacher's, and so
+should the distances that the loss looks at.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +23,13 @@ from hardnet.learn.losses import (
     SAME_PATCH,
     Negatives,
     distance_matrix,
-    hardest_in_batch_blockwise,
     hardest_negatives,
     mined,
     pair_distances,
     pair_loss,
     random_in_batch,
 )
+from hardnet.learn.recipe import check_name
 from hardnet.nets.hardnet import lengths, unit_length
 
 SAMPLINGS = ("hardest", "random", "classical", "all")
@@ -43,10 +41,10 @@ FURTHEST = 2.0  # the largest distance of two unit vectors
 
 @dataclass(frozen=True)
 class Terms:
-    """What a batch gives: the loss with its gradient, and what it was made of.
+    """The loss of a batch, with its gradient, and what it was made of.
 
-    ``positive`` and ``negative`` are (n,) distances; the negative of an objective that looks at all
-    is the hardest one, and 2, the furthest there is, of a pair without a negative. ``teacher`` is
+    ``positive`` and ``negative`` are (n,) distances. If the loss looks at all negatives, the
+    hardest is given; a pair without a negative has 2, the largest distance possible. ``teacher`` is
     what the teacher's terms add to the loss.
     """
 
@@ -60,7 +58,7 @@ class Terms:
 class Objective:
     """Descriptors of a batch -> :class:`Terms`; the fields are those keys of a recipe.
 
-    Names that are not known or do not go together are an error.
+    Unknown names and names that do not go together are an error.
     """
 
     sampling: str
@@ -76,13 +74,13 @@ class Objective:
 
     def __post_init__(self) -> None:
         sampling, loss = self.sampling, self.loss
-        _check_name("sampling", sampling, SAMPLINGS)
+        check_name("sampling", "name", sampling, SAMPLINGS)
         if ":" in loss:
-            pair_loss(loss, self.margin)  # says now if there is no such function
+            pair_loss(loss, self.margin)  # fails now if there is no such function
         else:
-            _check_name("loss", loss, LOSSES)
-        _check_name("regularizer", self.regularizer, REGULARIZERS)
-        _check_name("negatives", self.negatives, NEGATIVES)
+            check_name("loss", "name", loss, LOSSES)
+        check_name("regularizer", "name", self.regularizer, REGULARIZERS)
+        check_name("negatives", "name", self.negatives, NEGATIVES)
         if self.negatives == "all" and sampling != "hardest":
             raise HardnetError(
                 f"negatives=all is for sampling=hardest: sampling {sampling} takes negatives=cross"
@@ -119,7 +117,7 @@ class Objective:
 
     @property
     def any_length(self) -> bool:
-        """Whether it takes descriptors as they are before their scaling to unit length."""
+        """Whether it takes descriptors before they are scaled to unit length."""
         return self.regularizer == "lengths"
 
     def __call__(
@@ -130,11 +128,11 @@ class Objective:
         generator: torch.Generator,
         teacher: tuple[Tensor, Tensor] | None = None,
     ) -> Terms:
-        """The loss of a batch, in memory for a block of the distance matrix.
+        """The loss of a batch; at most a block of the distance matrix is held in memory.
 
-        All are (n, D) unit vectors, of any length if ``any_length``: of the anchors, one per 3D
-        point, of the positives in the same order, of the mined patches if ``streams`` is 3. The
-        teacher's are (n, E). Only the random sampling draws from the generator.
+        All are (n, D) unit vectors, of any length if ``any_length``: the anchors, one per 3D point,
+        the positives in the same order, and the mined patches if ``streams`` is 3. The teacher's
+        are (n, E). Only the random sampling uses the generator.
         """
         penalty: Tensor | None = None
         if self.any_length:
@@ -145,8 +143,9 @@ class Objective:
         positive = pair_distances(anchors, positives)
         hardest: Negatives | None = None
         if self.sampling == "all":
-            with torch.no_grad():  # for the log; the loss does not single one out
-                negative = hardest_in_batch_blockwise(anchors, positives, *details)
+            with torch.no_grad():  # for the log alone: the loss singles out no negative
+                chosen = hardest_negatives(anchors, positives, *details)
+                negative = chosen.distances(anchors, positives)
             loss = l2net(anchors, positives, *details)
         else:
             if self.sampling == "hardest":
@@ -180,15 +179,8 @@ class Objective:
         return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST), taught)
 
 
-def _check_name(key: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise HardnetError(f"{key}: unknown name {name!r}; {hint}")
-
-
-# Instead of one negative per pair it looks at all of them: the match should win a softmax over its
-# row of the distance matrix, and over its column.
+# L2-Net looks at all negatives of a pair: the match should win a softmax over its row of the
+# distance matrix, and over its column.
 
 ABSENT = 50.0  # e^-50 vanishes in any sum, and its gradient is finite in any version of torch
 
@@ -202,10 +194,10 @@ def l2net(
 ) -> Tensor:
     """L = -1/(2n) sum_i [ log( e^-D_ii / sum_j e^-D_ij ) + log( e^-D_ii / sum_j e^-D_ji ) ].
 
-    (e^(2 - D) of the publication: the e^2 cancels.) The mean of rows and columns is L2-Net's; the
-    published HardNet code adds them up, which is twice as much; without ``anchor_swap`` there are
-    rows alone. The matrix is made ``block`` rows at a time, and again in the backward pass: its
-    gradients are exact and it is never held.
+    (The publication has e^(2 - D); the e^2 cancels.) L2-Net takes the mean of rows and columns; the
+    published HardNet code takes their sum, which is twice as much. Without ``anchor_swap`` only the
+    rows count. The matrix is computed ``block`` rows at a time, and again in the backward pass: the
+    gradients are exact and the matrix is never held in memory.
     """
     rows, columns = [], []
     for start in range(0, len(anchors), block):
@@ -252,14 +244,13 @@ NEIGHBOURS = 8
 def correlation_penalty(descriptors: Tensor) -> Tensor:
     """|| offdiagonal( C ) ||_F / n with C = (X - mean X)^T (X - mean X) of (n, D) descriptors.
 
-    C is not divided by the channels' variances: this is the penalty of the published training
-    code, which is what table 2 measured. Where the channels do not vary at all it is 0, with
-    gradient 0.
+    C is not divided by the channels' variances: this is the penalty of the published training code,
+    which table 2 measured. If the channels do not vary at all, it is 0 with gradient 0.
     """
     centred = descriptors - descriptors.mean(dim=0)
     products = centred.T @ centred
     off_diagonal = products - torch.diag(products.diagonal())
-    # vector_norm has the gradient 0 at 0, where the square root of a sum of squares has none.
+    # At 0 the gradient of vector_norm is 0; that of the root of a sum of squares is undefined.
     norm: Tensor = torch.linalg.vector_norm(off_diagonal)
     return norm / len(descriptors)
 
@@ -271,8 +262,8 @@ def second_order_similarity(
 
     Neighbours should be as far apart among the anchors as among the positives. j is in A_i if one
     of i and j is among the ``neighbours`` nearest of the other: a_j of a_i, p_j of p_i, or p_j of
-    a_i. Who is a neighbour is found ``block`` rows at a time without gradient; the n x n distances
-    are never held.
+    a_i. Neighbours are found ``block`` rows at a time without gradient; the n x n distances are
+    never held in memory.
     """
     n = len(anchors)
     i, j = _neighbour_pairs(anchors, positives, min(neighbours, n - 1), block)

@@ -32,11 +32,13 @@ FREE = (
     "chunk",
     "workers",
     "devices",
-    "nodes",
 )
 """The keys that may change when a run is resumed: they say how and where a run is computed, not
-what it learns. Another accelerator, chunk or number of devices only moves the last digits (and
+what it learns. Another accelerator, chunk or number of devices changes the last digits only (and
 chunk 0 draws its dropout in another order)."""
+
+RETIRED = ("first_window", "nodes")
+"""Keys of earlier versions: the recipe of a run may still have them."""
 
 
 @dataclass
@@ -53,19 +55,17 @@ class Recipe:
         net: name of the network, or your own as ``module:Class``.
         init: weights file to start from; empty for random orthogonal weights.
         dropout: rate before the last layer.
-        batch: pairs per step over all devices, each of another 3D point.
-        images: number of images that a batch is filled from, so that hard negatives are of the same
-            image; 0 for pairs from anywhere.
+        batch: pairs per step over all devices, each of a different 3D point.
+        images: number of images that a batch is filled from, so that hard negatives come from the
+            same image; 0 for pairs from anywhere.
         pairs: pairs seen in the whole run; the learning rate reaches zero there.
         epoch: pairs between two minings of sampling "classical".
         dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
             lr 10 with it moves as far as lr 1 without.
-        first_window: where a set joins windows, the weight of the loss of the first window alone
-            beside that of all of them: the network is to serve for one window, too.
-        average: share of the run, at its end, whose weights are averaged; the mean is the result. 0
-            for the weights of the last step.
+        average: the last share of the run, whose weights are averaged to give the result; 0 for the
+            weights of the last step.
         augment: flip / rotate both patches of a pair alike.
-        seed: everything random follows from it and from the step number.
+        seed: all random numbers follow from it and the step number.
         chunk: patches held by the network at a time; 0 for the whole batch at once.
         workers: background threads that prepare batches; any number gives the same batches.
         validate_every, checkpoint_every: steps; 0 validates only at the end.
@@ -99,7 +99,6 @@ class Recipe:
     momentum: float = 0.9
     dampening: float = 0.9
     weight_decay: float = 1e-4
-    first_window: float = 0.5
     average: float = 0.0
     augment: bool = True
     shade: float = 0.0
@@ -111,7 +110,6 @@ class Recipe:
     checkpoint_every: int = 200
     accelerator: str = "auto"
     devices: int = 1
-    nodes: int = 1
 
     @property
     def steps(self) -> int:
@@ -161,10 +159,10 @@ def find_recipe(path: Path) -> Path:
 def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) -> Recipe:
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
-    A key whose default is empty may be given without a value (``validation=``): it is empty then.
-    Paths of data sets are taken relative to the working directory, as typed by the user. The file
-    of a run may come from anybody: code that it names is not run unless an override says the same;
-    nor is that of a ``stored`` recipe, which is only compared with another one.
+    A key whose default is empty may be given without a value (``validation=``). Paths of data sets
+    are relative to the working directory. The recipe in the folder of a run may come from someone
+    else: code that it names is run only if an override names it too. Code that a ``stored`` recipe
+    names is never run; such a recipe is only compared with another one.
     """
     try:
         from omegaconf import OmegaConf
@@ -173,6 +171,8 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
         raise MissingExtraError("omegaconf", "train") from None
     path = find_recipe(as_path(path))
     given = _parse(path, lambda: OmegaConf.load(path))
+    if stored:
+        given = {key: value for key, value in given.items() if key not in RETIRED}
     for override in overrides:
         if "=" not in override:
             raise HardnetError(f"--set {override}: write it as key=value")
@@ -199,7 +199,7 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
 
 
 def _parse(where: object, load: Callable[[], Any]) -> dict[str, Any]:
-    """Keys and raw values of a YAML mapping; ``where`` names the file or option it comes from."""
+    """Keys and raw values of a YAML mapping; ``where`` is the file or option it comes from."""
     from omegaconf import DictConfig, OmegaConf
     from yaml import YAMLError  # omegaconf reads with it
 
@@ -216,7 +216,7 @@ def _parse(where: object, load: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _filled(path: Path, key: str, value: Any) -> Any:
-    """The value of a key, with "none given" and lists understood."""
+    """The value of a key: its default if none is given; a list must be written as one."""
     default = _DEFAULTS[key]
     if value is None or value == "???":  # the second is what OmegaConf calls a missing value
         if default not in ("", []):
@@ -228,9 +228,9 @@ def _filled(path: Path, key: str, value: Any) -> Any:
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
-    """Refuse to resume a run with another recipe than ``stored``, the one it began with.
+    """Refuse to resume a run with another recipe than ``stored``, the one it was started with.
 
-    Keys that a file of an older version lacks have their defaults, which do what that version did.
+    Keys that an older version did not know have their defaults, which do what that version did.
     Keys of :data:`FREE` may differ.
     """
     begun = asdict(read_recipe(stored, [], stored=True))
@@ -248,7 +248,6 @@ _POSITIVE = (
     "lr",
     "workers",
     "devices",
-    "nodes",
 )
 _NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
 _LARGEST_SEED = 2**63 - 1
@@ -258,9 +257,9 @@ def check_name(where: object, what: str, name: str, known: Iterable[str]) -> Non
     """HardnetError with the nearest valid name unless ``name`` is one of ``known``."""
     known = list(known)
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name.lower(), known, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-        raise HardnetError(f"{where}: unknown {what} {name}{hint}")
+        raise HardnetError(f"{where}: unknown {what} {name!r}{hint}")
 
 
 def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
@@ -276,7 +275,7 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
     for key in _NOT_NEGATIVE:
         if not 0 <= getattr(recipe, key) < math.inf:
             raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
-    for key in ("dropout", "momentum", "dampening", "average", "shade", "first_window"):
+    for key in ("dropout", "momentum", "dampening", "average", "shade"):
         if not 0 <= getattr(recipe, key) < 1:
             raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
     if recipe.batch < 2:

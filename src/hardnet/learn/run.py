@@ -1,6 +1,6 @@
-"""The folder of a run: its lock, recipe, checkpoint, log and provenance, and how a run is stopped.
+"""The folder of a run: its lock, recipe, checkpoint, log and provenance; and how a run is stopped.
 
-Every file is written whole or not at all. A run stops between two steps, where its state is whole.
+Every file is written completely or not at all. A run stops between two steps, never within one.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ import torch
 from safetensors import SafetensorError
 
 from hardnet import provenance
-from hardnet.descriptors.windows import Projection, save_projections, windows_file, windows_text
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes
 from hardnet.learn.teacher import load_teachers, weights_of
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
-from hardnet.patchsets.patchset import Windows, folder_and_split
-from hardnet.storage import FolderLock, OwnedFolder, file_digest, replacing
+from hardnet.patchsets.patchset import folder_and_split
+from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE = "recipe.yaml"
 PATIENCE = 10.0
-"""Seconds that a process of a killed run may take to notice that it is to end."""
+"""Seconds that a process of a killed run may take to notice and end."""
 
 
 def open_run(
     folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Begin a run, or continue one from its checkpoint; its resolved recipe and origin are written.
+    """Start a run, or continue one from its checkpoint; write its resolved recipe and origin.
 
     The lock is held when this returns. Returns the checkpoint to continue from (None for a new
     run), and the facts of the run's origin.
@@ -85,7 +84,7 @@ def _claim_files(folder: Path, recipe: Recipe, begun: bool) -> None:
     names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
     marked = OwnedFolder.find(folder) is not None
     owned = OwnedFolder.mark(folder)
-    if begun and not marked:  # by a version without lists of files: its checkpoint is the proof
+    if begun and not marked:  # an earlier version kept no list; the checkpoint proves it is ours
         owned.adopt(*names)
     owned.sweep()
     for name in names:
@@ -93,7 +92,7 @@ def _claim_files(folder: Path, recipe: Recipe, begun: bool) -> None:
 
 
 def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
-    """The network with the weights a run begins with; a resumed run replaces them."""
+    """The network with the weights a run starts from; a resumed run replaces them."""
     torch.manual_seed(recipe.seed)
     kind = find_net(recipe.net)
     net = kind(recipe.dropout)
@@ -117,27 +116,15 @@ def weights_file(folder: Path, recipe: Recipe) -> Path:
 
 
 def write_weights(
-    folder: Path,
-    net: Net,
-    recipe: Recipe,
-    pairs: int,
-    facts: dict[str, Any],
-    joined: tuple[Windows, Projection] | None = None,
+    folder: Path, net: Net, recipe: Recipe, pairs: int, facts: dict[str, Any]
 ) -> None:
-    """Write the final weights, with the origin of the run as their metadata.
-
-    And, if windows are ``joined``, how.
-    """
+    """Write the final weights, with the origin of the run as their metadata."""
     path = weights_file(folder, recipe)
     origin = {key: value for key, value in facts.items() if key != "settings"}
     metadata = {"recipe": facts["settings"], "pairs": pairs, **origin}
     try:
         with replacing(path) as part:
             save_checkpoint(part, net, recipe.net, metadata)
-        if joined is not None:
-            windows, projection = joined
-            with replacing(windows_file(path)) as part:
-                save_projections(part, {windows_text(windows): projection}, [file_digest(path)])
     except (OSError, SafetensorError) as error:
         raise failed_write(path, error) from error
 
@@ -161,7 +148,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the resolved recipe as YAML, whole or not at all: a run is resumed with it."""
+    """Write the resolved recipe as YAML; a run is resumed with it."""
     from omegaconf import OmegaConf
 
     text = OmegaConf.to_yaml(OmegaConf.structured(recipe))
@@ -173,14 +160,14 @@ def failed_write(path: Path, error: Exception) -> HardnetError:
     kept = "; the previous one is intact" if path.exists() else ""
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     begun = (path.parent / CHECKPOINT).exists()
-    advice = "continue with --resume" if begun else "begin again: nothing was kept yet"
-    return HardnetError(f"{path} could not be written ({reason}){kept}: make room and {advice}")
+    advice = "continue with --resume" if begun else "start again: nothing was saved yet"
+    return HardnetError(f"{path} could not be written ({reason}){kept}: free space and {advice}")
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
     """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights.
 
-    The one before is kept, in case the new one is damaged on the disk.
+    The previous one is kept in case the new one is damaged on disk.
     """
     path, before = folder / CHECKPOINT, folder / PREVIOUS
     if path.exists():
@@ -195,7 +182,7 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The checkpoint of a run; if it is damaged the one before, with a warning."""
+    """The checkpoint of a run; if it is damaged, the previous one, with a warning."""
     try:
         return _read_state(folder / CHECKPOINT)
     except HardnetError as error:
@@ -213,12 +200,11 @@ def _read_state(path: Path) -> dict[str, Any]:
                 raise HardnetError(f"{path} is damaged: its checksums do not fit")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
-        # Not in files of earlier versions.
-        return read | {key: state.get(key) for key in ("average", "join")}
+        return read | {"average": state.get("average")}  # earlier versions have none
     except HardnetError:
         raise
-    except Exception as error:  # PyTorch would advise weights_only=False, which nobody should do
-        raise HardnetError(f"{path} is damaged, or no checkpoint of a training run") from error
+    except Exception as error:  # PyTorch would advise weights_only=False, which is unsafe
+        raise HardnetError(f"{path} is damaged, or not a checkpoint of a training run") from error
 
 
 def last_step(folder: Path) -> int | None:
@@ -240,7 +226,7 @@ class RunLog:
         if step and self._path.exists():
             with self._path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
-        # A row that a kill or a full disk cut short has empty columns.
+        # A row cut short by a kill or a full disk has empty columns.
         rows = [r for r in rows if None not in r.values() and int(r["step"]) <= step]
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS)
@@ -248,7 +234,7 @@ class RunLog:
         writer.writerows(rows)
         write_whole(self._path, lambda file: file.write(text.getvalue().encode()))
         self._board: Any = None
-        with suppress(ImportError):  # curves are a convenience: they must not stop a run
+        with suppress(ImportError):  # curves are a convenience; a run does not need them
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
@@ -271,9 +257,9 @@ class RunLog:
 
 
 def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
-    """Write the facts of a run that begins; check and extend those of one that continues.
+    """Write the facts of a new run; check and extend those of one that continues.
 
-    ``resumed`` has the same facts, without settings and data, of each time it continued.
+    ``resumed`` lists the same facts, without settings and data, for each time it was resumed.
     """
     settings = asdict(recipe)
     settings["data"] = [provenance.without_folders(name) for name in recipe.data]
@@ -310,7 +296,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def _data_facts(name: str) -> dict[str, Any]:
-    """The digest of one training set; a set that is no folder, made by a program, has none."""
+    """The digest of one training set; a set made by a program, without a folder, has none."""
     folder = Path(folder_and_split(name)[0])
     facts = {"name": provenance.without_folders(name), "sha256": None, "files": 0}
     if folder.exists():
@@ -322,8 +308,8 @@ def _data_facts(name: str) -> dict[str, Any]:
 class StopRequest:
     """While active, the first ctrl-C or SIGTERM only sets ``asked``; a second one interrupts.
 
-    An interrupt in the middle of a step would leave weights of which some are updated and some are
-    not. Outside the main thread, where Python allows no signal handlers, nothing changes.
+    An interrupt in the middle of a step would leave some weights updated and others not. Outside
+    the main thread, where Python allows no signal handlers, this does nothing.
     """
 
     def __init__(self) -> None:

@@ -1,16 +1,17 @@
-"""What the teacher says of every patch of a training set, computed once and kept.
+"""The teacher's descriptors of a training set, computed once and cached.
 
-A student learns from the descriptors of a large network, its teacher. They do not change while it
-learns, so they are computed once per patch set and mapped into memory: a training step costs the
-student alone. With augmentation a patch is seen under four symmetries, and the teacher describes
-each of them: the descriptor of a mirrored patch is not that of the patch.
+A student learns from the descriptors of a large network, its teacher. They do not change during
+training, so they are computed once per patch set and mapped into memory: a training step only runs
+the student. With augmentation a patch is seen under four symmetries, and the teacher describes each
+of them, because the descriptor of a mirrored patch is a different one.
 
-Several teachers may teach together. Their vectors are put side by side, and the student's target is
-the projection that keeps most of the products between them, turned towards the first teacher: a
-student that starts from the first teacher's weights is asked for small changes, not for new axes.
+Several teachers may teach together. Their vectors are concatenated and projected to the student's
+target: the projection preserves inner products best, and is rotated to be closest to the first
+teacher's vectors. A student that starts from the first teacher's weights then needs small changes
+only, not new axes.
 
-A descriptor is kept as 128 integers of 8 bits. The largest entry becomes 127, and since the vector
-has unit length its scale need not be kept.
+A descriptor is stored as 128 integers of 8 bits. Its largest entry becomes 127; its scale need not
+be stored, because the vector has unit length.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
 from hardnet.storage import FolderLock
 
 BLOCK = 2048
-"""Patches described between two points from which a stopped computation continues."""
+"""Patches per block; a stopped computation continues after the last whole block."""
 
 SAMPLE = 20_480
 """Patches from which the projection of several teachers is learned."""
 
 _DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
-_PATIENCE = 3600.0  # seconds between two attempts to take the lock: whoever has it is computing
+_PATIENCE = 3600.0  # seconds per attempt to take the lock: its holder is computing
 
 
 class TeacherOutputs:
     """The teacher's descriptors of all patches of a set.
 
     Args:
-        parts: (N_k, 1 or 4, D) int8 of the sets that were joined, in their order; the second axis
-            is the symmetry, see :attr:`hardnet.learn.batches.Flips.numbers`.
+        parts: (N_k, 1 or 4, D) int8 for each set of the union, in order; the second axis is the
+            symmetry, see :attr:`hardnet.learn.batches.Flips.numbers`.
     """
 
     def __init__(self, parts: Sequence[NDArray[np.int8]]) -> None:
@@ -74,12 +75,12 @@ def from_bytes(rows: NDArray[np.int8]) -> NDArray[np.float32]:
 
 
 class Together:
-    """Several teachers as one descriptor, with as many numbers as the first of them.
+    """Several teachers as one descriptor, as long as that of the first.
 
     Args:
-        teachers: the first gives the axes.
+        teachers: the first defines the axes.
         patches: (N, S, S) of the training set.
-        count: how many of them, from the first on, the projection is learned from.
+        count: the projection is learned from a sample of the first ``count`` patches.
     """
 
     def __init__(self, teachers: Sequence[Descriptor], patches: Patches, count: int) -> None:
@@ -103,10 +104,10 @@ class Together:
 def turned_projection(
     vectors: NDArray[np.float32], first: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """(E, D): of E numbers those D that keep most of the products of (N, E) vectors.
+    """(E, D) projection of (N, E) vectors that preserves their inner products best.
 
-    Any rotation of the D numbers keeps as much. The one is taken that brings them closest to the
-    vectors ``first`` (N, D).
+    Any rotation of the result preserves as much; the one chosen brings it closest to the vectors
+    ``first`` (N, D).
     """
     wide = vectors.astype(np.float64)
     axes = np.linalg.eigh(wide.T @ wide)[1][:, ::-1][:, : first.shape[1]]
@@ -115,31 +116,30 @@ def turned_projection(
 
 
 def load_teachers(teacher: str) -> list[Descriptor]:
-    """The descriptors of a recipe's ``teacher``: weights files or shipped names, with commas."""
+    """The descriptors of a recipe's ``teacher``, a comma-separated list of files and names."""
     names = [name.strip() for name in teacher.split(",")]
     for name in names:
         if name not in shipped_names() and Path(name).suffix.lower() not in WEIGHTS_SUFFIXES:
             raise HardnetError(
-                f"teacher: {name} is no weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
-                f"and none of {', '.join(shipped_names())}"
+                f"teacher: {name} is neither a weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
+                f"nor one of {', '.join(shipped_names())}"
             )
     return [load(name) for name in names]
 
 
 def weights_of(teacher: Descriptor) -> str:
-    """What tells the weights of one teacher from others."""
+    """What identifies the weights of a teacher."""
     return str(getattr(teacher, "weights", teacher.name))
 
 
 def teacher_outputs(
     teacher: str, train_set: PatchSet, augment: bool, progress: Steps = silent
 ) -> TeacherOutputs:
-    """The descriptors of a training set by a teacher, or by several: read, or computed and kept.
+    """A training set described by one or several teachers: read from the cache, or computed.
 
-    They are in the user's cache under the digests of the weights and of the patches. Each set of a
-    union has a file of its own. A computation that was stopped continues where it was; of several
-    processes one computes and the others wait for it. ``augment`` asks for all four symmetries of
-    each patch.
+    The user's cache keeps them under the digests of the weights and of the patches, in one file for
+    each set of a union. A stopped computation continues where it was; of several processes one
+    computes and the others wait. ``augment`` asks for all four symmetries of each patch.
     """
     teachers = load_teachers(teacher)
     symmetries = SYMMETRIES if augment else 1
@@ -148,7 +148,7 @@ def teacher_outputs(
     if train_set.sets is not None:
         ends = [*(np.flatnonzero(np.diff(train_set.sets)) + 1).tolist(), total]
     describe = teachers[0]
-    if len(teachers) > 1:  # learned from the first set: what is kept of it serves other unions
+    if len(teachers) > 1:  # learned from the first set alone, so that other unions can reuse it
         describe = Together(teachers, train_set.patches, ends[0])
     first = 0
     for end in ends:
@@ -202,7 +202,7 @@ def _compute(
     path: Path,
     progress: Callable[[int], None],
 ) -> None:
-    """Write the file block by block under another name; the last block found is done again."""
+    """Write the file block by block under another name; the last block found is computed again."""
     growing = path.with_suffix(".growing")
     shape = (len(rows), symmetries, describe.dim)
     with growing.open("ab") as file:

@@ -12,21 +12,18 @@ import ctypes
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from hardnet.descriptors import unit_rows
 from hardnet.errors import DivergedError, HardnetError
-from hardnet.images import Pixels
 from hardnet.learn.batches import (
     DROPOUT,
     SAMPLING,
@@ -61,22 +58,18 @@ from hardnet.learn.run import (
     write_weights,
 )
 from hardnet.learn.teacher import teacher_outputs
-from hardnet.learn.windows import FIRST_PATCHES, JoinWindows
 from hardnet.nets import Average, Net, fresh_statistics
 from hardnet.patchsets.patchset import Patches, PatchSet
 from hardnet.storage import FolderLock
 
-if TYPE_CHECKING:
-    pass
-
 Describe = Callable[[Patches], NDArray[np.float32]]
 
 TRIAL = 20.0
-"""Seconds of training that a plan is measured by, or four steps if they take longer."""
+"""Seconds of trial steps that a plan is based on, or four steps if they take longer."""
 
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
-ones of a network in training remember."""
+statistics of a network in training remember."""
 
 
 @dataclass(frozen=True)
@@ -119,36 +112,23 @@ class Trainer:
             train_set.images,
             recipe.images,
         )
-        self._windows = train_set.windows
-        if self._windows:
-            self._refuse_single_windows()
         teacher = None
-        if recipe.teacher:  # before processes meet: one of them may have to compute for long
+        if recipe.teacher:  # before the processes join: one of them may compute for a long time
             teacher = teacher_outputs(recipe.teacher, train_set, recipe.augment)
-        self._fabric = open_fabric(recipe.accelerator, recipe.devices, recipe.nodes)
+        self._fabric = open_fabric(recipe.accelerator, recipe.devices)
         self._group = world_group(self._fabric)
         rows = rows_of(self._fabric.global_rank, self._fabric.world_size, recipe.batch)
         self.batches = Batches(
             train_set, sampler, recipe.augment, recipe.seed, rows, teacher, recipe.shade
         )
         self.net = first_net(recipe, resume, self._fabric.device)
-        self.join = self._first_join(train_set) if self._windows else None
-        self._model: nn.Module = self.net
-        if self.join is not None:
-            self._model = nn.ModuleList([self.net, self.join])
         if teacher is not None and recipe.teacher_cosine and teacher.dim != self.net.dim:
             raise HardnetError(
                 f"teacher: {recipe.teacher} has {teacher.dim} numbers per patch and {recipe.net} "
                 f"{self.net.dim}: use --set teacher_cosine=0, which compares distances alone"
             )
-        each = max(len(train_set.windows), 1)
         self._embed = Embedding(
-            self.net,
-            recipe.batch * each,
-            slice(rows.start * each, rows.stop * each),
-            recipe.chunk,
-            self._group,
-            self._objective.any_length,
+            self.net, recipe.batch, rows, recipe.chunk, self._group, self._objective.any_length
         )
         self._epochs: MinedEpochs | None = None
         if self._objective.streams == 3:
@@ -157,7 +137,7 @@ class Trainer:
                 self.net, train_set, folder, steps, recipe.seed, self._fabric
             )
         self.optimizer = torch.optim.SGD(
-            self._model.parameters(),
+            self.net.parameters(),
             lr=recipe.lr,
             momentum=recipe.momentum,
             dampening=recipe.dampening,
@@ -165,7 +145,7 @@ class Trainer:
         )
         self.step = 0
         self._average = Average() if recipe.average else None
-        self._result: tuple[Net, JoinWindows | None] | None = None
+        self._result: Net | None = None
         self._lock = FolderLock(folder, "training.lock")
         with naming_lost_processes(self._fabric, folder):
             state, self._facts = from_rank_zero(
@@ -175,30 +155,10 @@ class Trainer:
             self._restore(state)
         self._saved = self.step  # of the checkpoint before the next one
 
-    def _refuse_single_windows(self) -> None:
-        axes = self._objective
-        for key, needs_one in {
-            "teacher": self.recipe.teacher,
-            f"sampling {axes.sampling}": axes.streams == 3,
-            f"regularizer {axes.regularizer}": axes.any_length,
-        }.items():
-            if needs_one:
-                raise HardnetError(f"{key} works on sets of one window, and these join several")
-
-    def _first_join(self, train_set: PatchSet) -> JoinWindows:
-        """The principal components of what the first network says about a part of the set."""
-        rows = np.random.default_rng(self.recipe.seed).permutation(len(train_set))[:FIRST_PATCHES]
-        patches = train_set.patches[np.sort(rows)]
-        vectors = describe(self.net, patches.reshape(-1, *patches.shape[-2:]))
-        side_by_side = vectors.reshape(len(patches), -1)
-        return JoinWindows(side_by_side, self.net.dim, self.recipe.seed).to(self._fabric.device)
-
     def _restore(self, state: dict[str, Any]) -> None:
         path = self.folder / CHECKPOINT
         try:
             self.net.load_state_dict(state["net"])
-            if self.join is not None:
-                self.join.load_state_dict(state["join"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self._average is not None:
                 self._average.load_state_dict(state["average"])
@@ -211,8 +171,8 @@ class Trainer:
     def run(self, report: Callable[[Progress], None] | None = None) -> Path:
         """Train to the end of the recipe; return the file of the final weights.
 
-        An interrupt (ctrl-C) or SIGTERM ends the step, saves a checkpoint and is then passed on as
-        KeyboardInterrupt. With the end of this method other processes may continue in the folder.
+        On ctrl-C or SIGTERM the current step is finished, a checkpoint is saved and
+        KeyboardInterrupt is raised. Afterwards another process may continue in the folder.
         """
         try:
             return self._run(report)
@@ -243,11 +203,10 @@ class Trainer:
             if log is not None:
                 log.close()
         self.save()
-        net, join = self.result()
+        net = self.result()
         if first:
             pairs = self.step * self.recipe.batch
-            joined = None if join is None else (self._windows, join.projection())
-            write_weights(self.folder, net, self.recipe, pairs, self._facts, joined)
+            write_weights(self.folder, net, self.recipe, pairs, self._facts)
         return weights_file(self.folder, self.recipe)
 
     def _upcoming(self) -> Generator[Batch, None, None]:
@@ -267,7 +226,7 @@ class Trainer:
         self.optimizer.step()
         self.step += 1
         if self._average is not None and self.step > self.recipe.steps - self.recipe.averaged_steps:
-            self._average.add(self._model)
+            self._average.add(self.net)
         loss = float(terms.loss.detach())
         if not np.isfinite(loss):
             raise DivergedError(
@@ -279,24 +238,13 @@ class Trainer:
             row["teacher"] = float(terms.teacher.detach())
         return {"lr": lr, "loss": loss, **row}
 
-    def _describe(self, streams: Sequence[Pixels], step: int) -> list[Tensor]:
-        """(n, D) of all rows of each stream, those of the windows of a keypoint in turn."""
-        each = [patches.reshape(-1, *patches.shape[-2:]) for patches in streams]
-        return self._embed(each, seed_of(self.recipe.seed, step, DROPOUT))
-
-    def _joined(self, streams: Sequence[Tensor]) -> list[Tensor]:
-        if self.join is None:
-            return list(streams)
-        return list(self.join.train()(torch.cat(list(streams))).chunk(len(streams)))
-
     def backward(self, batch: Batch) -> Terms:
         """The loss of a batch over all processes; adds its gradients to the parameters' own."""
         seed, step = self.recipe.seed, batch.step
         streams = [batch.anchors, batch.positives]
         if batch.negatives is not None:
             streams.append(batch.negatives)
-        each = self._describe(streams, step)
-        anchors, positives, *mined = self._joined(each)
+        anchors, positives, *mined = self._embed(streams, seed_of(seed, step, DROPOUT))
         generator = torch.Generator().manual_seed(seed_of(seed, step, SAMPLING))
         teacher = None
         if batch.teacher is not None:
@@ -304,45 +252,33 @@ class Trainer:
             teacher = said[0], said[1]
         negatives = mined[0] if mined else None
         terms = self._objective(anchors, positives, negatives, generator, teacher)
-        if self.join is not None and self.recipe.first_window:
-            first = [vectors[:: len(self._windows)] for vectors in each]
-            alone = self._objective(first[0], first[1], None, generator)
-            terms = replace(terms, loss=terms.loss + self.recipe.first_window * alone.loss)
         terms.loss.backward()  # type: ignore[no-untyped-call]
         sum_gradients(self.net.parameters(), self._group)
         return terms
 
-    def result(self) -> tuple[Net, JoinWindows | None]:
-        """The network that a finished run gives; all processes must ask for it together.
+    def result(self) -> Net:
+        """The network that a finished run gives; all processes must call this together.
 
-        It is the trained network, or with ``average`` one with the mean of its last weights. The
-        statistics of batch normalisation belong to the weights they were computed with, and a mean
-        of them fits no network. So they are computed again, on the batches that would come next.
+        It is the trained network, or with ``average`` one with the mean of its last weights. Batch
+        statistics belong to the weights they were computed with, and their mean fits no network, so
+        they are computed again on the batches that would come next.
         """
         if self._average is None:
-            return self.net, self.join
+            return self.net
         if self._result is None:
-            own = copy.deepcopy(self._model.state_dict())
-            self._average.copy_to(self._model)
-            with fresh_statistics(self._model), torch.no_grad():
+            own = copy.deepcopy(self.net.state_dict())
+            self._average.copy_to(self.net)
+            with fresh_statistics(self.net), torch.no_grad():
                 for step in range(self.recipe.steps, self.recipe.steps + STATISTICS_BATCHES):
-                    batch = self.batches(step)
-                    self._joined(self._describe([batch.anchors, batch.positives], step))
-            self._result = copy.deepcopy((self.net, self.join))
-            self._model.load_state_dict(own)
+                    batch, seed = self.batches(step), seed_of(self.recipe.seed, step, DROPOUT)
+                    self._embed([batch.anchors, batch.positives], seed)
+            self._result = copy.deepcopy(self.net)
+            self.net.load_state_dict(own)
         return self._result
 
     def describe(self, patches: Patches, batch: int = 512) -> NDArray[np.float32]:
-        """Descriptors of (n, S, S) patches by the network as it is now, or by the result.
-
-        Of (n, K, S, S) patches if windows are joined.
-        """
-        net, join = self._result or (self.net, self.join)
-        if join is None:
-            return describe(net, patches, batch=batch)
-        every = patches[:]
-        vectors = describe(net, every.reshape(-1, *every.shape[-2:]), batch=batch)
-        return np.asarray(unit_rows(join.projection()(vectors.reshape(len(every), -1))))
+        """Descriptors of (n, S, S) patches by the network as it is now, or by the result."""
+        return describe(self._result or self.net, patches, batch=batch)
 
     def _record(
         self,
@@ -364,9 +300,9 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint; a kill in the middle leaves the previous one in place.
 
-        Weights that are no numbers are an error: of those nothing can be resumed.
+        Weights that are not finite are an error: no run can continue from them.
         """
-        if not all(bool(x.isfinite().all()) for x in self._model.state_dict().values()):
+        if not all(bool(x.isfinite().all()) for x in self.net.state_dict().values()):
             raise DivergedError(
                 f"the weights are not finite after step {self.step}; "
                 "lower lr or look at the patches"
@@ -379,8 +315,6 @@ class Trainer:
             "net": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        if self.join is not None:
-            state["join"] = self.join.state_dict()
         if self._average is not None:
             state["average"] = self._average.state_dict()
         write_state(self.folder, state)
@@ -397,9 +331,9 @@ def plan_pairs(
 ) -> int:
     """How many pairs this machine trains on in ``minutes``, measured by a few steps of a trial.
 
-    The plan is a number of pairs, a multiple of the batch, not a deadline: a run with it is a
-    function of the recipe as any other, and takes longer or shorter than ``minutes`` if the machine
-    changes its speed. The time of validations is measured too.
+    The plan is a number of pairs, a multiple of the batch, and not a deadline: the run is as
+    reproducible as any other, and takes more or less than ``minutes`` if the speed of the machine
+    changes. Validations are timed too.
     """
     begun = time.perf_counter()
     seconds: list[float] = []
@@ -419,12 +353,12 @@ def plan_pairs(
     if recipe.validate_every:
         step += validation / recipe.validate_every
     left = 60 * minutes - validation - (time.perf_counter() - begun)
-    # The statistics of an averaged network cost about a third of as many steps: forward passes.
+    # The statistics of an averaged network need forward passes alone: a third of a step each.
     steps = int(left / step) - (STATISTICS_BATCHES // 3 if recipe.average else 0)
     if steps < 1:
         raise HardnetError(
-            f"{minutes:g} minutes are too short: the trial has used them, at {step:.1f} s a step; "
-            "give more, or use a smaller batch"
+            f"{minutes:g} minutes are too short: the trial took as long, at {step:.1f} s a step; "
+            "give more time, or use a smaller batch"
         )
     return steps * recipe.batch
 
@@ -436,9 +370,9 @@ _LARGEST_INT = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Tell glibc not to return large buffers to the kernel after every training step.
 
-    The kernel zeroes each page it hands out again; with activations of hundreds of megabytes per
-    step that costs about half of the training time. All threads share one heap, since those of
-    further threads are returned in any case. Returns whether it took effect (glibc only).
+    The kernel zeroes every page it hands out; with hundreds of megabytes of activations per step
+    that takes a large part of the training time. All threads share one heap, because memory of
+    other heaps is returned anyway. Returns whether it took effect (glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False

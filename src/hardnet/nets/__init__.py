@@ -40,6 +40,7 @@ from hardnet.errors import HardnetError
 from hardnet.images import Pixels
 from hardnet.nets.hardnet import (
     HardNet,
+    HardTFeat,
     Medium,
     Net,
     Small,
@@ -47,9 +48,9 @@ from hardnet.nets.hardnet import (
     Student16,
     Student24,
     Student32,
+    TFeat,
     Tiny,
 )
-from hardnet.nets.tfeat import HardTFeat, TFeat
 from hardnet.storage import as_path
 from hardnet.stored_names import find_code
 

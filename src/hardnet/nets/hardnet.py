@@ -1,11 +1,14 @@
-"""What a network is, layers that all share, HardNet (section 3.3 of the paper) and smaller ones.
+"""The networks: HardNet (section 3.3 of the paper), smaller ones, and the shallow TFeat.
 
-A network is the list of its layers, so that training and export can take it layer by layer. The
-small ones are made to learn from a large one. Ours (``hardnet-small`` and its sisters) is HardNet
-without its two layers at full resolution and with fewer channels: the same view of 23 pixels, and
-the same last layer over a grid of 8 x 8 places. DesDis (IJCV 2024) halves the patch three times;
-its parameters are named as in the published files, so that they load as they are. Channels are
-multiples of 16 and convolutions plain ones: that is what a CPU computes fastest.
+A network is a list of layers, so that training and export can work layer by layer. The small ones
+are made to learn from a large one. Ours (``hardnet-small`` and its sisters) are HardNet without its
+two layers at full resolution and with fewer channels: the same receptive field of 23 pixels, and
+the same last layer over an 8 x 8 grid. DesDis (IJCV 2024) halves the patch three times. Channels
+are multiples of 16 and convolutions are plain: that is what a CPU computes fastest.
+
+TFeat (Balntas et al. 2016) is convolution 7, tanh, max-pool, convolution 6, tanh and one fully
+connected layer with tanh. It was published in two forms, which differ in what surrounds these
+layers. DesDis and TFeat name their parameters as the published files do, so those load as they are.
 """
 
 from __future__ import annotations
@@ -191,3 +194,60 @@ class Student32(Student):
     """DesDis-32."""
 
     width = 32
+
+
+class TFeat(Net):
+    """TFeat as its authors published it (``tfeat-liberty.params`` and its sisters).
+
+    The patch is normalised by its biased variance with 1e-5 added, so it should be in 0..255. The
+    published descriptor is the tanh output compared by L2; ours is that output scaled to unit
+    length, as every descriptor here is, and :meth:`raw` gives the published values. TFeat was
+    published without dropout.
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.InstanceNorm2d(1, affine=False), *_convolutions())
+        self.descr = nn.Sequential(nn.Linear(64 * 8 * 8, self.dim), nn.Tanh())
+        self.dropout = nn.Dropout(dropout)
+
+    def raw(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) -> (N, 128) in [-1, 1], not of unit length."""
+        return apply(self.layers()[:-1], patches)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What :meth:`forward` applies, in order."""
+        return (*self.features, flatten, self.dropout, *self.descr, unit_length)
+
+
+class HardTFeat(Net):
+    """TFeat trained with the HardNet loss (``HardTFeat.pth``, and our own ``hardtfeat``).
+
+    Input normalisation, unit length and the start of a training are those of HardNet. The published
+    file does not say whether a tanh follows the last layer; with it, patches of the Oxford
+    sequences match better than without, so it does.
+    """
+
+    unrelated = ("SIFT.",)  # the file was saved with a SIFT module attached for comparison
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*_convolutions())
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout), nn.Conv2d(64, self.dim, kernel_size=8), nn.Tanh()
+        )
+        self.apply(orthogonal)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What :meth:`forward` applies, in order."""
+        return (normalise_patches, *self.features, *self.classifier, flatten, unit_length)
+
+
+def _convolutions() -> tuple[nn.Module, ...]:
+    return (
+        nn.Conv2d(1, 32, kernel_size=7),
+        nn.Tanh(),
+        nn.MaxPool2d(kernel_size=2, stride=2),
+        nn.Conv2d(32, 64, kernel_size=6),
+        nn.Tanh(),
+    )

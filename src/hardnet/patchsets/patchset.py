@@ -1,7 +1,7 @@
 """What training and patch benchmarks consume: patches and the 3D point each one shows.
 
-A set is opened by the name of its folder, whatever its format, and several become one. On disk the
-patches of every format lie in large pictures, png or bmp. They are decoded once, into the user's
+A set of any format is opened by the name of its folder, and several sets can be joined. On disk,
+all formats keep patches in large png or bmp pictures. These are decoded once, into the user's
 cache, and mapped into memory from there.
 """
 
@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.cache import Cache, files_state, load_array, save_array
-from hardnet.descriptors.windows import windows_text
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 Kind = Literal["brown", "hpatches", "w1bs"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Windows = tuple[float, ...]
-"""Windows of a keypoint that are joined, in sigmas; none where each patch stands for itself."""
-
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
@@ -45,10 +41,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 class Patches(Protocol):
-    """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined.
-
-    Where several windows of each keypoint are joined, (N, K, S, S).
-    """
+    """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,17 +51,17 @@ class Patches(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any, /) -> Pixels:
-        """Patches by number, slice, index array or mask, as of an array."""
+        """Patches by number, slice, index array or mask, as in an array."""
         ...
 
 
 @dataclass(frozen=True)
 class PatchSet:
-    """(N, S, S) patches, or (N, K, S, S) of K windows, usually memory-mapped; the 3D point of each.
+    """(N, S, S) patches, usually memory-mapped, and the 3D point of each.
 
     ``pairs`` (M, 2) are patch indices of the test pairs, (0, 2) where the set has none; ``sets``
     (N,) tells which set of a union each patch is of; ``images`` (N,) which image it was cut from,
-    None where that is not known; ``windows``, if any, are the K of the patches.
+    None where that is not known.
     """
 
     name: str
@@ -77,7 +70,6 @@ class PatchSet:
     pairs: Ints
     sets: Ints | None = None
     images: Ints | None = None
-    windows: Windows = ()
 
     @property
     def pair_labels(self) -> NDArray[np.bool_]:
@@ -91,21 +83,16 @@ class PatchSet:
 def join(sets: Sequence[PatchSet]) -> PatchSet:
     """One set of all patches; neither points nor images of different sets share an id.
 
-    The patches stay where they are, usually memory-mapped. ``sets`` of the result tells the sets
-    apart, for the weights of :class:`hardnet.learn.batches.PairSampler`. It knows the images if
-    all of its parts do.
+    The patches stay where they are, usually memory-mapped. ``sets`` of the result says which set a
+    patch is from, for the weights of :class:`hardnet.learn.batches.PairSampler`. The images are
+    known if all parts know theirs.
     """
     if len(sets) == 1:
         return sets[0]
-    kinds = {part.name: (part.patches.shape[-1], part.windows) for part in sets}
-    if len(set(kinds.values())) > 1:
-        found = ", ".join(
-            f"{name} {side}" + (f" in windows {windows_text(windows)}" if windows else "")
-            for name, (side, windows) in kinds.items()
-        )
-        raise HardnetError(
-            f"sets with patches of different sides or windows cannot be joined: {found}"
-        )
+    sides = {part.name: part.patches.shape[-1] for part in sets}
+    if len(set(sides.values())) > 1:
+        found = ", ".join(f"{name} {side}" for name, side in sides.items())
+        raise HardnetError(f"sets with patches of different sides cannot be joined: {found}")
     points, pairs, images = [], [], []
     next_point = next_patch = next_image = 0
     for part in sets:
@@ -126,15 +113,13 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
         np.concatenate(images) if len(images) == len(sets) else None,
-        sets[0].windows,
     )
 
 
 class JoinedRows:
-    """The rows of ``parts``, (N_k, ...) each, one after the other, without a copy of them.
+    """The rows of ``parts``, (N_k, ...) each, one after the other, without copying them.
 
-    What is asked for is copied, as indexing an array by an array does; the parts stay mapped into
-    memory, so a union may be larger than memory.
+    Only requested rows are copied; the parts stay mapped, so a union may be larger than memory.
     """
 
     def __init__(self, parts: Sequence[Patches]) -> None:
@@ -166,7 +151,7 @@ class JoinedRows:
 def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> PatchSet:
     """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
 
-    A folder may be named once: its points would get two ids, and then count as non-matching.
+    A folder may be named once only: its points would get two ids and count as non-matching.
     """
     seen: set[Path] = set()
     for name in names:
@@ -197,9 +182,9 @@ def _open_to_train(name: str, size: int, progress: Steps) -> PatchSet:
 
 
 def folder_and_split(name: str) -> tuple[str, str]:
-    """What ``FOLDER:SPLIT`` names, "" for no split; a folder may have a colon in its name.
+    """The parts of ``FOLDER:SPLIT``, "" for no split; a folder may have a colon in its name.
 
-    A split is that of an HPatches folder, whose training sequences are meant.
+    A split selects the training sequences of an HPatches folder.
     """
     if Path(name).exists() or ":" not in name:
         return name, ""
@@ -262,7 +247,7 @@ def require(folder: str | Path, kind: Kind) -> None:
 
 
 def set_cache(folder: Path) -> Cache:
-    """Where the decoded arrays of a set are kept: with the user, never in the set itself."""
+    """Where the decoded arrays of a set are kept: in the user's cache, never in the set itself."""
     resolved = folder.resolve()
     place = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
     return Cache(f"sets/{resolved.name}-{place}")
@@ -287,7 +272,7 @@ def decoded_patches(
     pictures: Callable[[], Iterable[Pixels]],
     progress: Steps = silent,
 ) -> Pixels:
-    """The patches of a set in the size wanted, one picture at a time: they may exceed the memory.
+    """The patches of a set in the size wanted, one picture at a time: they may exceed memory.
 
     ``label`` begins the name of the file in the cache; if one of ``files`` changes, all is read
     again. ``pictures`` gives the patches of one picture after the other, in their own size; each
@@ -313,7 +298,7 @@ def decoded_patches(
 
 
 def refuse_stand_in(path: Path, content: bytes) -> None:
-    """Raise if a file is empty, or is what a clone has in place of a file of Git LFS."""
+    """Raise if a file is empty, or is a Git LFS pointer instead of the file."""
     if not content.strip():
         raise HardnetError(f"{path} is empty: copy or download it again")
     if content.startswith(_LFS_POINTER):
@@ -323,7 +308,7 @@ def refuse_stand_in(path: Path, content: bytes) -> None:
 
 
 def picture_size(path: Path) -> tuple[int, int]:
-    """(width, height) of a png or bmp file; nothing is decoded, but a file cut short is noticed."""
+    """(width, height) of a png or bmp file, without decoding it; a truncated file is an error."""
     try:
         require_regular_file(path)
         with path.open("rb") as stream:
@@ -353,7 +338,7 @@ def picture_size(path: Path) -> tuple[int, int]:
 def read_picture(path: Path) -> Pixels:
     """(H, W) grey pixels of a png or bmp file; colour is converted.
 
-    It says which file is damaged; OpenCV by itself returns half a picture or nothing.
+    An error names a damaged file; OpenCV alone returns half a picture or nothing.
     """
     width, height = picture_size(path)
     data = np.frombuffer(read_image_file(path), np.uint8)

@@ -1,4 +1,4 @@
-"""Images whose relation is known, as they lie on disk: sequences with homographies, and pairs.
+"""Images whose relation is known, read from disk: sequences with homographies, and pairs.
 
 A *sequence* is a reference image and others, with the homography to each. Two layouts are read:
 
@@ -13,7 +13,7 @@ A *pair* is two images with a homography, correspondences, or nothing. Image 1 o
 pair with each of the others, and two further layouts are read:
 
 * ``pairs.txt``: one pair a line, ``IMAGE_A IMAGE_B [TRUTH]``, relative to the folder; a name with
-  spaces stands in quotes, ``#`` starts a comment. TRUTH is a homography (a -> b) or a list of
+  spaces is quoted, ``#`` starts a comment. TRUTH is a homography (a -> b) or a list of
   correspondences (rows ``x1 y1 x2 y2``). This is our own convention, for any set of pairs.
 * ``KIND/SCENE/{01,02}.*`` and ``corrs.txt`` (WxBS): correspondences picked by hand.
 """
@@ -37,7 +37,7 @@ IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
 PAIR_LIST = "pairs.txt"
 CORRESPONDENCES = "corrs.txt"
 MIN_CORRESPONDENCES = 8
-"""What a fundamental matrix takes."""
+"""The least that a fundamental matrix needs."""
 
 Layout = Literal["list", "wxbs", "homographies"]
 
@@ -179,10 +179,10 @@ def read_correspondences(path: Path) -> Floats:
     """(K, 4) rows x1 y1 x2 y2, at least 8."""
     rows = _numbers(path)
     if wrong := [number for number, row in rows if len(row) != 4]:
-        raise HardnetError(f"{path}: line {wrong[0]} has not the four numbers x1 y1 x2 y2")
+        raise HardnetError(f"{path}: line {wrong[0]} is not four numbers x1 y1 x2 y2")
     if len(rows) < MIN_CORRESPONDENCES:
         raise HardnetError(
-            f"{path}: {len(rows)} correspondences, a fundamental matrix takes at least "
+            f"{path}: {len(rows)} correspondences, a fundamental matrix needs at least "
             f"{MIN_CORRESPONDENCES}"
         )
     return np.array([row for _, row in rows], np.float64)
@@ -266,7 +266,7 @@ def _text(path: Path) -> str:
 
 
 def _scenes(root: Path) -> list[Path]:
-    """Folders with correspondences, one or two levels down (one KIND alone will do)."""
+    """Folders with correspondences, one or two levels down (KIND may be left out)."""
     found = [*root.glob(f"*/{CORRESPONDENCES}"), *root.glob(f"*/*/{CORRESPONDENCES}")]
     return sorted({path.parent for path in found})
 

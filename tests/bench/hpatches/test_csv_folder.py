@@ -92,12 +92,12 @@ def test_one_row_and_one_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2\n3\n", "a.csv is not rows of equally many numbers.*columns changed from 2 to 1"),
+        ("1,2\n3\n", "a.csv is not rows of numbers of one length.*columns changed from 2 to 1"),
         ("x,y\n1,2\n", "could not convert string 'x'"),
         ("# 1,2\n1,2\n", "could not convert string '# 1'"),
         ("1,2\n3,nan\n", "a.csv has NaN or infinity in row 2"),
         ("1,inf\n", "a.csv has NaN or infinity in row 1"),
-        ("1,2,\n", "not rows of equally many numbers"),
+        ("1,2,\n", "not rows of numbers of one length"),
         ("", "a.csv is empty"),
         ("\n\n", "empty"),
         ("\xff\xfe", "could not convert"),

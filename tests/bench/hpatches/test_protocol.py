@@ -168,12 +168,10 @@ def test_a_perfect_descriptor_scores_one(perfect, tasks):
     assert 0 < same.sum() < 20
     tasks = replace(tasks, pairs=replace(tasks.pairs, inter=tasks.pairs.inter[~same]))
     for task in (protocol.verification, protocol.matching, protocol.retrieval):
-        rows, means = task(perfect, tasks, resamples=5)
+        rows, mean = task(perfect, tasks, resamples=5)
         for row in rows:
             assert row["ap_trapezoid"] == row["ap_hits"] == pytest.approx(1)
-        for row in means:
-            assert row["value"] == pytest.approx(1)
-            assert (row["low"], row["high"]) == pytest.approx((1, 1))
+        assert (mean["value"], mean["low"], mean["high"]) == pytest.approx((1, 1, 1))
 
 
 def test_a_descriptor_that_sees_nothing(blind, tasks):
@@ -205,22 +203,20 @@ def test_random_descriptors_score_by_chance(tasks):
     assert np.mean([r["success"] for r in rows]) == pytest.approx(expected, abs=0.03)
 
 
-def test_ranked_by_ratio_computed_by_hand():
+def test_matches_computed_by_hand():
     reference = np.array([[0], [10], [20]], np.float32)
     target = np.array([[1], [14], [6]], np.float32)
     # nearest: 0 -> 0 at 1 (second 6), right; 1 -> 1 at 4 (second 4), right; 2 -> 1 at 6 (14), wrong
-    trapezoid, hits, success, ratio = protocol.match_scores(reference, target)
+    trapezoid, hits, success = protocol.match_scores(reference, target)
     assert success == pytest.approx(2 / 3)
     assert trapezoid == hits == pytest.approx(2 / 3)
-    # ratios 1/6 right, 6/14 wrong, 1 right
-    assert ratio == pytest.approx((1 + 2 / 3) / 3)
 
 
 def test_one_patch_and_equal_patches_match():
     one = np.ones((1, 4), np.float32)
-    assert protocol.match_scores(one, one) == (1, 1, 1, 1)
+    assert protocol.match_scores(one, one) == (1, 1, 1)
     same = np.ones((4, 4), np.float32)  # the lowest number wins: one of four is right, all tied
-    assert protocol.match_scores(same, same)[1:] == pytest.approx((1 / 16, 1 / 4, 1 / 16))
+    assert protocol.match_scores(same, same)[1:] == pytest.approx((1 / 16, 1 / 4))
 
 
 def test_wrong_descriptors_are_errors_that_name_the_strip(lookup, tasks):

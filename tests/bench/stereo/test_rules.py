@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from hardnet.bench.stereo import RULES, rule_by_name, summarise
-from hardnet.errors import HardnetError
+from hardnet.bench.stereo import RULES, summarise
 
 GOOD = {
     "inliers": 20,
@@ -49,11 +48,8 @@ def test_what_is_counted_for_the_mean():
     assert RULES["mods"].counted(GOOD) == 20
 
 
-def test_the_assumption_is_flagged_and_mistakes_are_named():
+def test_the_assumption_is_flagged():
     assert "assumption" in RULES["gt-15"].about
-    assert rule_by_name("mods").needed == 15
-    with pytest.raises(HardnetError, match="gt-15, mods, mods-deep, geometry"):
-        rule_by_name("gt")
 
 
 def row(pair, descriptor, inliers, error=None, name="EVD", has_corners=True, **fields):

@@ -6,7 +6,7 @@ import pytest
 import hardnet
 from hardnet.bench import development
 from hardnet.bench import stereo as run
-from hardnet.bench.stereo import RULES, Protocol, pair_digest, strategy_by_name, summarise
+from hardnet.bench.stereo import RULES, Protocol, pair_digest, summarise
 from hardnet.bench.stereo_sets import open_set
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
@@ -155,15 +155,6 @@ def test_the_geometry_that_is_fitted_follows_the_truth(opened):
     assert [PROTOCOL.geometry_of(pair) for pair in opened.pairs] == ["homography"] * 3 + ["auto"]
     fixed = Protocol(model="fundamental")
     assert {fixed.geometry_of(pair) for pair in opened.pairs} == {"fundamental"}
-    with pytest.raises(HardnetError, match="by-truth, homography, fundamental"):
-        Protocol(model="affine")
-
-
-def test_strategies_by_name():
-    assert strategy_by_name("mods").fginn == 10
-    assert strategy_by_name("mods", ratio=0.7).ratio == 0.7
-    with pytest.raises(HardnetError, match="default, mods, mods-degensac"):
-        strategy_by_name("fast")
 
 
 def test_detectors_are_called_without_folders():

@@ -24,7 +24,6 @@ from hardnet.patchsets.build.tracks import (
     Detected,
     DetectedSettings,
     detect_tracks,
-    lit_photo,
     local_maps,
     partners,
 )
@@ -163,36 +162,6 @@ def test_windows_of_one_detection_are_different_points(wall: Any, tmp_path: Path
     assert set(two.images[wide] // 3) <= {len(KINDS), len(KINDS) + 2}
 
 
-def test_joined_windows_of_a_detection_are_one_observation(wall: Any, tmp_path: Path) -> None:
-    settings = ColmapSettings(pairs=200)
-    sets = []
-    for joined in (False, True):
-        detected = replace(SETTINGS, windows=(12.0, 24.0) if joined else (12.0,), joined=joined)
-        build_from_colmap([scene_of(wall)], tmp_path / str(joined), settings, 1, detected=detected)
-        sets.append(read_brown(tmp_path / str(joined)))
-    one, both = sets
-    assert both.windows == (12.0, 24.0)
-    assert np.array_equal(both.patches[:, 0], one.patches[:])
-    assert np.array_equal(both.points, one.points)
-    assert np.array_equal(both.pairs, one.pairs)
-    middle = both.patches[:, 1, 16:48, 16:48].astype(np.float64)
-    small = one.patches[:].reshape(-1, 32, 2, 32, 2).mean((2, 4))
-    assert np.median(np.abs(middle - small).mean((1, 2))) < 4  # grey levels
-
-
-def test_each_photo_gets_a_light_of_its_own(wall: Any) -> None:
-    views = read_model(scene_of(wall)).views
-    changed = 0
-    for each in views:
-        plain = lit_photo(each.path, each.size, 0.0)
-        lit = lit_photo(each.path, each.size, 1.0)
-        assert lit.shape == plain.shape
-        assert np.array_equal(lit, lit_photo(each.path, each.size, 1.0))
-        changed += not np.array_equal(lit, plain)
-    assert changed > 0
-
-
-@pytest.mark.slow
 def test_the_same_bytes_whatever_the_number_of_processes(wall: Any, tmp_path: Path) -> None:
     for name, workers in (("one", 1), ("two", 2)):
         settings = ColmapSettings(pairs=200)

@@ -151,25 +151,6 @@ def test_every_window_gives_points_of_its_own(album: Path) -> None:
     assert np.median(apart) < 4  # grey levels
 
 
-def test_joined_windows_are_those_of_the_narrow_patches(album: Path) -> None:
-    given = {"points": 40, "views": 2, "carried": 0.0}
-    path = album / "astronaut.png"
-    narrow = patches_of_views(path, "a", DetectionSettings(**given))
-    joined = patches_of_views(
-        path, "a", DetectionSettings(windows=(12.0, 24.0, 48.0), joined=True, **given)
-    )
-    assert narrow is not None
-    assert joined is not None
-    assert np.array_equal(joined.patches[:, 0], narrow.patches)
-    assert np.array_equal(joined.points, narrow.points)
-    assert np.array_equal(joined.images, narrow.images)
-    # Each wider window has the one before in its middle, where it lies within the picture.
-    for k in (1, 2):
-        middle = joined.patches[:, k, 16:48, 16:48].astype(np.float64)
-        small = joined.patches[:, k - 1].reshape(-1, 32, 2, 32, 2).mean((2, 4))
-        assert np.median(np.abs(middle - small).mean((1, 2))) < 4  # grey levels
-
-
 def test_carried_frames_only_add(album: Path) -> None:
     without = patches_of_views(
         album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=0)

@@ -96,7 +96,7 @@ def test_add(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--cluster", "nowhere"], "nowhere"),
-        (["--shards", "2"], "--shards is of use with --cluster only"),
+        (["--shards", "2"], "--shards needs --cluster"),
     ],
 )
 def test_wrong_options(small: SmallIndex, words: list[str], message: str) -> None:

@@ -1,16 +1,16 @@
 """What is compared with what: the pairs and retrieval lists of a split, read or drawn.
 
-Official files (``verif_*_split-X.csv``, ``retr_*_split-X.csv``) are taken where the user has them.
-Otherwise the lists are drawn by the published rule. They were drawn with numpy's legacy generator,
-whose stream never changes, so patch counts and the order of the split's test sequences are all it
-takes: the official splits of the full set give the official lists again, other sets get lists of
-their own. The order of the draws is the protocol: do not reorder them.
+Official files (``verif_*_split-X.csv``, ``retr_*_split-X.csv``) are used if the user has them.
+Otherwise the lists are drawn by the published rule. The official ones were drawn with numpy's
+legacy generator, whose stream never changes, so they depend only on the patch counts and the order
+of the split's test sequences: the full set gives the official lists, other sets get their own. The
+order of the draws is the protocol: do not reorder them.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice, repeat
@@ -33,15 +33,15 @@ PAIRS = 1_000_000
 IMAGES = 5
 """Images a pair is drawn from: the reference and four targets; the fifth target is never used."""
 OWN_DRAW = f"our own draw with seed {SEED}"
-"""What is said of lists that were not read from published files."""
+"""The origin of lists that were not read from published files."""
 QUERIES, DISTRACTORS = 10_000, 20_000
 """Rows of the official retrieval lists."""
 QUERY_DRAWS, DISTRACTOR_DRAWS = 4, 10
-"""Candidates drawn for each row that is wanted: repeated and flat patches are dropped."""
+"""Candidates drawn for each row wanted: repeated and flat patches are dropped."""
 MIN_CONTRAST = 10.0
-"""Retrieval takes patches whose grey values have a larger standard deviation."""
+"""Retrieval uses patches whose grey values have a larger standard deviation."""
 KEPT = 256
-"""Strips held open: each may be a mapped file, and a system allows only a few of them."""
+"""Strips held open: each may be a mapped file, and the system limits their number."""
 
 PAIR_COLUMNS = ("s1", "t1", "idx1", "s2", "t2", "idx2")
 PATCH_COLUMNS = ("s", "idx")
@@ -69,7 +69,7 @@ class PairLists:
     intra: Rows
     """Negatives from one sequence."""
     inter: Rows
-    """Negatives whose second patch is from any sequence; as published, at times the same one."""
+    """Negatives whose second patch is from any sequence; as published, sometimes the same."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RetrievalLists:
 
 @dataclass(frozen=True)
 class Tasks:
-    """All that the three tasks need to know of a split, the same for every descriptor."""
+    """Everything the three tasks need to know about a split; the same for every descriptor."""
 
     split: str
     names: tuple[str, ...]
@@ -115,7 +115,7 @@ def prepare(
     data: str | None = None,
     chosen: Collection[str] = ("verification", "retrieval"),
 ) -> Tasks:
-    """The lists of a split; what took long is in the user's cache the next time.
+    """The lists of a split; slow ones are kept in the user's cache.
 
     Official files in ``folder`` are read, those that are absent are drawn. ``patches`` gives the
     (N, S, S) reference patches of a sequence, for the contrast of retrieval patches; None takes
@@ -180,7 +180,7 @@ def draw_pairs(
     sequence = rng.randint(0, len(counts), pairs)
     size = np.asarray(counts)
     patch, image = np.empty((pairs, 2), np.int32), np.empty((pairs, 2), np.int32)
-    # Two different numbers below n are the head of a whole permutation of n in this generator.
+    # The official code draws two different numbers below n as the head of a permutation of n.
     for row, n in enumerate(size[sequence].tolist()):
         patch[row] = rng.permutation(n)[:2]
         if row % 10_000 == 0:
@@ -412,8 +412,3 @@ class Strips:
 def tag(image: int, noise: str) -> str:
     """The strip of an image at a noise level: 0 is ``ref`` at all of them."""
     return f"{LEVELS[noise]}{image}" if image else "ref"
-
-
-def each_and_all(labels: Iterable[str]) -> list[tuple[int | slice, str]]:
-    """Where each label is on an axis, and then "all", which is the whole axis."""
-    return [*enumerate(labels), (slice(None), "all")]

@@ -1,13 +1,13 @@
 """All three tasks for one descriptor, and the results of several descriptors as one.
 
-A folder of CSV files, as HPatches exchanges them, can stand for a descriptor.
+A folder of CSV files, the exchange format of HPatches, can take the place of a descriptor.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet import descriptors
-from hardnet.bench import metrics
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.cache import Cache
 from hardnet.errors import HardnetError, Progress, Steps, silent
@@ -26,31 +26,18 @@ from hardnet.patchsets.patchset import decoded
 from hardnet.provenance import data_digest
 from hardnet.storage import as_path, folder_name, replacing
 
-TASKS = ("verification", "matching", "retrieval")
-PAPER_CONVENTION = {"verification": "hits", "matching": "hits", "retrieval": "trapezoid"}
-"""Which average precision the HardNet paper's figure shows, as far as it can be known. The figures
-of the HPatches papers come from the benchmark's MATLAB code, the mean precision at hits;
-"trapezoid" is its Python code. With thousands of positives the two hardly differ. In retrieval,
-with 5, they do, and there the Python code gives HardNet+ the number of the paper (69.66, against
-60.64 of the MATLAB code: hpatches-benchmark#32)."""
-
-
-@dataclass(frozen=True)
-class TaskSettings:
-    """What can be chosen beside the lists."""
-
-    tasks: Sequence[str] = TASKS
-    mean_resamples: int = metrics.MEAN_RESAMPLES
-    pooled_resamples: int = metrics.POOLED_RESAMPLES
-    seed: int = 0
-    """Of the resamples."""
+TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {
+    "verification": protocol.verification,
+    "matching": protocol.matching,
+    "retrieval": protocol.retrieval,
+}
 
 
 def evaluate(
     descriptor: str,
     lookup: Lookup,
     tasks: Tasks,
-    settings: TaskSettings | None = None,
+    chosen: Collection[str] = tuple(TASKS),
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Score one descriptor on the tasks that were chosen.
@@ -58,32 +45,28 @@ def evaluate(
     Retrieval is left out on a set of one sequence, which has no distractors. The rows of a task
     that was not chosen are empty.
     """
-    settings = settings or TaskSettings()
-    unknown = [task for task in settings.tasks if task not in TASKS]
+    unknown = [task for task in chosen if task not in TASKS]
     if unknown:
-        raise ValueError(f"unknown task {unknown[0]}, choose from {', '.join(TASKS)}")
+        raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(TASKS)}")
     results: dict[str, Any] = {
         "set": {"split": tasks.split, "sequences": len(tasks.names), "patches": sum(tasks.counts)},
         "lists": tasks.facts(),
         "paper_convention": dict(PAPER_CONVENTION),
     }
     results |= {task: [] for task in TASKS} | {"means": []}
-    for task, run, resamples in (
-        ("verification", protocol.verification, settings.pooled_resamples),
-        ("matching", protocol.matching, settings.mean_resamples),
-        ("retrieval", protocol.retrieval, settings.mean_resamples),
-    ):
-        if task not in settings.tasks or (task == "retrieval" and len(tasks.names) < 2):
+    label = {"descriptor": descriptor}
+    for task, run in TASKS.items():
+        if task not in chosen or (task == "retrieval" and len(tasks.names) < 2):
             continue
-        rows, means = run(lookup, tasks, resamples, settings.seed, progress)
-        label = {"descriptor": descriptor}
+        rows, mean = run(lookup, tasks, progress)
         results[task] = [label | row for row in rows]
-        results["means"] += [label | row for row in means]
+        which = {"task": task, "noise": "all", "group": "all", "convention": PAPER_CONVENTION[task]}
+        results["means"].append(label | which | mean)
     return results
 
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of several descriptors on the same lists as one, rows in their order."""
+    """Merge the results of several descriptors on the same lists, in their order."""
     first, *others = results
     out = dict(first)
     for result in others:
@@ -98,7 +81,7 @@ def stored_scores(
     folder: Path | str | None,
     source: str,
     tasks: Tasks,
-    settings: TaskSettings,
+    chosen: Collection[str],
     compute: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
     """The results of one descriptor, computed if they are not stored yet.
@@ -110,7 +93,7 @@ def stored_scores(
         lists.update(np.ascontiguousarray(rows).data)
     about = {
         "source": source,
-        "settings": asdict(settings),
+        "chosen": list(chosen),
         "tasks": [tasks.names, tasks.counts, tasks.facts()],
         "lists": lists.hexdigest(),
     }
@@ -119,7 +102,7 @@ def stored_scores(
 
 @dataclass(frozen=True)
 class Source:
-    """Descriptors of a set by strip, and what tells them from all others."""
+    """Descriptors of a set by strip, and a digest that identifies them."""
 
     lookup: Lookup
     digest: str
@@ -128,7 +111,7 @@ class Source:
 def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Source:
     """The descriptors that ``spec`` names on a set: a descriptor, or a folder of CSV files.
 
-    A name wins over a folder of that name; ``./name`` is the folder.
+    A name takes precedence over a folder of that name; ``./name`` is the folder.
     """
     data, sequences = data_digest(hpatches.folder).sha256, hpatches.sequences
     folder = as_path(spec)
@@ -153,9 +136,9 @@ def describe_all(
     progress: Steps,
     csv: Path | None = None,
 ) -> None:
-    """Ask for every strip of the sequences ``names`` once: what is missing is described.
+    """Look up every strip of the sequences ``names`` once, so that missing ones are described.
 
-    They are also written as CSV files into the folder ``csv``, if it is given.
+    They are also written as CSV files into the folder ``csv``, if given.
     """
     strips = [(name, tag) for name in names for tag in TAGS]
     for done, (name, tag) in enumerate(strips, 1):
@@ -209,7 +192,7 @@ def read_csv(path: Path) -> NDArray[np.float32]:
     except ValueError as error:
         reason = str(error).split(";")[0].rstrip(".")
         raise HardnetError(
-            f"{path} is not rows of equally many numbers, separated by commas: {reason}"
+            f"{path} is not rows of numbers of one length, separated by commas: {reason}"
         ) from error
     except OSError as error:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
@@ -222,8 +205,8 @@ def read_csv(path: Path) -> NDArray[np.float32]:
 def write_csv(folder: Path | str, sequence: str, tag: str, descriptors: NDArray[Any]) -> Path:
     """Write (N, D) float32 descriptors or (N, B) packed bits of one strip; returns the path.
 
-    Float vectors are written with as many digits as float32 has. Bits are written as 0 and 1: their
-    L2 distance has the order of the Hamming distance.
+    Float vectors are written with all digits of float32. Bits are written as 0 and 1: their L2
+    distance has the order of the Hamming distance.
     """
     path = as_path(folder) / sequence / f"{tag}.csv"
     if descriptors.ndim != 2:

@@ -1,4 +1,4 @@
-"""Results files as tables (Markdown, LaTeX, terminal) and figures: no number is typed by hand.
+"""Results files as tables (Markdown, LaTeX, terminal) and figures: no number is typed.
 
 ``KINDS`` names the functions that show each kind of results. A file may also bring tables of its
 own, under "tables": the scripts of ``benchmarks/`` write such files.
@@ -17,9 +17,9 @@ A Markdown file says where tables go:
     -->
     <!-- end -->
 
-A line has its label, the file, the number of the table and the heading of the column as Markdown
-shows it; then, where these are not the headings of the overview, the lines to take. What stands
-between the comments is replaced; paths are relative to the root of the repository.
+A line has a label, the file, the number of the table and the heading of the column as Markdown
+shows it; then the lines to take, if they differ from the headings of the overview. The text between
+the comments is replaced; paths are relative to the root of the repository.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", 
 
 
 def refresh(text: str, root: Path) -> str:
-    """``text`` with every table as its results file has it now."""
+    """``text`` with all its tables renewed from their results files."""
     read = cache(lambda path: tables(read_results(root / path)))
 
     def fill(slot: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Training studies: our cells beside the paper's, what they show, every run; and their figures."""
+"""Training studies: our cells beside the paper's, the claims, every run; and their figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _taken(results: Results) -> list[str]:
 
 
 def _number(cell: Cell | None, measure: str, key: str = "value") -> float | None:
-    """Matching mAP, or FPR95 in percent, or an end of its interval; None where there is none."""
+    """Matching mAP or FPR95 in percent, or an end of its interval; None if there is none."""
     found = cell.get(measure) if cell else None
     return None if not found or found[key] is None else _FACTORS[measure] * float(found[key])
 
@@ -257,7 +257,7 @@ def draw_training(runs: Sequence[Path], path: Path) -> None:
 
 
 def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(n,) pairs seen and (n,) values of a column of a run's log, where it has any."""
+    """(n,) pairs seen and (n,) values of a column of a run's log, where it is filled."""
     path = run / "log.csv"
     if not path.is_file():
         raise HardnetError(f"{run} is not a training run: it has no log.csv")
@@ -291,15 +291,15 @@ _SAMPLES = 201  # of a distance; an odd number, so that none lies on the edge d(
 def draw_gradients(path: Path) -> None:
     """The paper's figure of gradient magnitudes, drawn from the losses that train.
 
-    One column per loss; above what pulls the positive, below what pushes the negative. The paper
-    lays the two over each other; apart, "half of both" does not look like "all of one".
+    One column per loss: what pulls the positive above, what pushes the negative below. The paper
+    overlays the two; side by side, "half of both" does not look like "all of one".
     """
     from hardnet.learn.objective import gradient_magnitudes
 
     furthest = 2.0
     distances = (np.arange(_SAMPLES) + 0.5) * furthest / _SAMPLES
     with canvas(path, 10.2, 4.9) as figure:
-        from matplotlib.colors import LinearSegmentedColormap  # canvas has said if it is missing
+        from matplotlib.colors import LinearSegmentedColormap  # canvas fails first if it is missing
 
         colours = LinearSegmentedColormap.from_list("magnitude", ("#F7F7F7", "#0072B2"))
         grid = figure.subplots(2, len(_LOSSES), sharex=True, sharey=True)

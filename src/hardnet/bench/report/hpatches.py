@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardnet.bench.hpatches.run import PAPER_CONVENTION
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.report.style import (
     BAR,
     NOISE_COLOURS,
@@ -206,7 +206,7 @@ _SHAPES = {
 }
 _LANES = (-0.2, 0.0, 0.1)
 _WHISKER = 0.28
-"""Places within a row, so that dots of one value and the interval do not hide each other."""
+"""Offsets within a row, so that equal dots and the interval do not hide each other."""
 _TITLES = {
     "verification": "Patch verification, mAP [%]",
     "matching": "Image matching, mAP [%]",
@@ -275,7 +275,7 @@ def _panel(axes: Axes, results: Results, task: str) -> None:
             furthest = max(furthest, *xs)
     furthest = max([furthest, *(100 * high for _, high in spreads.values())])
     for name in names:
-        # The numbers stand in a column to the right of everything: no dot can hide them.
+        # The numbers are in a column to the right of everything, where no dot can hide them.
         axes.text(furthest * 1.05, place[name], f"{100 * means[name]:.2f}", va="center")
     axes.set_xlim(0, furthest * 1.22)
     end_axis(axes, round_ticks(furthest))
@@ -300,7 +300,7 @@ def _draw_distractors(results: Results, path: Path) -> None:
     means = {k: mean(results, "retrieval", field, distractors=k) for k in counts}
     with canvas(path, 6.2, 3.6) as figure:
         axes = figure.subplots()
-        # The style goes with the place in the file, so that it does not change with the ranking.
+        # The style follows the order of the file, so that it does not change with the ranking.
         for name in _ranking(results, "retrieval"):
             known = [k for k in counts if name in means[k]]
             style = line_style(names.index(name))
@@ -315,7 +315,7 @@ def _draw_distractors(results: Results, path: Path) -> None:
 
 
 def _tick_labels(counts: list[int]) -> list[str]:
-    """The numbers as text; those too close to the next one on a logarithmic axis stay empty."""
+    """The numbers as text; empty if too close to the next one on a logarithmic axis."""
     labels, right = [], float("inf")
     for k in reversed(counts):
         close = k > right / 1.4

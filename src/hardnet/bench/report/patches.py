@@ -44,7 +44,7 @@ Means = Mapping[tuple[str, str], Row]
 
 
 def tables_of_brown(results: Results) -> list[Table]:
-    """By descriptor, the layout of the paper where descriptors of one family differ, details."""
+    """By descriptor; as in the paper if a family was trained on several sets; in detail."""
     rows: list[Row] = results["rows"]
     trained = {(family(row), row["trained"]) for row in rows if row["trained"]}
     several = len({name for name, _ in trained}) < len(trained)
@@ -66,7 +66,7 @@ def family(row: Row) -> str:
 
 
 def _full_name(row: Row) -> str:
-    """The descriptor with its training set: several may share one name, as in the paper."""
+    """The descriptor with its training set: several may share a name, as in the paper."""
     return f"{row['descriptor']}[{row['trained']}]" if row["trained"] else str(row["descriptor"])
 
 
@@ -92,7 +92,7 @@ def _as_in_the_paper(rows: Sequence[Row]) -> Table:
     sets = distinct(rows, "set")
     training = [name for name in distinct(rows, "trained") if name]
     valid = [row for row in rows if not seen_in_training(row)]
-    # A family and whether it was trained: "net" without a training set is a line of its own.
+    # A family and whether it was trained: "net" without a training set has its own line.
     lines = list(dict.fromkeys((family(row), bool(row["trained"])) for row in rows))
     rates = {(family(row), row["set"], row["trained"]): 100 * row["fpr95"] for row in valid}
     columns = [Column("test: trained on", [name for name, _ in lines])]
@@ -163,7 +163,7 @@ def _panel(axes: Axes, rows: list[Row], names: list[str]) -> None:
     ends = []
     for row in rows:
         y, rate = names.index(_full_name(row)), 100 * row["fpr95"]
-        # A rate of 0 has no logarithm: it is drawn where half of the pairs' resolution would be.
+        # A rate of 0 has no logarithm: it is drawn at half of the resolution of the pairs.
         floor = 50 / row["pairs"]
         low, dot, high = (max(x, floor) for x in (100 * row["low"], rate, 100 * row["high"]))
         axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=8)
@@ -302,7 +302,7 @@ def draw_w1bs(results: Results, path: Path) -> None:
             axes.grid()
             axes.set_xlabel("1 - precision")
             axes.set_ylabel("recall")
-            # In a panel of its own: the curves may run anywhere.
+            # In its own panel: the curves may be anywhere.
             grid[2 * (k // across) + 1, k % across].legend(
                 *axes.get_legend_handles_labels(),
                 loc="upper center",

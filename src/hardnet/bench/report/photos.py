@@ -88,7 +88,7 @@ def draw_pairs(results: Results, path: Path) -> None:
 
 
 def tables_of_groups(results: Results) -> list[Table]:
-    """Recall per edit, what was joined wrongly, sweeps, then what views of a scene are called."""
+    """Recall per edit, what was grouped wrongly, sweeps, and the kinds of views of a scene."""
     edits, methods, rules = results["edits"], results["methods"], results["rules"]
     settings, photos = results["provenance"]["settings"], results["photos"]
     hashes = f"hashes: {rules['hash']} ({settings['distance']})"
@@ -224,7 +224,7 @@ def draw_sfm(results: Results, path: Path) -> None:
 
 
 def _bars(axes: Axes, values: list[float | None], style: str) -> None:
-    """COLMAP's SIFT, the first, in another colour."""
+    """The first, COLMAP's SIFT, has another colour."""
     colours = [line_style(0 if i else 1)["color"] for i in range(len(values))]
     lengths = [value or 0.0 for value in values]
     texts = ["-" if value is None else style.format(value) for value in values]
@@ -257,7 +257,7 @@ _MORE = {"pose": [_CORRECT, ("Ratio of the ratio test", "ratio", "{:g}")], "ligh
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
-    """Summary, every scene, and what else there is per scene: the ratio chosen, the matches."""
+    """Summary, every scene, and other numbers per scene: the ratio chosen, the matches."""
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
     title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"

@@ -185,7 +185,7 @@ def _beside_the_paper(
     words: Sequence[str] = (),
     note: str = "",
 ) -> Table:
-    """The paper's lines, then ours; none of ours of a collection that this file is not of."""
+    """The paper's lines, then ours; ours are empty for a collection other than this file's."""
     labels, name = distinct(results["rows"], "descriptor"), results["collection"]["name"]
     lines = [*(f"{who} (paper)" for who in paper), *(f"{w}{suffix} (ours)" for w in labels)]
     columns = [Column("method" if words else "descriptor", lines)]
@@ -231,7 +231,7 @@ def _panel(axes: Axes, results: Results, mode: str, names: list[str]) -> None:
         points = [(x, y) for x, y in enumerate(scores) if y is not None]
         xs, ys = [x for x, _ in points], [y for _, y in points]
         axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
-    # Steps of a factor of about three, and none: evenly spaced, as on a logarithmic axis.
+    # 0, then steps of about a factor of three: evenly spaced, as on a logarithmic axis.
     axes.set_xticks(range(len(counts)), [f"{k / 1000:g}k" if k >= 1000 else str(k) for k in counts])
     axes.grid()
     axes.set_title(mode, fontsize=9, loc="left")

@@ -24,7 +24,6 @@ from hardnet.bench.stereo import (
     RULES,
     THRESHOLDS,
     Rule,
-    rule_by_name,
     summarise,
 )
 
@@ -53,7 +52,7 @@ Part = tuple[str, Entries, Callable[[Entry], Value], str]
 
 def tables(results: Results) -> list[Table]:
     """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
-    entries, rule = _entries(results), rule_by_name(results["rule"]["name"])
+    entries, rule = _entries(results), RULES[results["rule"]["name"]]
     sets = distinct(results["rows"], "set")
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
     shown = [
@@ -130,7 +129,7 @@ def figures(results: Results) -> Figures:
 
 
 def _entries(results: Results, rule: str = "") -> Entries:
-    found = summarise(results["rows"], rule_by_name(rule or results["rule"]["name"]))
+    found = summarise(results["rows"], RULES[rule or results["rule"]["name"]])
     return {(entry["set"], entry["detector"], entry["descriptor"]): entry for entry in found}
 
 
@@ -238,7 +237,7 @@ def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: l
         axes.bar_label(bars, texts, fontsize=7)
     axes.locator_params(axis="y", integer=True)
     if not any(entry[field] for entry in found.values()):
-        axes.set_ylim(0, 1)  # an axis around nothing would show meaningless small numbers
+        axes.set_ylim(0, 1)  # an automatic axis would show meaningless small numbers
         axes.set_yticks([0])
 
 

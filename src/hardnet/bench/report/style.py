@@ -1,4 +1,4 @@
-"""The style of all figures: colours, ticks, and files that repeat to the byte."""
+"""The style of all figures: colours, ticks, and byte-reproducible files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def check_figure_name(path: Path) -> None:
-    """Raise if figures are not written in the format that the name of a file asks for."""
+    """Raise unless the name of the file has a supported format."""
     if path.suffix.lower() not in FORMATS:
         raise HardnetError(f"{path}: a figure is one of {', '.join(FORMATS)}")
 
@@ -72,7 +72,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def grouped_bars(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> list[Any]:
-    """A group of bars around each whole number, in it a bar per name; the bars of each name.
+    """A group of bars around each whole number with a bar per name; returns the bars by name.
 
     Where a name has no value, the others close up.
     """
@@ -90,7 +90,7 @@ def grouped_bars(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> li
 
 
 def legend_beside(figure: Figure) -> None:
-    """Each name that a panel has, once, right of all: over bars or curves it would hide some."""
+    """Each name once, to the right of all panels, where it hides no bar or curve."""
     found: dict[str, Any] = {}
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
@@ -103,7 +103,7 @@ def legend_above(
     axes: Axes,
     loc: Literal["outside upper left", "outside upper center"] = "outside upper left",
 ) -> None:
-    """The names of one panel, which all others have too, side by side over all."""
+    """The names of one panel, which are those of all panels, side by side above them."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
 
@@ -117,7 +117,7 @@ def name_rows(axes: Axes, names: list[str]) -> None:
 
 
 def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
-    """End the horizontal axis at its last tick: what stands beyond is text."""
+    """End the horizontal axis at its last tick: beyond it there is only text."""
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.spines["bottom"].set_bounds(axes.get_xlim()[0], ticks[-1])
 

@@ -1,6 +1,6 @@
 """One table: columns of numbers and texts, shown as Markdown, as LaTeX or in the terminal.
 
-Hand-written because no table library marks the best numbers, merges cells and writes all three.
+Our own, because no table library marks the best numbers, merges cells and writes all three.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Best = Literal["largest", "smallest"]
 Ends = tuple[float | None, float | None]
 
 BASELINE = "rootsift"
-"""The descriptor that the ratios refer to, where it took part."""
+"""The descriptor that the ratios refer to, if it took part."""
 MISSING = "-"
 SAME = "←"
-"""A cell that says: the number to the left holds here too. LaTeX merges the two cells."""
+"""A cell with the same number as the one to its left. LaTeX merges the two."""
 PAGE_ROWS = 40
 """A LaTeX table with more rows than this may run over several pages."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: a text stands as it is, None is a dash.
+    """One column: a text is shown as it is, None as a dash.
 
-    ``best``: which number is set in bold, those that read the same are equally good; ``group``: a
-    heading over neighbours of the same group; ``intervals``: (low, high) behind each number.
+    ``best``: which number is bold (all that look the same); ``group``: a heading over neighbours of
+    the same group; ``intervals``: (low, high) after each number.
     """
 
     heading: str
@@ -135,7 +135,7 @@ class Table:
                 Text(heading), justify="right" if i else "left", no_wrap=i == 0, overflow="fold"
             )
         for row in self.rows:
-            # Text and not a string: brackets of an interval are not markup.
+            # Text, not a string: the brackets of an interval are not markup.
             shown.add_row(
                 *(Text(c.replace("**", ""), style="bold" if "**" in c else "") for c in row)
             )
@@ -147,7 +147,7 @@ class Table:
         return line if self.best_of == "line" else None
 
     def _best(self) -> dict[Hashable, str]:
-        """The best number of each contest of two or more, as it reads."""
+        """The best number of each contest of two or more, as text."""
         entered: dict[Hashable, list[tuple[float, str]]] = {}
         for j, column in enumerate(self.columns):
             for i, value in enumerate(column.values if column.best else ()):
@@ -200,7 +200,7 @@ def interval(low: float | None, high: float | None, style: str = "{:.3f}") -> st
 
 
 def ratio(value: float | None, baseline: float | None) -> float | None:
-    """``value / baseline``, where there are both."""
+    """``value / baseline``, if both are known."""
     return None if value is None or not baseline else value / baseline
 
 

@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True)
 class PhotoCollection:
-    """Photographs that are searched, others that only ask, and questions about them."""
+    """Photographs to search, others that are queries only, and the queries."""
 
     name: str
     images: Mapping[str, Path]
@@ -60,7 +60,7 @@ class PhotoCollection:
             raise HardnetError(f"{self.name} has no query: check the folder and its --layout")
 
     def file_of(self, image: str) -> Path:
-        """The file of an image, searched or only asking."""
+        """The file of an image, searched or query only."""
         return self.images[image] if image in self.images else self.queries_only[image]
 
     @property
@@ -102,7 +102,7 @@ _NUMBER = re.compile(r"(\d+)$")
 
 
 def read_ukbench(folder: Path, objects: range | None = None) -> PhotoCollection:
-    """UKBench, or the part of it that is there: photo number // 4 is the object."""
+    """UKBench, or the available part of it: photo number // 4 is the object."""
     labels = {}
     images = named_images([folder])
     for name, path in images.items():
@@ -155,7 +155,7 @@ def _read_csv(path: Path, images: Mapping[str, Path]) -> dict[str, str]:
 def _collection(
     name: str, images: Mapping[str, Path], labels: Mapping[str, str], about: str, *, with_ns: bool
 ) -> PhotoCollection:
-    """Every photo whose label has another photo asks; with N-S, unlabelled photos are left out."""
+    """Every photo whose label has another photo is a query; N-S leaves out unlabelled photos."""
     members: dict[str, set[str]] = {}
     for image, label in labels.items():
         members.setdefault(label, set()).add(image)
@@ -187,9 +187,9 @@ _ABOUT_OXFORD = (
     "the region"
 )
 KNOWN = {"all_souls": "Oxford5k", "defense": "Paris6k"}
-"""A landmark of each of the two collections, which tells them from others."""
+"""A landmark of each of the two collections, by which they are recognised."""
 QUERIES = 55
-"""Of each of the two."""
+"""Queries of each of the two."""
 
 
 def read_oxford(folder: Path) -> PhotoCollection:
@@ -265,11 +265,10 @@ _ABOUT_REVISITED = (
 def read_revisited(folder: Path) -> PhotoCollection:
     """Revisited Oxford and Paris (ROxford5k, RParis6k): Easy, Medium and Hard.
 
-    The ground truth is distributed as a pickle, a format that runs whatever its author wrote when
-    it is opened. It is never opened here: docs/benchmarks.md shows how to convert it once into
-    JSON. ``imlist`` names the images that are searched, ``qimlist`` those that ask, and ``gnd`` has
-    for each query ``bbx`` (x1, y1, x2, y2) and the places in ``imlist`` of its ``easy``, ``hard``
-    and ``junk`` images.
+    The ground truth is distributed as a pickle, which can run any code when it is opened. It is
+    never opened here: docs/benchmarks.md shows how to convert it once into JSON. ``imlist`` names
+    the images to search, ``qimlist`` the queries, and ``gnd`` has for each query ``bbx`` (x1, y1,
+    x2, y2) and the places in ``imlist`` of its ``easy``, ``hard`` and ``junk`` images.
     """
     path = _ground_truth(folder)
     try:

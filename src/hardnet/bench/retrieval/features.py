@@ -98,7 +98,7 @@ class FeatureStore:
             yield photo.name, self.read(photo, label)
 
     def about(self, photos: Sequence[BenchPhoto], label: str) -> dict[str, Any]:
-        """All that the features of photos depend on, as JSON values."""
+        """Everything that the features of photos depend on, as JSON values."""
         return self._about[label] | {"photos": [photo.about() for photo in photos]}
 
     def words(
@@ -159,7 +159,7 @@ class FeatureStore:
 
 
 PER_WORD = 64
-"""At most this many descriptors train each word; more change little."""
+"""At most this many descriptors train each word; more make little difference."""
 KEYPOINTS = 1000
 """Per photo of the vocabulary, if the collection's photos have fewer: words need many examples."""
 
@@ -170,7 +170,7 @@ def for_words(extraction: Extraction) -> Extraction:
 
 
 GRID = 2
-"""A distractor photograph gives its middle, and the middles of GRID x GRID equal parts of it."""
+"""A distractor photo gives its middle and the middles of GRID x GRID equal parts of it."""
 
 CROP_RULE = (
     "each distractor photo gives the largest window in its middle of the shape of the collection's "
@@ -213,7 +213,7 @@ class BenchPhoto:
         return resized(grey, self.longer_side)
 
     def about(self) -> list[Any]:
-        """Changes with the file and with what is done to it, not with the name."""
+        """Depends on the file and on what is done to it, not on the name."""
         path = self.path.resolve()
         return [str(path), files_state([path]), self.window, self.shrunk, self.longer_side]
 
@@ -247,7 +247,7 @@ def crops(
     for name, path in photos:
         try:
             height, width = read_image(path).shape[:2]
-        except HardnetError:  # a distractor less
+        except HardnetError:  # one distractor fewer
             continue
         for number, window in enumerate(windows(width, height, size)):
             if window is not None:
@@ -258,7 +258,7 @@ def crops(
 def split(
     vocabulary: Sequence[tuple[str, Path]], distractors: Sequence[tuple[str, Path]]
 ) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
-    """Both lists without what they share, which :data:`SPLIT_RULE` gives to one of them."""
+    """Both lists; a file in both stays in one of them, by :data:`SPLIT_RULE`."""
     shared = {path.resolve() for _, path in vocabulary}
     shared &= {path.resolve() for _, path in distractors}
     return (
@@ -281,7 +281,7 @@ def _middle(part: Window, size: tuple[int, int]) -> Window | None:
 
 
 def images_of(folders: Iterable[Path]) -> list[tuple[str, Path]]:
-    """Names and files of all images in folders; a name begins with that of its folder."""
+    """Names and files of all images in folders; a name starts with that of its folder."""
     return [
         (f"{folder.resolve().name}/{name}", path)
         for folder in folders
@@ -300,7 +300,7 @@ def usual_size(files: Iterable[Path]) -> tuple[int, int]:
 
 
 def check_names(photos: Iterable[BenchPhoto]) -> None:
-    """Raise if two photos have one name: an index has one place for each."""
+    """Raise if two photos have the same name: an index needs distinct ones."""
     seen: dict[str, Path] = {}
     for photo in photos:
         if photo.name in seen:

@@ -52,7 +52,7 @@ Query = tuple[Features, Box | None]
 
 
 ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
-"""Ends the name of a mode: single assignment, or this many words per feature of the query."""
+"""Suffix of a mode: single assignment, or this many words per feature of the query."""
 
 NamedFeatures = Iterable[tuple[str, Features]]
 
@@ -78,7 +78,7 @@ def parse_mode(name: str) -> Mode:
 
 
 class OwnIndex:
-    """An index that grows; every :meth:`add` is a commit, after which ``shard`` is all of it."""
+    """A growing index; every :meth:`add` is a commit, after which ``shard`` is the whole index."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
         compiled.load()  # there are many queries
@@ -98,8 +98,7 @@ class OwnIndex:
     def rank(self, features: Features, box: Box | None, mode: str) -> tuple[list[str], float]:
         """Names of all images that have anything in common with the query, best first; seconds.
 
-        The seconds are those of a search without the naming of the hits, of which there are as many
-        as images here.
+        The seconds do not include naming the hits, because here all images are hits.
         """
         chosen = parse_mode(mode)
         start = perf_counter()
@@ -140,7 +139,7 @@ def require_asmk() -> None:
 
 
 class AsmkIndex:
-    """An index of asmk in memory that grows; the codebook is our vocabulary."""
+    """A growing asmk index in memory; the codebook is our vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         require_asmk()
@@ -215,12 +214,12 @@ class RetrievalSettings:
 
     def __post_init__(self) -> None:
         for mode in self.modes:
-            parse_mode(mode)  # a wrong name shows now, not after an hour
+            parse_mode(mode)  # a wrong name fails now, not after an hour
         if self.asmk:
             require_asmk()
 
     def counts(self, available: int) -> list[int]:
-        """The points of the curve, ascending, at most as many distractors as there are."""
+        """The points of the curve, ascending, limited to the available distractors."""
         return sorted({0, *(min(count, available) for count in self.distractors)})
 
 
@@ -292,7 +291,7 @@ def _ask(
     mode: str,
     progress: Steps,
 ) -> dict[str, Any]:
-    engine.rank(*queries[0], mode)  # what is compiled or read for the first time is not timed
+    engine.rank(*queries[0], mode)  # warm-up: compiling and first reads are not timed
     rankings, seconds = [], []
     for done, query in enumerate(queries):
         progress(done, len(queries))

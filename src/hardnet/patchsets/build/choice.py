@@ -18,7 +18,7 @@ T = TypeVar("T", bound="Rows")
 MIN_STD = 10.0
 """Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
 LEVEL = 25.0
-"""Degrees by which two photos that are both held upright may be turned against each other."""
+"""Degrees by which two upright photos may be rotated relative to each other."""
 MAX_OVERLAP = 0.5
 """Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
 
@@ -42,7 +42,7 @@ class Rows:
 
 
 def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.bool_]:
-    """(N,) whether all four corners of the frame lie in the image, or each in its own."""
+    """(N,) whether all four corners of a frame lie in the image; sizes may differ per frame."""
     reach = np.abs(frames[:, :, :2]).sum(2)
     centre = centres(frames)
     low, high = centre - reach, centre + reach
@@ -52,8 +52,8 @@ def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.
 def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[np.bool_]:
     """(N,) whether an (N, 64, 64) patch has contrast and detail, and is not black or white.
 
-    ``min_detail`` is the contrast that must be left after 8 x 8 blocks are averaged away: a ramp or
-    an out-of-focus blob has contrast (standard deviation of grey levels) but no detail.
+    ``min_detail`` is the contrast required within 8 x 8 blocks: a ramp or an out-of-focus blob has
+    contrast (standard deviation of grey levels) but no detail.
     """
     blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
     detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
@@ -63,9 +63,9 @@ def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[n
 
 
 def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
-    """(N,) frames that are not nearly the same as an earlier (stronger) one.
+    """(N,) whether a frame differs clearly from all earlier (stronger) ones.
 
-    Two names for one point would be trained as a negative that no descriptor can separate.
+    One point under two names would be trained as a negative that no descriptor can separate.
     """
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
     centre, axis = centres(frames), frames[:, :, 0] / np.maximum(half, 1e-6)[:, None]
@@ -82,7 +82,7 @@ def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
 
 
 def disc_overlap(distance: Floats, radius_a: Floats, radius_b: Floats) -> Floats:
-    """Intersection over union of pairs of discs, from their distance and radii (any one shape)."""
+    """Intersection over union of pairs of discs, from their distances and radii of equal shape."""
     small, large = np.minimum(radius_a, radius_b), np.maximum(radius_a, radius_b)
     # Outside this range the discs are nested or apart and the lens formula has no angle.
     d = np.clip(distance, np.maximum(large - small, 1e-12), small + large)
@@ -102,8 +102,8 @@ def suppress_overlaps(
 ) -> NDArray[np.intp]:
     """(K,) ascending indices of frames that do not overlap an earlier one too much.
 
-    The overlap (intersection over union) is that of the discs with the area of the ellipse
-    inscribed in each window. ``frames`` are (N, 2, 3), best first; K <= ``limit``.
+    Overlap is the intersection over union of discs with the area of the ellipse inscribed in each
+    window. ``frames`` are (N, 2, 3), best first; K <= ``limit``.
     """
     centre = frames[:, :, 2].astype(np.float64)
     radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))

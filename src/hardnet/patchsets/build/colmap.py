@@ -10,7 +10,6 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from hardnet.patchsets.build.colmap_model import (
     Scene,
     Tracks,
     read_model,
+    read_photo,
 )
-from hardnet.patchsets.build.photos import KINDS, cut_windows
+from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
     DetectedSettings,
     by_value,
@@ -45,30 +45,29 @@ from hardnet.patchsets.build.tracks import (
     database_frames,
     detect_tracks,
     drop_twins,
-    lit_photo,
     long_enough,
     references,
     spread_out,
 )
 from hardnet.patchsets.build.views import add_noise
-from hardnet.patchsets.patchset import Floats, Ints, Windows
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 Counts = dict[str, int | str]
-"""Of a model: its name, where the frames come from, and what was left out why."""
+"""Of a model: its name, where the frames come from, and how much was left out and why."""
 
 
 @dataclass(frozen=True)
 class ColmapSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    A point is seen in ``min_track`` photos or more; of more than ``max_track`` patches those seen
-    from the most different places are taken. ``max_error`` are the pixels by which an observation
-    may miss the projected point. Without a database, ``affine`` cuts by the affine map between the
-    photos; by default only its scale and rotation are used: the change of viewpoint that is left is
-    what the descriptor must learn to bear. ``noise`` is a multiple of the easy noise of HPatches by
-    which every frame is disturbed: those carried by the cameras have none of their own. With
-    ``upright``, patch-up is image-up, and observations of cameras that were turned are left out.
+    A point is seen in at least ``min_track`` photos; of more than ``max_track`` patches, those with
+    the most different viewpoints are kept. An observation may miss the projected point by
+    ``max_error`` pixels. Without a database, ``affine`` cuts by the affine map between the photos;
+    by default only its scale and rotation are used, and the descriptor must learn to tolerate the
+    remaining change of viewpoint. ``noise`` disturbs every frame by this multiple of HPatches' easy
+    noise: frames carried by the cameras have none of their own. With ``upright``, patch-up is
+    image-up, and observations of rotated cameras are left out.
     """
 
     min_track: int = 2
@@ -90,7 +89,7 @@ class Chosen(Observations):
     frames: Frames
     """(M, 2, 3)."""
     kind: Ints
-    """(M,) of the keypoint, where several kinds were detected, else 0."""
+    """(M,) kind of the keypoint if several were detected, else 0."""
     reference: Ints
     """(M,) view in which the observation's point has its reference."""
     interest: Floats
@@ -102,7 +101,7 @@ def choose_patches(
 ) -> tuple[Chosen, Counts]:
     """Decide which observations of a model become patches, and by which frames.
 
-    ``used`` are photos of another model of the set: the same spot must not get two names.
+    ``used`` are photos of other models of the set: the same spot must not get two names.
     """
     counts: Counts = {"model": model.scene.name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
@@ -186,14 +185,14 @@ def choose_detections(
     home = first[group]
     interest = _interest(found.frames[home], WINDOW_SIGMAS)
     chosen = Chosen(found.point, found.view, found.frames, found.kind, found.view[home], interest)
-    own = detected.windows[:1] if detected.joined else detected.windows
-    parts = [_in_window(model, chosen, k, window) for k, window in enumerate(own)]
+    windows = enumerate(detected.windows)
+    parts = [_in_window(model, chosen, k, window) for k, window in windows]
     counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
     return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
-    """The patches of one window, with points and kinds of their own, whole and each apart."""
+    """The patches of one window, with their own points and kinds; whole, and apart."""
     point, kind, step = chosen.point, chosen.kind, int(chosen.point.max(initial=0)) + 1
     frames = in_window(chosen.frames, window)
     image = kind * len(model.views) + chosen.view
@@ -201,7 +200,7 @@ def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chos
     for rows in by_value(image, np.arange(len(image))):
         twin[rows] = ~apart(frames[rows])
     good = ~np.isin(point, point[twin])
-    if window > WINDOW_SIGMAS:  # the default one was looked at when the frames were found
+    if window > WINDOW_SIGMAS:  # the default window was checked when the frames were found
         good &= _whole(model, chosen, frames)
         good[good] = long_enough(point[good], 2)
     own, kinds = point + number * step, kind + number * len(KINDS)
@@ -225,7 +224,7 @@ def _interest(frames: Frames, window: float) -> Floats:
 
 
 def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
-    """(M,) whether each frame is turned against its reference by at most :data:`LEVEL`."""
+    """(M,) whether each frame is rotated from its reference by at most :data:`LEVEL`."""
     angle = to_similarity(frames)[2]
     apart = np.abs((angle - angle[reference] + np.pi) % (2 * np.pi) - np.pi)
     return np.asarray(apart <= np.deg2rad(LEVEL))
@@ -258,15 +257,14 @@ def build_from_colmap(
 
     The larger scenes should come first. Non-matching test pairs come from points with the same
     reference photo. The set does not depend on the number of ``workers``, which are processes.
-    ``origin``: more to write into ``set.json``. ``detected``: detect frames in every photo, instead
-    of those that COLMAP has matched.
+    ``origin`` is added to ``set.json``. ``detected``: detect frames in every photo instead of using
+    those that COLMAP matched.
     """
     models: list[Counts] = []
     interest: list[str] = []
     used: set[Path] = set()
     points = photos = 0
-    joined = detected.windows if detected is not None and detected.joined else ()
-    with BrownWriter(output, joined) as writer:
+    with BrownWriter(output) as writer:
         for scene in scenes:
             model = read_model(scene)
             if detected is None:
@@ -278,10 +276,8 @@ def build_from_colmap(
             prefix = f"{output.name}."
             with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
                 kept = Path(scratch) / "patches.npy"
-                light = 0.0 if detected is None else detected.light
-                patches = _cut(model, chosen, kept, workers, progress, light, joined)
-                first_window = patches if patches.ndim == 3 else patches[:, 0]
-                contrast = np.array([patch.std() for patch in first_window[: len(chosen)]])
+                patches = _cut(model, chosen, kept, workers, progress)
+                contrast = np.array([patch.std() for patch in patches[: len(chosen)]])
                 rows = np.flatnonzero(contrast >= MIN_STD)
                 rows = rows[long_enough(chosen.point[rows], 2)]
                 counts["without contrast"] = chosen.points - chosen[rows].points
@@ -294,14 +290,12 @@ def build_from_colmap(
                     writer.add(
                         patches[rows[part]], dense[part] + points, groups[part], images[part]
                     )
-                del patches  # before its file goes
+                del patches  # before its file is deleted
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
             models.append(counts | {"points": chosen.points, "patches": len(rows)})
             points += chosen.points
-            kinds = 1
-            if detected is not None:
-                kinds = len(KINDS) * (1 if joined else len(detected.windows))
+            kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
             photos += len(model.views) * kinds
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
@@ -318,28 +312,20 @@ def _cut(
     scratch: Path,
     workers: int,
     progress: Progress,
-    light: float,
-    joined: Windows,
 ) -> Pixels:
-    """Patches of all observations, in a file: they may not fit into memory.
-
-    (M, 64, 64), or (M, K, 64, 64) where windows are joined.
-    """
-    shape = (max(len(chosen), 1), *([len(joined)] if joined else []), PATCH, PATCH)
+    """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
+    shape = (max(len(chosen), 1), PATCH, PATCH)
     patches = np.lib.format.open_memmap(scratch, "w+", np.uint8, shape)
     groups = by_value(chosen.view, np.arange(len(chosen)))
     views = [model.views[chosen.view[rows[0]]] for rows in groups]
     jobs = [(v.path, v.size, chosen.frames[rows]) for v, rows in zip(views, groups, strict=True)]
-    cutting = map_processes(partial(_cut_photo, light=light, joined=joined), jobs, workers)
+    cutting = map_processes(_cut_photo, jobs, workers)
     for done, (rows, cut) in enumerate(zip(groups, cutting, strict=True)):
         patches[rows] = cut
         progress(f"{model.scene.name}: patches", done + 1, len(groups))
     return patches
 
 
-def _cut_photo(job: tuple[Path, tuple[int, int], Frames], light: float, joined: Windows) -> Pixels:
+def _cut_photo(job: tuple[Path, tuple[int, int], Frames]) -> Pixels:
     path, size, frames = job
-    picture = lit_photo(path, size, light)
-    if joined:
-        return cut_windows(picture, frames, joined)
-    return cut_patches(picture, frames, PATCH)
+    return cut_patches(read_photo(path, size), frames, PATCH)

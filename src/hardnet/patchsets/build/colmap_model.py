@@ -1,8 +1,8 @@
-"""COLMAP models: made of folders of photos by pycolmap, and read as arrays.
+"""COLMAP models: made from folders of photos by pycolmap, and read as arrays.
 
-Every stage of a reconstruction leaves its result in the work folder, so that a run that was stopped
-continues where it was, and a second set with other settings costs no second reconstruction. Pixels
-of a model are ours throughout: the centre of the top-left pixel is (0, 0), not COLMAP's.
+Every stage of a reconstruction keeps its result in the work folder: a stopped run continues where
+it was, and a second set with other settings needs no second reconstruction. Pixel coordinates
+follow our convention throughout: the centre of the top-left pixel is (0, 0).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """A COLMAP model on disk, and the folder its photos are named relative to."""
+    """A COLMAP model on disk, and the folder that its photo names are relative to."""
 
     name: str
     model: Path
@@ -88,21 +88,21 @@ class View:
         return np.where(points[:, 2:] > 0, points_from_colmap(pixels), np.nan)
 
     def lift(self, pixels: Floats, depth: Floats) -> Floats:
-        """(N, 3) world points seen at (N, 2) pixels in (N,) depth."""
+        """(N, 3) world points seen at (N, 2) pixels, at (N,) depth."""
         rays = np.asarray(self.camera.cam_from_img(points_to_colmap(pixels)), np.float64)
         return self.to_world(np.concatenate([rays, np.ones((len(rays), 1))], 1) * depth[:, None])
 
 
 @dataclass(frozen=True)
 class Observations(Rows):
-    """Row i says that a point was seen in a view. Sorted by point."""
+    """Row i: a point was seen in a view. Sorted by point."""
 
     point: Ints
     view: Ints
 
     @property
     def points(self) -> int:
-        """How many points the observations are of."""
+        """The number of points observed."""
         return len(np.unique(self.point))
 
 
@@ -161,23 +161,22 @@ def read_model(scene: Scene) -> Model:
     return Model(scene, tuple(views), xyz, by_point)
 
 
-def read_photo(path: Path, size: tuple[int, int], colour: bool = False) -> Pixels:
-    """(H, W) grey pixels as COLMAP sees them: it does not turn a photo by its EXIF entry.
+def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
+    """(H, W) grey pixels as COLMAP sees them: it ignores the orientation in EXIF.
 
-    ``size`` is the width and height that its camera has; ``colour`` asks for (H, W, 3) RGB.
+    ``size`` is the width and height of its camera.
     """
     data = np.frombuffer(read_image_file(path), np.uint8)
-    channels = cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE
-    image = cv2.imdecode(data, channels | cv2.IMREAD_IGNORE_ORIENTATION)
+    image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise HardnetError(f"{path} is damaged or not an image OpenCV can read")
-    height, width = image.shape[:2]
+    height, width = image.shape
     if (width, height) != size:
         raise HardnetError(
             f"{path} is {width}x{height} pixels, but its camera in the model is "
             f"{size[0]}x{size[1]}: give the photos the model was made from"
         )
-    return np.asarray(image[:, :, ::-1] if colour else image, np.uint8)
+    return np.asarray(image, np.uint8)
 
 
 def _check_photos(scene: Scene, names: list[str]) -> None:
@@ -218,13 +217,13 @@ def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: F
 
 @contextmanager
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write; what goes wrong with it names the file.
+    """A read-only connection; errors name the file.
 
-    Not pycolmap, which opens for writing and brings old files up to date: a user's database is not
-    ours to change.
+    pycolmap would open it for writing and upgrade old files: a user's database is not ours to
+    change.
     """
-    # COLMAP leaves its file in write-ahead mode. SQLite wants to write beside such a file even
-    # to read it, unless told that it does not change; with a -wal file, somebody is writing.
+    # COLMAP leaves its file in write-ahead mode. Even to read such a file SQLite wants to write
+    # beside it, unless told that the file does not change; a -wal file means someone is writing.
     busy = path.with_name(f"{path.name}-wal").exists()
     uri = f"{path.resolve().as_uri()}?{'mode=ro' if busy else 'immutable=1'}"
     try:
@@ -257,8 +256,8 @@ STAGES = ("features", "matches", "models")
 class SfmSettings(MapperSettings):
     """How to reconstruct; stored in the work folder.
 
-    Photos are shrunk to ``max_size`` to find keypoints, and matched with that number of those that
-    are ``following`` in the order of their names; 0 matches all pairs.
+    Photos are shrunk to ``max_size`` to find keypoints. Each is matched with the next ``following``
+    photos by name; 0 matches all pairs.
     """
 
     max_size: int = 1600
@@ -293,8 +292,8 @@ def reconstruct(
 ) -> SfmReport:
     """Reconstruct every folder of photos below ``folder``.
 
-    Each folder is a scene. Photos of several scenes in one folder are told apart by the mapper,
-    which makes a model of each. Databases and models are kept in ``work``, in a folder per scene.
+    Each folder is a scene. The mapper separates photos of several scenes in one folder into several
+    models. Databases and models are kept in ``work``, in a folder per scene.
     """
     photos = find_photo_folders(folder)
     scenes: list[Scene] = []
@@ -329,7 +328,7 @@ def _reconstruct_scene(
 ) -> list[Path]:
     images, names = files[0].parent, [p.name for p in files]
     stored = asdict(settings)
-    if settings.mapper == "incremental":  # folders begun before there was a choice do not name it
+    if settings.mapper == "incremental":  # folders of earlier versions do not name the mapper
         del stored["mapper"]
     inputs = {"settings": stored, "photos": photo_facts(images, files)}
     database, sparse = work / DATABASE, work / SPARSE

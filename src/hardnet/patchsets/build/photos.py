@@ -1,11 +1,11 @@
-"""Patch sets from any folder of photographs, which nobody has reconstructed in 3D.
+"""Patch sets from any folder of photographs, without a 3D reconstruction.
 
 Each photo is rendered under random homographies with changed light and sensor. For
 :func:`build_from_photos` a frame detected in the photo is carried into every rendering, and the
 patches cut by it show the same surface point. For :func:`build_from_detections` keypoints are
-detected in every rendering as if nothing else were known, and those that lie where the homography
-puts a keypoint of the photograph show the same point: the errors of the frames are those of the
-detector, which no random jitter imitates well.
+detected in every rendering independently, and those that lie where the homography puts a keypoint
+of the photograph show the same point. The frames then have the errors of a real detector, which no
+random jitter imitates well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hardnet.patchsets.build.views import (
     random_sensor,
     render,
 )
-from hardnet.patchsets.patchset import Floats, Ints, Windows
+from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
 PhotoProgress = Callable[[int, int, str | None], None]
@@ -69,7 +69,7 @@ class PhotoSettings:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What was made of photos."""
+    """What was made from the photos."""
 
     photos: int
     points: int
@@ -79,10 +79,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class PhotoPatches(Rows):
-    """Patches of one photo, their points from 0 on, and the view each was cut from.
-
-    (n, 64, 64), or (n, K, 64, 64) where windows are joined.
-    """
+    """(n, 64, 64) patches of one photo, their points from 0 on, the view each was cut from."""
 
     patches: Pixels
     points: Ints
@@ -92,8 +89,8 @@ class PhotoPatches(Rows):
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
     """Corresponding patches of one photo; None if the file cannot be read as an image.
 
-    ``name`` identifies the photo in its folder and seeds its randomness, so that the patches of one
-    photo do not depend on which others are there.
+    ``name`` identifies the photo in its folder and seeds its random numbers, so that its patches do
+    not depend on the other photos.
     """
     try:
         image, _ = shrink(to_grey(read_image(path)), settings.max_size)
@@ -130,14 +127,6 @@ def cut_good(
     patches, points = cut_patches(picture, frames[fits], PATCH), points[fits]
     good = informative(patches, *contrast)
     return PhotoPatches(patches, points, np.full_like(points, view))[good]
-
-
-def cut_windows(picture: Pixels, frames: Frames, windows: Sequence[float]) -> Pixels:
-    """(N, K, 64, 64) patches of K windows of each frame, in sigmas.
-
-    What a wide one shows beyond the picture is filled in, as for a keypoint of a user's photo.
-    """
-    return np.stack([cut_patches(picture, in_window(frames, w), PATCH) for w in windows], axis=1)
 
 
 def choose_frames(image: Pixels, count: int, rng: np.random.Generator) -> Frames:
@@ -186,17 +175,16 @@ def write_photos(
     about: Mapping[str, Any],
     workers: int,
     progress: PhotoProgress,
-    joined: Windows = (),
 ) -> BuildReport:
-    """Write a set of what ``cut``, picklable, makes of the path and name of each photo.
+    """Write the patches that ``cut`` (picklable) makes from the path and name of each photo.
 
-    ``images`` is the number of views of each photo; ``about`` says how the set was made, with the
-    settings, and is stored in ``set.json``.
+    ``images`` is the number of views of each photo; ``about``, stored in ``set.json``, says how the
+    set was made, and includes the settings.
     """
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
-    with BrownWriter(output, joined) as writer:
+    with BrownWriter(output) as writer:
         for k, result in enumerate(map_processes(partial(_cut_job, cut), jobs, workers)):
             name = jobs[k][1]
             if result is None:
@@ -224,10 +212,10 @@ KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 
 @dataclass(frozen=True)
 class Tolerances:
-    """By how much a detection may differ from where and what it should be.
+    """How far a detection may be from the expected frame.
 
-    Its place, in half-sizes of the frame; its size, log2; its orientation; its shape, log2 of the
-    ratio of the axes.
+    In place, in half-sizes of the frame; in size, log2; in orientation; in shape, log2 of the ratio
+    of the axes.
     """
 
     shift: float = 0.25
@@ -240,19 +228,17 @@ class Tolerances:
 class DetectionSettings(Tolerances):
     """What the set is made of; stored beside it in ``set.json``.
 
-    At most ``points`` of each of the :data:`KINDS` are taken from a photo, and looked for in
-    ``views`` renderings of it. In a share of the views that are ``still`` only the light changes;
-    ``turned`` ones are turned by any angle, and upright frames are not used there; the others by up
-    to ``level`` degrees, as cameras held upright are. ``light`` is the strength of the changed
-    light in three quarters of the views. ``carried`` is the share of the keypoints not found again
-    in a view for which the photo's own frame is carried there, so that views in which detectors
-    fail are not left out. Patches are cut in each of the ``windows``, in sigmas of the keypoint;
-    what one of them shows is a point of its own, unless they are ``joined``: then the windows of a
-    keypoint are one observation, which is judged by the first of them.
+    At most ``points`` keypoints of each of the :data:`KINDS` are taken from a photo and looked for
+    in ``views`` renderings of it. A share ``still`` of the views changes the light only; a share
+    ``turned`` is rotated by any angle, and upright frames are not used there; the others are
+    rotated by up to ``level`` degrees, like cameras held upright. ``light`` is the strength of the
+    change of light in three quarters of the views. If a keypoint is not found again in a view, its
+    frame is carried there with probability ``carried``, so that views in which detectors fail are
+    represented too. Patches are cut in each of the ``windows``, in sigmas of the keypoint; each
+    window gives points of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
-    joined: bool = False
     points: int = 150
     views: int = 4
     max_size: int = 720
@@ -278,10 +264,10 @@ def detect(image: Pixels, keypoints: int) -> list[Frames]:
 
 
 def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
-    """(N,) for each carried frame the detection that shows the same, or -1.
+    """(N,) for each carried frame the detection that shows the same spot, or -1.
 
-    ``carried`` (N, 2, 3) are where the frames of one view should be in another, ``found`` (M, 2, 3)
-    what was detected there. A detection goes to the frame that it fits best.
+    ``carried`` (N, 2, 3) is where the frames of one view should be in another, ``found`` (M, 2, 3)
+    what was detected there. A detection is assigned to the frame that it fits best.
     """
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
@@ -329,12 +315,6 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     ]
 
     def cut(picture: Pixels, frames: Frames, points: Ints, image: int) -> None:
-        if settings.joined:
-            fits = distinct[0][points] & inside(frames, width, height)
-            patches, number = cut_windows(picture, frames[fits], settings.windows), points[fits]
-            good = informative(patches[:, 0], settings.min_std, settings.min_detail)
-            rows.append(PhotoPatches(patches, number, np.full_like(number, image))[good])
-            return
         for k, window in enumerate(settings.windows):
             good = distinct[k][points]
             number = points[good] + k * first_point[-1]
@@ -394,7 +374,5 @@ def build_from_detections(
     """
     about = {"builder": "detections", "settings": asdict(settings)}
     cut = partial(patches_of_views, settings=settings)
-    joined = settings.windows if settings.joined else ()
-    own = 1 if joined else len(settings.windows)
-    images = own * len(KINDS) * (settings.views + 1)
-    return write_photos(folders, output, cut, images, about, workers, progress, joined)
+    images = len(settings.windows) * len(KINDS) * (settings.views + 1)
+    return write_photos(folders, output, cut, images, about, workers, progress)

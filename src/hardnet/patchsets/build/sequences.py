@@ -40,16 +40,15 @@ from hardnet.threads import map_processes
 MAX_FRAMES = 1000
 """Frames per sequence, the strongest; HPatches has about 1300 on average."""
 CANDIDATES = 10_000
-"""Keypoints among which those are looked for: many leave an image or show the same spot."""
+"""Keypoints to choose from: many leave an image or show the same spot."""
 NOISE_LEVELS: Mapping[str, float] = {"easy": 1.0, "hard": 2.0, "tough": 3.0}
 """Multiples of the easy noise."""
 STILL_CAMERA = 0.06
-"""Share of the image diagonal by which the corners of a sequence may move and its camera still
-count as still."""
+"""Share of the image diagonal by which the corners may move while the camera counts as still."""
 PAIR_SIDE = 64
 """Of patches in the W1BS layout; its readers take strips of any width."""
 NARROWEST = 8.0
-"""Pixels across which a window must still reach in the target: a steeper view shows nothing."""
+"""Least width of a window in the target, in pixels: a steeper view shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class SequenceSettings:
     Attributes:
         limit: most frames per sequence, the strongest.
         window: side of the measurement window in sigmas of the keypoint.
-        seed: of the noise, which W1BS has not; that of a sequence follows from it and its name.
+        seed: of the noise, together with the name of the sequence; W1BS has no noise.
     """
 
     limit: int = MAX_FRAMES
@@ -69,7 +68,7 @@ class SequenceSettings:
 
 @dataclass(frozen=True)
 class SequenceReport:
-    """What a builder made of sequences: patches of the reference by written name."""
+    """What a builder made from sequences: name in the set -> patches of the reference."""
 
     counts: Mapping[str, int]
     skipped: Mapping[str, str]
@@ -94,7 +93,7 @@ def cut_sequence(
     rng = np.random.default_rng([settings.seed, zlib.crc32(sequence.name.encode())])
     patches: dict[str, list[Pixels]] = {level: [] for level in NOISE_LEVELS}
     for target, homography in targets:
-        # One draw for the three levels: harder is the same error, only larger.
+        # One draw for the three levels: harder means the same error, scaled up.
         draw = rng.uniform(-1, 1, (len(frames), 6))
         for level, factor in NOISE_LEVELS.items():
             carried = transform(add_noise(frames, draw, factor), homography)
@@ -152,7 +151,7 @@ def camera_moves(sequence: Sequence) -> bool:
 
 
 def hpatches_name(sequence: Sequence) -> str:
-    """The name with the prefix HPatches code reads: ``v_`` viewpoint, ``i_`` illumination."""
+    """The name with the prefix that HPatches code expects: ``v_`` viewpoint, ``i_`` light."""
     if sequence.name.startswith(("v_", "i_")):
         return sequence.name
     return ("v_" if camera_moves(sequence) else "i_") + sequence.name
@@ -206,8 +205,8 @@ def build_photo_pairs(
 ) -> SequenceReport:
     """Build a patch set in the W1BS layout: one pair SEQUENCE-K per target K of each sequence.
 
-    ``subsets`` says in which subset a sequence is; the others are in "viewpoint" or, where the
-    camera stays, in "photometric".
+    ``subsets`` maps sequences to subsets; the others go to "viewpoint" or, if the camera does not
+    move, to "photometric".
     """
     every, chosen = list(sequences), dict(subsets or {})
     if unknown := sorted(chosen.keys() - {s.name for s in every}):
@@ -236,7 +235,7 @@ def _write_set(
     skipped: dict[str, str],
     progress: Steps,
 ) -> SequenceReport:
-    """Write what ``write`` makes of each job: name -> patches, or why there are none."""
+    """Run ``write`` on each job; it returns name -> number of patches, or why there are none."""
     counts: dict[str, int] = {}
     with NewFolder(output) as new:
         each = map_processes(partial(write, folder=new.path), jobs, workers)

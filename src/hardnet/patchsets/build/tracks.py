@@ -1,17 +1,16 @@
 """Tracks of 3D points: which observations make good patches, and the frame of each.
 
-There are three ways to a frame. COLMAP's database has the keypoints themselves, each with its own
-scale and orientation. Without it, the frame of one observation, the reference, is found by
-detecting keypoints again, and the cameras carry it into the other photos. Or keypoints are detected
-in each photo as if nothing else were known. Around a keypoint of one photo, the 3D points that a
-second photo sees as well tell where it must be there and what its frame looks like; a keypoint
-detected in that place shows the same spot. Nobody asks whether SIFT matched it, so the pairs are
-those that a descriptor meets, the hard ones included.
+A frame comes from one of three sources. COLMAP's database has the keypoints themselves, each with
+its own scale and orientation. Without a database, the frame of one observation, the reference, is
+found by detecting keypoints again, and the cameras carry it into the other photos. Or keypoints are
+detected in each photo independently. Around a keypoint of one photo, the 3D points that a second
+photo also sees determine where the keypoint is there and what its frame looks like; a keypoint
+detected in that place shows the same spot, whether or not SIFT matched it. Such pairs are those
+that a descriptor meets in practice, hard ones included.
 """
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from hardnet.frames import (
     points_from_colmap,
     rotation,
 )
-from hardnet.images import Pixels
 from hardnet.patchsets.build.choice import LEVEL, apart, inside, suppress_overlaps
 from hardnet.patchsets.build.colmap_model import (
     Model,
@@ -42,7 +40,7 @@ from hardnet.patchsets.build.colmap_model import (
     read_photo,
 )
 from hardnet.patchsets.build.photos import KINDS, Tolerances, detect, pair_frames
-from hardnet.patchsets.build.views import forget_affine_shape, jitter, random_light
+from hardnet.patchsets.build.views import forget_affine_shape, jitter
 from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
@@ -51,14 +49,14 @@ SAME_KEYPOINT = 1.5
 SAME_POSITION = 0.01
 """Pixels by which the positions in a database and in its model may differ: text files round."""
 DETECTED = 100_000
-"""Keypoints looked for in a photo: practically all."""
+"""Keypoints per photo: practically all."""
 
 
 def references(model: Model, tracks: Tracks) -> Ints:
     """(M,) for every observation, the row of its point's reference observation.
 
-    The reference is the observation in which the point is seen at the median size (focal length
-    over depth): carrying its frame into the others changes the scale least.
+    The reference sees the point at the median size (focal length over depth): carrying its frame
+    into the others changes the scale least.
     """
     focal = np.array([view.camera.mean_focal_length() for view in model.views])
     size = focal[tracks.view] / tracks.depth
@@ -103,11 +101,11 @@ def carried_frames(
     workers: int,
     progress: Steps = silent,
 ) -> Frames:
-    """(M, 2, 3) frames by geometry; NaN where the reference finds no keypoint in its place.
+    """(M, 2, 3) frames by geometry; NaN if no keypoint is detected at the reference.
 
-    The surface is taken to face the reference camera: without its normal nothing better is known.
-    The frame's centre is the observation itself, which is more exact than the projected point.
-    ``affine`` keeps the affine map between the views; else only its scale and rotation count.
+    The surface is assumed to face the reference camera, because its normal is not known. The
+    frame's centre is the observation itself, which is more exact than the projected point.
+    ``affine`` keeps the affine map between the views; otherwise only its scale and rotation count.
     """
     frames = np.full((len(tracks), 2, 3), np.nan)
     roots = np.unique(reference)
@@ -129,7 +127,7 @@ def carried_frames(
         shape = _carry(source, target, frames[start], tracks.depth[start])
         if not affine:
             shape = similar(shape)
-        own = rows == start  # the reference stays what the detector found
+        own = rows == start  # the reference keeps its detected frame
         shape[own] = frames[rows[own], :, :2]
         carried[rows, :, :2], carried[rows, :, 2] = shape, tracks.xy[rows]
     return carried.astype(np.float32)
@@ -143,7 +141,7 @@ def by_value(values: Ints, rows: Ints) -> list[Ints]:
 
 
 def similar(shapes: Floats) -> Floats:
-    """(N, 2, 2) the scaled rotation nearest to each matrix in turn, with its area."""
+    """(N, 2, 2) the scaled rotation nearest in angle to each matrix, with the same area."""
     size = np.sqrt(np.abs(np.linalg.det(shapes)))
     turn = np.arctan2(shapes[:, 1, 0] - shapes[:, 0, 1], shapes[:, 0, 0] + shapes[:, 1, 1])
     return np.asarray(size[:, None, None] * rotation(turn))
@@ -174,10 +172,10 @@ def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> F
 
 
 def nearest(xy: Floats, others: NDArray[np.float32]) -> tuple[NDArray[np.intp], Floats]:
-    """Index of and distance to the nearest of ``others``; of equals the first, the strongest."""
+    """Index of and distance to the nearest of ``others``; of equals the first (strongest)."""
     index, distance = np.empty(len(xy), np.intp), np.empty(len(xy))
     order = np.argsort(others[:, 0], kind="stable")
-    # Only what lies in a narrow band can be near: a photo has tens of thousands of keypoints.
+    # Search a narrow band only: a photo has tens of thousands of keypoints.
     low = np.searchsorted(others[order, 0], xy[:, 0] - SAME_KEYPOINT)
     high = np.searchsorted(others[order, 0], xy[:, 0] + SAME_KEYPOINT, "right")
     for i in range(len(xy)):
@@ -195,11 +193,11 @@ def long_enough(point: Ints, length: int) -> NDArray[np.bool_]:
 
 
 def drop_twins(tracks: Observations, frames: Frames) -> NDArray[np.bool_]:
-    """(M,) whether the observation's point stays when one of each two on the same spot goes.
+    """(M,) whether the observation's point stays when one of each two on the same spot is dropped.
 
-    COLMAP gives a keypoint with two orientations two points. Trained or tested as different, they
-    would be a question without an answer. A point goes if in any photo its window overlaps that of
-    a point with a longer track.
+    COLMAP makes two points of a keypoint with two orientations, and no descriptor can tell them
+    apart. A point is dropped if in any photo its window overlaps that of a point with a longer
+    track.
     """
     _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
     length = count[group]
@@ -236,7 +234,7 @@ def spread_out(model: Model, tracks: Observations, limit: int) -> NDArray[np.boo
 def farthest(directions: Floats, limit: int) -> NDArray[np.intp]:
     """Indices of ``limit`` of the (N, 3) directions, each the farthest from all before it.
 
-    The first is the one nearest to the mean, so that the choice does not begin with a freak.
+    The first is the one nearest to the mean, so that the choice does not start from an outlier.
     """
     unit = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     chosen = [int((unit @ unit.mean(0)).argmax())]
@@ -250,13 +248,11 @@ def farthest(directions: Floats, limit: int) -> NDArray[np.intp]:
 
 
 NEIGHBOURS = 8
-"""3D points around a keypoint that say how it is mapped to another photo."""
+"""3D points around a keypoint that determine its map to another photo."""
 SURE = 0.1
-"""Most expected error of a carried frame, at its border, as a share of its half-size."""
+"""Largest expected error of a carried frame, at its border, as a share of its half-size."""
 NOISE = 0.5
-"""Least error of the projection of a 3D point that is reckoned with, in pixels."""
-LIT = 0.75
-"""Share of the photos whose light is changed, where light is."""
+"""Least error assumed for the projection of a 3D point, in pixels."""
 SHARED = 20
 """3D points that two photos must share."""
 
@@ -265,19 +261,14 @@ SHARED = 20
 class DetectedSettings:
     """How frames are detected and paired; stored in ``set.json``.
 
-    ``keypoints`` are detected of each kind (see :data:`KINDS`) in each photo, and at most ``seeds``
-    of them looked for in other photos. ``carried`` is the share of those not found again in a photo
-    for which the frame is carried there, so that photos in which detectors fail are not left out.
-    Patches are cut in each of the ``windows``, in sigmas of the keypoint; what one of them shows is
-    a point of its own, unless they are ``joined``: then the windows of a keypoint are one
-    observation. ``light`` is the strength of the change of light, another one for each photo, that
-    three quarters of them are put under before anything is detected: real views, and light that
-    differs as much as between photos of several days.
+    In each photo ``keypoints`` of each kind (see :data:`KINDS`) are detected, and at most ``seeds``
+    of them searched for in other photos. If one is not found in a photo, its frame is carried there
+    with probability ``carried``, so that photos in which detectors fail are represented too.
+    Patches are cut in each of the ``windows``, in sigmas of the keypoint; each window gives points
+    of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
-    joined: bool = False
-    light: float = 0.0
     keypoints: int = 1500
     seeds: int = 300
     carried: float = 0.1
@@ -309,15 +300,14 @@ def detect_tracks(
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 
-    ``tracks`` are observations that are trusted; photos without any are not used. ``max_error`` is
-    the number of pixels by which the 3D points around a keypoint may miss an affine map.
+    ``tracks`` are trusted observations; photos without any are not used. The 3D points around a
+    keypoint may miss an affine map by ``max_error`` pixels.
     """
     seen = [np.unique(tracks.point[tracks.view == k]) for k in range(len(model.views))]
     used = [k for k, points in enumerate(seen) if len(points)]
     found = [[empty_frames()] * len(KINDS) for _ in model.views]
     jobs = [(model.views[k].path, model.views[k].size) for k in used]
-    detect_in = partial(_detect, keypoints=settings.keypoints, light=settings.light)
-    detecting = map_processes(detect_in, jobs, workers)
+    detecting = map_processes(partial(_detect, keypoints=settings.keypoints), jobs, workers)
     for done, (k, frames) in enumerate(zip(used, detecting, strict=True), 1):
         found[k] = frames
         progress(done, len(used))
@@ -329,20 +319,10 @@ def detect_tracks(
     return every[np.argsort(every.point, kind="stable")]
 
 
-def _detect(job: tuple[Path, tuple[int, int]], keypoints: int, light: float) -> list[Frames]:
+def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
     path, size = job
-    found = detect(lit_photo(path, size, light), keypoints)
+    found = detect(read_photo(path, size), keypoints)
     return [frames[inside(frames, *size)] for frames in found]
-
-
-def lit_photo(path: Path, size: tuple[int, int], light: float) -> Pixels:
-    """(H, W) grey pixels of a photo, under the light that its name draws."""
-    if not light:
-        return read_photo(path, size)
-    rng = np.random.default_rng(zlib.crc32(path.name.encode()))
-    if rng.random() >= LIT:
-        return read_photo(path, size)
-    return random_light(read_photo(path, size, colour=True), rng, light * rng.uniform(0.3, 1.0))
 
 
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
@@ -366,9 +346,9 @@ def local_maps(
 
     ``source`` and ``target`` are (C, 2) projections of the points in the photo of the frames and in
     the other. Returns (N, 2, 3) the affine map of least squares over the :data:`NEIGHBOURS` nearest
-    points at the frame's centre, and (N,) whether it can be trusted: not where they miss it by more
-    than ``max_error`` pixels (root mean square), as they do at the border of an object, or lie so
-    that they do not tell.
+    points at the frame's centre, and (N,) whether it can be trusted: not if the points miss it by
+    more than ``max_error`` pixels (root mean square), as at the border of an object, nor if their
+    arrangement does not determine it.
     """
     if len(source) < NEIGHBOURS or not len(frames):
         return np.zeros((len(frames), 2, 3)), np.zeros(len(frames), bool)
@@ -394,7 +374,7 @@ def local_maps(
 class _Search:
     """Points that grow from the keypoints of one photo after the other.
 
-    A keypoint belongs to one point at most: one that an earlier photo has claimed starts none.
+    A keypoint belongs to one point at most: one claimed by an earlier photo starts no new point.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Random views of a photograph: how the camera, the light and the sensor could have been.
+"""Random views of a photograph: other cameras, other light, other sensors.
 
 Each function takes a seeded generator and draws one such change. The ranges of camera and sensor
-are gentle on purpose: hardest-in-batch learning needs pairs that can be told to match, and a set of
+are gentle on purpose: hardest-in-batch learning needs pairs that can be recognised, and a set of
 pairs that are too hard leaves the loss at its margin.
 
 The changes of light take an RGB image (H, W, 3) of float32 in [0, 1] and a strength (0 changes
@@ -51,7 +51,7 @@ def random_homography(
 def render(image: Pixels, homography: Floats) -> Pixels:
     """The picture, grey or RGB, under a homography, on a canvas of the same size.
 
-    It is smoothed before it is shrunk, so that it does not alias.
+    It is smoothed before it is shrunk, to avoid aliasing.
     """
     height, width = image.shape[:2]
     scale = np.sqrt(abs(np.linalg.det(homography[:2, :2])))
@@ -86,7 +86,7 @@ def random_light_and_sensor(image: Pixels, rng: np.random.Generator, wear: float
 
 
 def random_sensor(x: NDArray[np.float32], rng: np.random.Generator, wear: float = 1.0) -> Pixels:
-    """(H, W) uint8 of a grey image in [0, 1]: blur, noise and JPEG, each in a part of the draws."""
+    """(H, W) uint8 of a grey image in [0, 1]: blur, noise and JPEG, each with some probability."""
     if rng.random() < 0.4:
         x = _blur(x, rng.uniform(0.3, 1.0 * wear))
     if rng.random() < 0.5:
@@ -145,7 +145,7 @@ Change = Callable[[Image, np.random.Generator, float], Image]
 
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in the usual grey."""
-_STEP = 8  # pixels between those for which slow changes of light are computed
+_STEP = 8  # pixels between samples of slow changes of light
 _DARKEST = np.float32(0.004)  # one grey level: logarithms need a floor
 
 
@@ -163,8 +163,8 @@ def relight(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Im
     """Other brightness of the large areas, with the texture of the surfaces kept.
 
     Log-luminance is split into a base that follows strong edges and the detail on top of it. The
-    base goes through a random tone curve, which in a part of the draws is not monotone: a wall that
-    was darker than the sky may become brighter. The detail gets one random gain.
+    base goes through a random tone curve that need not be monotone: a wall that was darker than the
+    sky may become brighter. The detail gets one random gain.
     """
     bright = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
     base = smooth_keeping_edges(bright, max(image.shape[0] // 40, 3), 0.15)
@@ -225,8 +225,8 @@ def cast_shadows(image: Image, rng: np.random.Generator, strength: float = 1.0) 
 def expose(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
     """Over- or underexposure with real clipping, then the noise of the sensor.
 
-    Light is scaled where it is linear, so that bright areas are lost for good; photons make noise
-    in the bright parts and the electronics make it in the dark ones.
+    Light is scaled in linear space, so that bright areas are lost for good. Photons make noise in
+    the bright parts, the electronics in the dark ones.
     """
     gain = 2 ** rng.uniform(-2.0 * strength, 1.6 * strength)
     linear = np.minimum(image**2.2 * np.float32(gain), 1)
@@ -235,13 +235,13 @@ def expose(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Ima
     spread = np.sqrt(shot**2 * linear + read**2).astype(np.float32)
     linear = linear + spread * rng.standard_normal(image.shape, np.float32)
     seen = np.clip(linear, 0, 1) ** np.float32(1 / 2.2)
-    if gain < 1 and rng.random() < 0.7:  # the camera, or who developed the photo, makes up for it
+    if gain < 1 and rng.random() < 0.7:  # the camera, or later editing, compensates
         seen = seen / max(float(np.percentile(seen, 99.5)), 0.02)
     return _in_range(seen)
 
 
 def glare(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
-    """A veil of light around a bright spot in or near the picture, as against the sun."""
+    """A veil of light around a bright spot in or near the picture, as when facing the sun."""
     height, width = image.shape[:2]
     spot = rng.uniform(-0.1, 1.1, 2) * (width, height)
     reach = max(height, width) * rng.uniform(0.1, 0.7)
@@ -251,7 +251,7 @@ def glare(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Imag
 
 
 def night(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
-    """Little blue light from one side, and up to eight orange lamps that reach a part of it."""
+    """Dim blue light from one side, and up to eight orange lamps that light parts of the scene."""
     height, width = image.shape[:2]
     angle = rng.uniform(0, 2 * np.pi)
     x, y = _coarse(image)
@@ -269,8 +269,8 @@ def night(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Imag
 def rake(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
     """Light from another side: slopes that face it become brighter, those behind darker.
 
-    The relief is not known; log-luminance, smoothed at a random scale, stands for it. That is wrong
-    for paint and about right for stone, plaster, leaves and everything else that has a shape.
+    The relief is not known; log-luminance, smoothed at a random scale, takes its place. That is
+    wrong for paint and roughly right for stone, plaster, leaves and other things with a shape.
     """
     relief = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
     relief = cv2.GaussianBlur(relief, (0, 0), 2 ** rng.uniform(0, 2.5))
@@ -284,7 +284,7 @@ def rake(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image
 
 
 def lit_windows(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
-    """Some of what is darker than its surroundings shines, as windows do in the evening."""
+    """Some dark areas shine, like windows in the evening."""
     height, width = image.shape[:2]
     bright = np.asarray(image @ LUMINANCE, np.float32)
     side = 2 * max(int(max(height, width) * 10 ** rng.uniform(-2, -1.2)), 2) + 1
@@ -305,8 +305,8 @@ CHANGES: dict[str, tuple[Change, float]] = {
     "glare": (glare, 0.15),
     "expose": (expose, 0.6),
 }
-"""The change and its share of the draws, in the order in which light travels: onto the scene,
-through the lens, onto the sensor."""
+"""Each change and its probability, in the order in which light travels: onto the scene, through the
+lens, onto the sensor."""
 
 
 def random_light(pixels: Pixels, rng: np.random.Generator, strength: float = 1.0) -> Pixels:
@@ -352,7 +352,7 @@ def _in_range(values: NDArray[np.float32]) -> Image:
 
 
 def _shine(image: Image, light: NDArray[np.float32]) -> Image:
-    """The image with its light multiplied, where it is linear."""
+    """The image with its light multiplied, in linear space."""
     return _in_range(image * light ** np.float32(1 / 2.2))
 
 
@@ -375,7 +375,7 @@ def _full_size(field: Floats, image: Image) -> NDArray[np.float32]:
 
 
 def _soften(mask: NDArray[np.float32], sigma: float) -> NDArray[np.float32]:
-    """Gaussian blur; a wide one on a quarter of the size, where it shows no difference."""
+    """Gaussian blur; a wide one is computed at a quarter of the size, which looks the same."""
     if sigma < 8:
         return np.asarray(cv2.GaussianBlur(mask, (0, 0), max(sigma, 0.5)), np.float32)
     height, width = mask.shape
