@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
-from hardnet.retrieval.signatures import BITS, Signatures, distances
 from hardnet.retrieval.store.segment import counting, lower_bounds
+from hardnet.retrieval.vocabulary import BITS, Signatures, distances
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment

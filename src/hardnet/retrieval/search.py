@@ -36,7 +36,6 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
-from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Correspondences,
@@ -46,6 +45,7 @@ from hardnet.retrieval.verification import (
     verify_parts,
     word_table,
 )
+from hardnet.retrieval.vocabulary import BITS
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:

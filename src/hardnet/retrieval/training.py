@@ -36,8 +36,7 @@ from hardnet.retrieval.assignment import (
 )
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
-from hardnet.retrieval.signatures import BITS
-from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
+from hardnet.retrieval.vocabulary import BITS, Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 

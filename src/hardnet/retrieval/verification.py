@@ -25,8 +25,8 @@ from hardnet.frames import Frames
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.hypotheses import verify
 from hardnet.retrieval.query import Query
-from hardnet.retrieval.signatures import BITS, distances
 from hardnet.retrieval.store.segment import counting, find_postings, read_words, unpack_frames
+from hardnet.retrieval.vocabulary import BITS, distances
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
@@ -146,10 +146,13 @@ def word_table(query: Query, vocabulary_size: int, ma: int | None = None) -> Wor
     words, signatures = query.words[:, :ma], query.signatures[:, :ma].reshape(-1, 2)
     every = words.ravel()
     terms = np.flatnonzero((every >= 0) & (every < vocabulary_size))
-    terms = terms[np.argsort(every[terms], kind="stable")]
-    known, starts = np.unique(every[terms], return_index=True)
+    # Numbers of 16 bits are sorted without comparing them, several times faster.
+    keys = every[terms].astype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
+    order = np.argsort(keys, kind="stable")
+    terms, known = terms[order], keys[order]
+    starts = np.flatnonzero(np.append(True, known[1:] != known[:-1])[: len(known)])
     numbers = np.full(vocabulary_size, -1, np.int32)
-    numbers[known] = np.arange(len(known))
+    numbers[known[starts]] = np.arange(len(starts))
     ends = np.append(starts, len(terms))
     return WordTable(numbers, ends, terms // words.shape[1], signatures[terms])
 

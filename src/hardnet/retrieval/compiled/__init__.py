@@ -45,7 +45,7 @@ def note_work(postings: int) -> None:
 
 
 def _load() -> None:
-    from hardnet.retrieval import assignment, hypotheses, scoring, verification
+    from hardnet.retrieval import assignment, hypotheses, scoring, verification, vocabulary
     from hardnet.retrieval.compiled import assignment as compiled_assignment
     from hardnet.retrieval.compiled import correspondences, scanning
     from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
@@ -55,6 +55,7 @@ def _load() -> None:
             assignment.project: compiled_assignment.project,
             assignment.find_promising: compiled_assignment.find_promising,
             assignment.nearest_of: compiled_assignment.nearest_of,
+            vocabulary.sign: compiled_assignment.sign,
             scoring.add_bow: scanning.add_bow,
             scoring.add_he: scanning.add_he,
             verification.find_correspondences: correspondences.find_correspondences,

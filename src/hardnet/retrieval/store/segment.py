@@ -430,11 +430,12 @@ def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint1
 
 def unpack_frames(packed: NDArray[np.uint16], image_size: ArrayLike) -> Frames:
     """(N, 2, 3) of packed frames (N, 3); the size of the image, or (N, 2) of each frame's image."""
-    longer = np.asarray(image_size, np.float32).max(axis=-1)
+    width, height = np.moveaxis(np.asarray(image_size, np.float32), -1, 0)
+    longer = np.maximum(width, height)
     size = (packed[:, 0] & 15) << 4 | packed[:, 1] & 15
     half = half_sizes()[size] * longer
     out = np.empty((len(packed), 2, 3), np.float32)
-    out[:, :, :2] = shapes()[packed[:, 2]] * half[:, None, None]
+    np.multiply(shapes().take(packed[:, 2], axis=0), half[:, None, None], out=out[:, :, :2])
     step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
     out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
     return out
