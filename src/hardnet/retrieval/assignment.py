@@ -308,7 +308,7 @@ def add_rows(
 ) -> None:
     """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
     counts += np.bincount(labels, minlength=len(counts))
-    for d, column in enumerate(np.ascontiguousarray(rows.T)):
+    for d, column in enumerate(cv2.transpose(rows)):  # several times as fast as numpy's copy
         sums[:, d] += np.bincount(labels, column, len(counts))
 
 
