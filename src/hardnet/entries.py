@@ -71,6 +71,12 @@ def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
     return Entry(found, facts)
 
 
+def state_of(image: Path) -> dict[str, int]:
+    """Size and time of an image file: they change when it does."""
+    facts = image.stat()
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
 def refuse_large(path: str | os.PathLike[str], size: int) -> None:
     """Raise if the arrays of one image in a file would take more memory than any image needs."""
     if size > MAX_FILE_BYTES:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
-from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, write_entry
+from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, state_of, write_entry
 from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, to_entry
-from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, state_of, write_hdf5_file
+from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, write_hdf5_file
 from hardnet.pipeline import extract_many
 from hardnet.storage import (
     FolderLock,

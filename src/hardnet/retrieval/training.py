@@ -18,11 +18,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from hardnet.entries import NPZ, read_entry
+from hardnet.entries import NPZ, read_entry, state_of
 from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import Features, from_entry
 from hardnet.interop.extraction import ExtractionSettings, extract_to
-from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import (
     LARGE,
     Assigner,

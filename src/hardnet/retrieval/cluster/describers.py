@@ -148,7 +148,7 @@ class Photo:
 
     path: str  # of the file, absolute: a worker has a working folder of its own
     name: str  # what the index calls it
-    state: Mapping[str, int]  # of the file; see ``interop.feature_files.state_of``
+    state: Mapping[str, int]  # of the file; see ``entries.state_of``
 
 
 @dataclass(frozen=True)
