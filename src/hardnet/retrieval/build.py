@@ -1,6 +1,6 @@
 """Photos become an index; what is in it already is not done again.
 
-Everything can be stopped at any moment, also by ``kill -9``: the same call continues. Features of
+Work can be stopped at any moment, even by ``kill -9``; the same call then continues. Features of
 the vocabulary's sample wait in the folder ``build`` inside the index until they are indexed; all
 others are committed a few hundred at a time.
 """

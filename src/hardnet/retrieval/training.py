@@ -70,7 +70,7 @@ def train_on_photos(
         progress: told how far it is.
 
     Returns:
-        The vocabulary, also written to ``work``; and why photos were skipped, by name.
+        The vocabulary, which is also saved in ``work``, and why photos were skipped, by name.
     """
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
@@ -201,9 +201,9 @@ def train(
         descriptor: whose they are.
         seed: of the sample, the first words and the projection.
         iterations: of k-means, at most; fewer if words hardly move any more.
-        progress: called with what is done, how much of it and how much in all.
-        checkpoint: written after each iteration; a training that was killed continues from it, one
-            of other descriptors replaces it. The caller deletes it when the vocabulary is saved.
+        progress: called with the step, how much of it is done, and how much there is in all.
+        checkpoint: written after each iteration. Training that was killed continues from it;
+            training on other descriptors replaces it. The caller deletes it once the vocabulary is saved.
         provenance: further facts to keep with the words, JSON values.
     """
     if size < 1 or iterations < 0:
