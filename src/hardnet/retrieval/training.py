@@ -203,7 +203,8 @@ def train(
         iterations: of k-means, at most; fewer if words hardly move any more.
         progress: called with the step, how much of it is done, and how much there is in all.
         checkpoint: written after each iteration. Training that was killed continues from it;
-            training on other descriptors replaces it. The caller deletes it once the vocabulary is saved.
+            training on other descriptors replaces it. The caller deletes it once the vocabulary is
+            saved.
         provenance: further facts to keep with the words, JSON values.
     """
     if size < 1 or iterations < 0:
