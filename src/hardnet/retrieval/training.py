@@ -164,9 +164,9 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
-LEAST_GAIN = 0.02
-"""Training ends when an iteration brings descriptors nearer to their words by less than this share
-of their mean squared distance. With few descriptors for each word, two iterations settle it."""
+LEAST_GAIN = 0.05
+"""Training ends with an iteration that lowers the mean squared distance of descriptors from their
+words by less than this share. With few descriptors per word, two iterations are enough."""
 
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
