@@ -169,7 +169,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             raise HardnetError(self._nobody())
 
     def _look(self) -> None:
-        """Take back shards that answer; move to the next generation if this one's files are gone."""
+        """Take back shards that answer; go to the next generation if this one's files are gone."""
         for slot in self._slots:
             slot.look()
         if any(slot.is_outdated for slot in self._slots):
