@@ -47,8 +47,8 @@ TIMED = 5
 FLAT_PART = 4
 """The flat search takes a part of these only: one view of each object for its scores."""
 
-ASKED = (*MODES, "he:ma8", "he+sv:ma8")
-"""All modes, and two with eight words per query feature (asmk: five, published: three)."""
+ASKED = (*MODES, "he+sv:ma5", "he:ma8", "he+sv:ma8")
+"""All modes, and some with more words per query feature: five, as asmk, and eight."""
 
 Named = list[tuple[str, Features]]
 

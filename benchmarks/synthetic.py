@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from hardnet.frames import from_similarity
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring
-from hardnet.retrieval.signatures import BITS, distances, pack_bits
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import BITS, Vocabulary, distances, pack_bits
 
 TICKETS = 1 << 22
 """A word is drawn by taking one of this many tickets; popular words have more of them."""

@@ -19,7 +19,7 @@ from hardnet.image_files import require_regular_file
 from hardnet.storage import OwnedFolder, replacing
 
 SIGMA = 1.0
-"""Pixels: the scale of keypoints from files that know positions only, as those of hloc."""
+"""Pixels: the scale of keypoints from files that hold positions only, such as those of hloc."""
 
 ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
 FACTS = ("descriptor", "weights", "scale", "orientation", "path", "bytes", "mtime_ns")
@@ -30,10 +30,10 @@ NO_FEATURES = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""What reading a file raises that is none of features."""
+"""What reading a file raises if it does not hold features."""
 
 MAX_FILE_BYTES = 4 << 30
-"""Of the arrays of one image in a file: a few bytes can claim any number of them."""
+"""Limit for the arrays of one image: a header of a few bytes can claim any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,12 @@ def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
             f"{path} is damaged or holds no features of one image: {first_line(error)}"
         ) from error
     return Entry(found, facts)
+
+
+def state_of(image: Path) -> dict[str, int]:
+    """Size and time of an image file: they change when it does."""
+    facts = image.stat()
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
 def refuse_large(path: str | os.PathLike[str], size: int) -> None:

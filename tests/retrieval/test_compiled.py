@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval import assignment, compiled, hypotheses, scoring
+from hardnet.retrieval import assignment, compiled, hypotheses, scoring, vocabulary
 from hardnet.retrieval.index import Index
 
 pytest.importorskip("numba")
@@ -27,6 +27,18 @@ def test_projections_are_equal_in_the_last_bit(dim: int, axes: int) -> None:
     turned = rng.normal(size=(dim, axes)).astype(np.float32)
     both = assignment.project(rows, turned), compiled_assignment.project(rows, turned)
     assert np.array_equal(*both)
+
+
+@pytest.mark.parametrize("words", [1, 3, 8])
+def test_signatures_are_equal(words: int) -> None:
+    rng = np.random.default_rng(words)
+    along, levels = (rng.normal(size=(n, 128)).astype(np.float32) for n in (20, 50))
+    along[:, 7] = levels[:, 7] = 0.5  # at a threshold: not above it
+    nearest = rng.integers(0, 50, (20, words), np.int32)
+    plain = vocabulary.sign(along, levels, nearest)
+    fast = compiled_assignment.sign(along, levels, nearest)
+    assert plain.dtype == fast.dtype
+    assert np.array_equal(plain, fast)
 
 
 @pytest.mark.parametrize("different", [3, 1000, 10**6])

@@ -39,7 +39,7 @@ def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.Mon
     from synthetic import Collection, Shape
 
     from hardnet.retrieval.scoring import Scoring
-    from hardnet.retrieval.signatures import distances
+    from hardnet.retrieval.vocabulary import distances
 
     popularity = np.repeat([0.1, 1.9], 500)
     shape = Shape(np.array([10, 30]), popularity, np.array([1, 1, 1, 3]), close=0.1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hardnet.retrieval import signatures as hamming
+from hardnet.retrieval import vocabulary as hamming
 from hardnet.retrieval.compiled import kernels
 
 

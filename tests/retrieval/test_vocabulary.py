@@ -8,9 +8,8 @@ from safetensors.numpy import load_file, save_file
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval import vocabulary
-from hardnet.retrieval.signatures import unpack_bits
 from hardnet.retrieval.training import random_projection
-from hardnet.retrieval.vocabulary import Vocabulary
+from hardnet.retrieval.vocabulary import Vocabulary, unpack_bits
 
 
 def _vocabulary(count=50, dim=128, seed=0, **changes):

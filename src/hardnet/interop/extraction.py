@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardnet import descriptors, detectors
-from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, write_entry
+from hardnet.entries import FACTS, NPZ, Entry, Fact, read_entry, state_of, write_entry
 from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, to_entry
-from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, state_of, write_hdf5_file
+from hardnet.interop.feature_files import HDF5, hdf5_facts, hdf5_settings, write_hdf5_file
 from hardnet.pipeline import extract_many
 from hardnet.storage import (
     FolderLock,
@@ -83,7 +83,7 @@ def extract_to(
 ) -> ExtractionReport:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
 
-    It can be interrupted at any moment, also by ``kill -9`` or a full disk: called again, it
+    It can be interrupted at any moment, even by ``kill -9`` or a full disk: called again, it
     continues. Images whose file has not changed since are not done again; one that cannot be read
     is skipped; entries of images that are not named now stay. An output with other settings is
     refused, unless ``overwrite`` begins again. ``extract`` describes files, by default ``workers``
@@ -222,7 +222,7 @@ class FeatureOutput:
         return all(facts.get(key) == value for key, value in state.items())
 
     def add(self, name: str, features: Features, state: Mapping[str, int]) -> str | None:
-        """Write the features of an image; why they cannot have this name, None if they have it."""
+        """Write the features of an image; returns why they cannot have this name, else None."""
         try:
             part = self._owned.claim(f"{name}{NPZ}")
             seen_from = self.path.parent if self._is_file else part.parent
@@ -241,13 +241,13 @@ class FeatureOutput:
         return None
 
     def stopped(self, why: str) -> HardnetError:
-        """The error that ends an extraction, and loses nothing."""
+        """The error that ends an extraction without losing what is done."""
         return HardnetError(
             f"{why}; what is described is kept in {self.folder}: the same command continues"
         )
 
     def drop(self, name: str) -> None:
-        """Forget an image, if it is there: it has changed, and cannot be read any more."""
+        """Drop an image, if it is there: it has changed and can no longer be read."""
         self._owned.remove(f"{name}{NPZ}")
         if self._old.pop(name, None) is not None:
             self._dropped = True

@@ -151,12 +151,6 @@ def hdf5_settings(path: Path) -> str | None:
     return None if settings is None else str(settings)
 
 
-def state_of(image: Path) -> dict[str, int]:
-    """Size and time of an image file: they change when it does."""
-    facts = image.stat()
-    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-
-
 @contextmanager
 def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     path = as_path(path)

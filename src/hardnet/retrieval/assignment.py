@@ -23,13 +23,13 @@ from hardnet.threads import map_threads
 Rows = NDArray[np.float32]
 
 PRODUCTS = 1 << 19
-"""Products held at once by a thread: 2 MB, which stay in the cache until they have been read."""
+"""Products a thread holds at a time: 2 MB, which stay in the cache until they are read."""
 
 PIECE = 512
 """Rows that a thread takes at once, if there are that many."""
 
 MORE = 3
-"""This many words more than are wanted have their distance computed exactly."""
+"""Exact distances are computed for this many more words than are wanted."""
 
 FEW = 256
 """Up to this many words, all distances are computed exactly: words that are means of many
@@ -176,10 +176,10 @@ class Cells:
 
 
 LARGE = 8192
-"""More words than these are searched by cells; up to here looking at all of them is quick."""
+"""Larger vocabularies are searched by cells; up to this size it is quick to look at all words."""
 
 ROUGH_PROBES, PROBES, MORE_PROBES = 16, 24, 48
-"""Cells that are searched for a near word, for the nearest and for several."""
+"""Cells searched for a near word, for the nearest, and for several nearest."""
 
 _ROUNDS = 3
 _FEWEST_ROWS, _MOST_ROWS = 64, 32_768
@@ -308,7 +308,7 @@ def add_rows(
 ) -> None:
     """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
     counts += np.bincount(labels, minlength=len(counts))
-    for d, column in enumerate(np.ascontiguousarray(rows.T)):
+    for d, column in enumerate(cv2.transpose(rows)):  # several times as fast as numpy's copy
         sums[:, d] += np.bincount(labels, column, len(counts))
 
 

@@ -1,6 +1,6 @@
 """Photos become an index; what is in it already is not done again.
 
-Everything can be stopped at any moment, also by ``kill -9``: the same call continues. Features of
+Work can be stopped at any moment, even by ``kill -9``; the same call then continues. Features of
 the vocabulary's sample wait in the folder ``build`` inside the index until they are indexed; all
 others are committed a few hundred at a time.
 """
@@ -16,9 +16,9 @@ from typing import Any
 
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
+from hardnet.entries import state_of
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features
-from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
     WORK,

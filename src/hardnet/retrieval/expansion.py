@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.retrieval.query import BowTerms, HeTerms, bow_terms, he_terms
-from hardnet.retrieval.signatures import pack_bits, unpack_bits
+from hardnet.retrieval.vocabulary import pack_bits, unpack_bits
 
 if TYPE_CHECKING:
     from hardnet.retrieval.query import Query
     from hardnet.retrieval.search import ImageFeatures
-    from hardnet.retrieval.signatures import Signatures
     from hardnet.retrieval.verification import Verified
+    from hardnet.retrieval.vocabulary import Signatures
 
 
 ALPHA = 0.5

@@ -158,15 +158,19 @@ class Pairs:
         if len(set(features)) == len(set(places)) == len(fitting):
             return len(fitting), chosen
         chosen[:] = False
-        taken: set[int] = set()
-        nearest: dict[int, tuple[float, int, int]] = {}  # of the feature whose turn it is
-        for j, feature, place in zip(fitting.tolist(), features, places, strict=True):
-            if feature not in nearest:
-                _take(nearest, taken, chosen)
-            here = float(errors[j]), j, place
-            if place not in taken and (feature not in nearest or here < nearest[feature]):
-                nearest[feature] = here
-        _take(nearest, taken, chosen)
+        taken: dict[int, int] = {}  # image feature -> pair
+        turn, nearest, least, held = -1, -1, np.inf, -1  # of the query feature whose turn it is
+        far = errors[fitting].tolist()
+        for j, feature, place, error in zip(fitting.tolist(), features, places, far, strict=True):
+            if feature != turn:
+                if nearest >= 0:
+                    taken[held] = nearest
+                turn, nearest, least = feature, -1, np.inf
+            if error < least and place not in taken:
+                nearest, least, held = j, error, place
+        if nearest >= 0:
+            taken[held] = nearest
+        chosen[list(taken.values())] = True
         return len(taken), chosen
 
     def fit(self, chosen: Flags) -> Floats | None:
@@ -192,13 +196,6 @@ class Pairs:
         if not a * d - b * c > 0:
             return None
         return model_of(a, b, c, d, u - a * x - b * y, v - c * x - d * y)
-
-
-def _take(nearest: dict[int, tuple[float, int, int]], taken: set[int], chosen: Flags) -> None:
-    for _, j, place in nearest.values():
-        chosen[j] = True
-        taken.add(place)
-    nearest.clear()
 
 
 def best_model(pairs: Pairs, hypotheses: Integers, limit: float) -> tuple[int, Floats, Flags]:

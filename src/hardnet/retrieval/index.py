@@ -278,7 +278,7 @@ class Index:
         return self._load()[1]
 
     def _load(self) -> tuple[Detector, Descriptor]:
-        """What describes queries; at the first one, for any number of threads."""
+        """Load what describes queries, once, whichever thread asks first."""
         with self._lock:
             if self._loaded is None:
                 detect, describe = self.settings.load()
@@ -288,7 +288,7 @@ class Index:
             return self._loaded
 
     def _warm_up(self, vocabulary: Vocabulary) -> float:
-        """Make ready what the first query needs, and no later one; returns the seconds."""
+        """Load in advance what the first query would wait for; returns the seconds."""
         start = perf_counter()
         with self._warming:
             if self._warm is not vocabulary:
@@ -353,7 +353,7 @@ class Index:
         return len(names) - len(missing)
 
     def compact(self, progress: Progress = silent) -> None:
-        """Join small segments, and free the room of removed photos."""
+        """Merge small segments and free the space of removed photos."""
         with self._changing() as writer:
             writer.compact(waste=0.0, progress=progress)
 
@@ -367,7 +367,7 @@ class Index:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Show what others have committed since; returns whether there was anything."""
+        """Switch to the newest commit; returns whether there was one."""
         snapshot = open_snapshot(self.folder)
         if snapshot.generation == self.snapshot.generation:
             return False
@@ -379,7 +379,7 @@ class Index:
         return sorted(path_of(name, self.folder) for name in self.snapshot.names())
 
     def features(self) -> dict[str, int]:
-        """How many features each photo has, by path, sorted; no query finds one that has none."""
+        """How many features each photo has, by path, sorted; a photo without any is never found."""
         counts = self.snapshot.feature_counts()
         return {path_of(name, self.folder): counts[name] for name in sorted(counts)}
 
@@ -417,7 +417,7 @@ class Index:
 
 
 BOX_MARGIN, BOX_PIXELS = 0.25, 32
-"""What is looked at around a box: this share of its longer side, and at least this many pixels."""
+"""Margin around a box: this share of its longer side, and at least this many pixels."""
 _ALL = 1 << 20  # keypoints
 
 

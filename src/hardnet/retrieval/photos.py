@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Vocabulary
 
 DESCRIPTOR = "hardnet-small@12"
-"""One window: a collection is asked for small parts of photos, where wider ones see nothing."""
+"""A single window: queries often show a small part of a photo, which wider windows miss."""
 
 KEYPOINTS = 1024
-"""Half as many as for matching: 10,000 photos take 280 MB, and a query half the time."""
+"""Half as many as for matching: half the disk space, and half the time of a query."""
 
 MAX_SIZE = 1024
 """Pixels of the longer side: fine structure that only large photos have is seldom seen twice."""
@@ -73,7 +73,7 @@ def shown(path: str) -> str:
 
 
 LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
-"""Folders of copies that other programs make for themselves, in small letters."""
+"""Folders where other programs keep their own copies, in lower case."""
 
 
 def named_photos(
@@ -130,7 +130,7 @@ def names_of(photo: Path, snapshot: Snapshot) -> list[str]:
 
 
 def gone_photos(snapshot: Snapshot) -> set[str]:
-    """The names in an index whose files are gone; refused if all are, as when a disk is away."""
+    """The names in an index whose files are gone; an error if all are, as for an unmounted disk."""
     names = snapshot.names()
     gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
     if gone and len(gone) == len(names):
@@ -204,7 +204,7 @@ def _each_file(detector: str, change: Callable[[str], str]) -> str:
 def stored_settings(
     kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
 ) -> IndexSettings:
-    """The settings of an index that was made before, by whomever.
+    """The settings of an existing index, whoever made it.
 
     ``kept`` are settings and weights, as the manifest has them. Weights files are the copies in the
     folder of the index, which must have the digests of the manifest. A person may name the
@@ -249,7 +249,7 @@ def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
 
 
 def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
-    """Which weights are behind the names: they must stay the same as long as the index lives."""
+    """Digests of the weights behind the names, which must not change while the index exists."""
     return {
         "weights": getattr(descriptor, "weights", None),
         "detector_weights": detectors.weights(settings.detector),
@@ -295,7 +295,7 @@ def _absolute(name: str) -> str:
 
 
 class Describing(Protocol):
-    """Makes of photos what an index needs; always the same, whoever does it."""
+    """Turns photos into what an index needs; the result does not depend on who does it."""
 
     def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
         """Features of image files, in order; see :func:`hardnet.pipeline.extract_many`."""
@@ -356,21 +356,21 @@ def quantise(
 ) -> IndexedImage:
     """What an index keeps of a photo: a word and a signature per feature, compact frames.
 
-    ``state`` is that of its file (``feature_files.state_of``), see :func:`of_file`.
+    ``state`` is that of its file (``entries.state_of``), see :func:`of_file`.
     """
     [kept] = quantise_many([(name, features)], vocabulary)
     return of_file(kept, state or {})
 
 
 def of_file(image: IndexedImage, state: Mapping[str, int]) -> IndexedImage:
-    """The image with ``bytes`` and ``mtime_ns`` of its file, by which a change is noticed."""
+    """The image with ``bytes`` and ``mtime_ns`` of its file, which reveal a later change."""
     return replace(image, file_bytes=state.get("bytes", 0), mtime_ns=state.get("mtime_ns", 0))
 
 
 def quantise_many(
     photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary
 ) -> Iterator[IndexedImage]:
-    """What an index keeps of each of many photos: the same as :func:`quantise`, in less time."""
+    """The same as :func:`quantise` for many photos, in less time."""
     for some in _batches(photos):
         vectors = np.concatenate([features.descriptors for _, features in some])
         words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
@@ -387,7 +387,7 @@ def quantise_many(
 
 
 def _batches(photos: Iterable[tuple[str, Features]]) -> Iterator[list[tuple[str, Features]]]:
-    """Photos of ROWS features together, and of one descriptor."""
+    """Photos in batches of about ROWS features of one descriptor."""
     some: list[tuple[str, Features]] = []
     rows = 0
     for name, features in photos:
@@ -421,7 +421,7 @@ WORK = "build"
 
 
 def is_index(folder: Path) -> bool:
-    """Whether there is an index, be it empty."""
+    """Whether there is an index, even an empty one."""
     return (folder / MANIFEST).exists()
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
-from hardnet.retrieval.signatures import BITS, Signatures, distances
 from hardnet.retrieval.store.segment import counting, lower_bounds
+from hardnet.retrieval.vocabulary import BITS, Signatures, distances
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
@@ -141,11 +141,11 @@ def score_images(
     return scores
 
 
-# Each pass over the postings covers the images from ``first`` on, as many as ``sums`` is long, so
-# that threads can share a segment; an image's sum is made in the order of the terms all the same.
+# Each pass over the postings covers len(sums) images starting at ``first``, so that threads can
+# share a segment; every image's sum is still made in the order of the terms.
 
 AT_ONCE = 1 << 19
-"""Postings that are looked at at once, some more if one query feature has them: tens of MB."""
+"""Postings read at a time, or more if a single query feature has more: tens of MB."""
 
 
 def find_lists(
@@ -226,7 +226,7 @@ def add_he(
 
 
 def _portions(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[slice]:
-    """Terms in portions of so many postings (T,) that they fit in memory; cut at ``starts``."""
+    """Terms in portions whose postings, ``counts`` (T,), fit in memory; cut at ``starts``."""
     before = np.append(0, np.cumsum(counts))
     first = 0
     while first < len(starts) - 1:

@@ -36,7 +36,6 @@ from hardnet.retrieval.scoring import (
     query_terms,
     score_images,
 )
-from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
     Correspondences,
@@ -46,6 +45,7 @@ from hardnet.retrieval.verification import (
     verify_parts,
     word_table,
 )
+from hardnet.retrieval.vocabulary import BITS
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 
 POSTINGS_PER_PIECE = 1_000_000
-"""Work below this, some two milliseconds, is not worth another thread."""
+"""Less work than this, about two milliseconds, is not worth another thread."""
 LIST_POSTINGS = 64
-"""To find a list in memory takes as long as to read this many postings."""
+"""Finding a list in memory takes as long as reading this many postings."""
 
 Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Image numbers (n,) and their scores (n,)."""
@@ -174,7 +174,7 @@ class LocalShard:
             found.append((image, segment.words_of(local), segment.signatures[postings], size))
             packed.append(segment.geometry[postings])
             sizes.append(size)
-        # All frames at once: for those of one image alone, the calls take longer than the work.
+        # All frames at once: for a single image the calls would take longer than the work.
         counts = [len(rows) for rows in packed]
         each = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts[1:], axis=0)
         frames, ends = unpack_frames(np.concatenate(packed), each), np.cumsum(counts)
@@ -200,7 +200,7 @@ class LocalShard:
         ]
 
     def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
-        """About how long a query takes, in postings: all words are taken as equally frequent."""
+        """Roughly how long a query takes, in postings, as if all words were equally frequent."""
         features: int = sum(self.snapshot.segments[position].features for position in positions)
         each = features // max(len(self.statistics.idf), 1) + LIST_POSTINGS * len(positions)
         return each * len(lookup.words)
@@ -208,8 +208,8 @@ class LocalShard:
     def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:
         """Ranges of images (position of the segment, first, last) that share the work.
 
-        What the pieces are changes no score. There are no more than needed: each finds where the
-        lists of all words begin, which takes a tenth of the time of a whole segment.
+        The division does not change any score. There are no more pieces than needed: each has to
+        find where the lists of all words begin, a tenth of the work on a whole segment.
         """
         wanted = max(cv2.getNumThreads(), 1)
         share = max(-(-self._work(lookup, self.positions) // wanted), POSTINGS_PER_PIECE)
@@ -324,7 +324,7 @@ def ranking(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE) -> NDA
 
 
 FREE_INLIERS, CHANCE_INLIERS = 3, 0.03
-"""Inliers that say nothing: as many as a map is made to fit, and one of so many pairs."""
+"""Inliers that prove nothing: those a map is made to fit, and this share of all pairs."""
 
 
 def rerank(

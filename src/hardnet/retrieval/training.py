@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from hardnet.entries import NPZ, read_entry
+from hardnet.entries import NPZ, read_entry, state_of
 from hardnet.errors import HardnetError, Progress, counted, silent
-from hardnet.features import Features
-from hardnet.interop import feature_files
+from hardnet.features import Features, from_entry
 from hardnet.interop.extraction import ExtractionSettings, extract_to
-from hardnet.interop.feature_files import state_of
 from hardnet.retrieval.assignment import (
     LARGE,
     Assigner,
@@ -36,8 +35,7 @@ from hardnet.retrieval.assignment import (
 )
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
-from hardnet.retrieval.signatures import BITS
-from hardnet.retrieval.vocabulary import Vocabulary, load, prepare, save, size_for
+from hardnet.retrieval.vocabulary import BITS, Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
 
@@ -72,7 +70,7 @@ def train_on_photos(
         progress: told how far it is.
 
     Returns:
-        The vocabulary, also written to ``work``; and why photos were skipped, by name.
+        The vocabulary, which is also saved in ``work``, and why photos were skipped, by name.
     """
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
@@ -126,8 +124,9 @@ def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
     path = work / "features" / f"{_key(name)}{NPZ}"
     try:
-        facts = read_entry(path, ("bytes", "mtime_ns")).facts
-        return feature_files.read_npz(path) if dict(facts) == state_of(photo) else None
+        entry = read_entry(path)
+        state = {fact: entry.facts.get(fact) for fact in ("bytes", "mtime_ns")}
+        return from_entry(entry, path.parent, str(path), "") if state == state_of(photo) else None
     except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
         return None
 
@@ -139,13 +138,14 @@ def _descriptors(
     rows, name, weights, found = np.zeros((0, 1), np.float32), "", "", 0
     for done, path in enumerate(files):
         progress("reading", done, len(files))
-        features = feature_files.read_npz(path)
-        name, weights = features.descriptor, features.weights
-        if not len(features):
+        entry = read_entry(path, ("descriptors", "descriptor", "weights"))
+        name, weights = (str(entry.facts.get(fact, "")) for fact in ("descriptor", "weights"))
+        vectors = entry.arrays["descriptors"].T
+        if not len(vectors):
             continue
         if not found:  # all at once: to join parts at the end would take twice the memory
-            rows = np.empty((most, features.descriptors.shape[1]), np.float32)
-        part = features.descriptors[: most - found]
+            rows = np.empty((most, vectors.shape[1]), np.float32)
+        part = vectors[: most - found]
         rows[found : found + len(part)] = part
         found += len(part)
         if found == most:
@@ -164,14 +164,15 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
-LEAST_GAIN = 0.02
-"""Training ends when an iteration brings descriptors nearer to their words by less than this share
-of their mean squared distance. With few descriptors for each word, two iterations settle it."""
+LEAST_GAIN = 0.05
+"""Training ends with an iteration that lowers the mean squared distance of descriptors from their
+words by less than this share. With few descriptors per word, two iterations are enough."""
 
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
 
 _CHUNK = 65_536
+_FEW_ROWS = 1 << 18  # training descriptors that are kept prepared: 128 MB at most of 128 numbers
 _RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
 _SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
 
@@ -200,9 +201,10 @@ def train(
         descriptor: whose they are.
         seed: of the sample, the first words and the projection.
         iterations: of k-means, at most; fewer if words hardly move any more.
-        progress: called with what is done, how much of it and how much in all.
-        checkpoint: written after each iteration; a training that was killed continues from it, one
-            of other descriptors replaces it. The caller deletes it when the vocabulary is saved.
+        progress: called with the step, how much of it is done, and how much there is in all.
+        checkpoint: written after each iteration. Training that was killed continues from it;
+            training on other descriptors replaces it. The caller deletes it once the vocabulary is
+            saved.
         provenance: further facts to keep with the words, JSON values.
     """
     if size < 1 or iterations < 0:
@@ -278,6 +280,14 @@ class _Sample:
 
     def read(self, numbers: NDArray[np.intp]) -> Rows:
         """Some of them, prepared."""
+        return self._few[numbers] if len(self.chosen) <= _FEW_ROWS else self._prepare(numbers)
+
+    @cached_property
+    def _few(self) -> Rows:
+        """All of them, which every iteration would prepare again."""
+        return self._prepare(np.arange(len(self.chosen)))
+
+    def _prepare(self, numbers: NDArray[np.intp]) -> Rows:
         return prepare(np.asarray(self.descriptors[self.chosen[numbers]]), self.mean)
 
     def digest(self) -> int:
@@ -406,9 +416,10 @@ def _median_thresholds(
     while first < len(words):  # as many words as have descriptors that fit in memory, at least one
         last = max(int(np.searchsorted(ends, ends[first] + _ROWS, "right")) - 1, first + 1)
         projected = _projected(read(order[ends[first] : ends[last]]), projection)
-        for word in range(first, last):
-            part = projected[ends[word] - ends[first] : ends[word + 1] - ends[first]]
-            if len(part) >= FEW:
-                thresholds[word] = np.median(part, axis=0)
+        starts, sizes = ends[first:last] - ends[first], np.diff(ends[first : last + 1])
+        for size in np.unique(sizes[sizes >= FEW]).tolist():  # all words of one size at once
+            some = np.flatnonzero(sizes == size)
+            rows = projected[starts[some, None] + np.arange(size)]
+            thresholds[first + some] = np.median(rows, axis=1, overwrite_input=True)
         first = last
     return thresholds.astype(np.float16)

@@ -1,4 +1,8 @@
-"""Visual words: the centres that descriptors are near to, and signatures that tell more."""
+"""Visual words: the centres that descriptors are near to, and signatures that tell more.
+
+A signature tells the descriptors of one word apart, in 128 bits. It is two uint64: bit b is bit
+``b % 64`` of word ``b // 64``, the least significant first.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,14 @@ from hardnet.retrieval.assignment import (
     project,
 )
 from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.signatures import BITS, Signatures, pack_bits
 from hardnet.retrieval.store.files import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
+
+BITS = 128
+"""Bits of a signature, as in the HQE paper; two uint64."""
+
+Signatures = NDArray[np.uint64]
 
 SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
 
@@ -93,13 +101,16 @@ class Vocabulary:
         """Signatures (N, M, 2) of prepared descriptors (N, D), each in M words (N, M)."""
         out = np.empty((*words.shape, 2), np.uint64)
 
-        def compare(start: int) -> None:
+        # Machine code has no half precision.
+        compare = faster(sign) if self._levels.dtype == np.float32 else sign
+
+        def make(start: int) -> None:
             part = slice(start, start + _ROWS)
             rows = np.ascontiguousarray(prepared[part], np.float32)
             along = faster(project)(rows, self._axes)
-            out[part] = pack_bits(along[:, None] > self._levels[words[part]])
+            out[part] = compare(along, self._levels, words[part])
 
-        map_threads(compare, range(0, len(prepared), _ROWS))
+        map_threads(make, range(0, len(prepared), _ROWS))
         return out
 
     @cached_property
@@ -110,6 +121,38 @@ class Vocabulary:
     @cached_property
     def _axes(self) -> Rows:
         return self.projection.T.astype(np.float32, order="C")
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> Signatures:
+    """Signatures (..., 2) of bits (..., 128)."""
+    packed = np.packbits(bits, axis=-1, bitorder="little")
+    return np.ascontiguousarray(packed).view("<u8").astype(np.uint64, copy=False)
+
+
+def sign(along: Rows, levels: NDArray[Any], words: NDArray[np.int32]) -> Signatures:
+    """Signatures (N, M, 2) of projected rows (N, 128), each by the levels (K, 128) of M words."""
+    return pack_bits(along[:, None] > levels[words])
+
+
+def unpack_bits(signatures: Signatures) -> NDArray[np.bool_]:
+    """Bits (..., 128) of signatures (..., 2)."""
+    stored = np.ascontiguousarray(signatures, "<u8").view(np.uint8)
+    return np.unpackbits(stored, axis=-1, bitorder="little").view(np.bool_)
+
+
+def distances(a: Signatures, b: Signatures) -> NDArray[np.int64]:
+    """How many bits differ: (...) for signatures (..., 2) that broadcast."""
+    counts: NDArray[np.int64] = _bit_counts(np.bitwise_xor(a, b)).sum(axis=-1, dtype=np.int64)
+    return counts
+
+
+def _bit_counts_of_bytes(values: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    return _OF_BYTE[np.ascontiguousarray(values).view(np.uint8)]
+
+
+_BYTES = np.arange(256, dtype=np.uint8)[:, None]
+_OF_BYTE: NDArray[np.uint8] = np.unpackbits(_BYTES, axis=1).sum(axis=1, dtype=np.uint8)
+_bit_counts: Any = getattr(np, "bitwise_count", _bit_counts_of_bytes)  # since numpy 2
 
 
 def prepare(descriptors: NDArray[Any], mean: Rows) -> Rows:

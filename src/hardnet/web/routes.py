@@ -267,7 +267,7 @@ def add_photos(app: FastAPI, state: State) -> None:
 
     @app.delete("/photos/{id}", response_model=objects.RemoveAnswer)
     def remove_photo(id: str) -> dict[str, Any]:
-        """Remove a photo from the index; its file stays, and POST /undo takes it back."""
+        """Remove a photo from the index; its file stays, and POST /undo restores it."""
         collection = state.searched()
         return collection.remove(collection.photo(id))
 
@@ -278,7 +278,7 @@ def add_photos(app: FastAPI, state: State) -> None:
 
     @app.post("/compact", response_model=objects.JobFacts, status_code=202)
     def compact_index() -> dict[str, Any]:
-        """Free the room of removed photos, which cannot come back then."""
+        """Free the space of removed photos, which then cannot be restored."""
         return state.jobs.start("compacting", state.searched().compact).to_json()
 
     @app.get("/folders", response_model=list[objects.FolderFacts])

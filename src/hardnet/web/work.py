@@ -1,4 +1,4 @@
-"""Work beside the event loop: a few threads, requests that stop when nobody waits, long jobs."""
+"""Work outside the event loop: threads, requests that stop when the client leaves, long jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Pool:
             watch.cancel()
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -116,7 +116,7 @@ class Job:
         return own | {"what": what, "done": done, "total": total}
 
     async def events(self) -> AsyncIterator[str]:
-        """What has changed, as server-sent events; the last one is called as the final state."""
+        """Changes as server-sent events; the last one is named after the final state."""
         before, quiet = "", 0.0
         while True:
             facts = self.to_json()
@@ -161,7 +161,7 @@ class Jobs:
         return self._jobs[name]
 
     def stop(self) -> None:
-        """End all, and wait until what they write is whole."""
+        """Stop all jobs and wait until what they write is complete."""
         for job in self._jobs.values():
             job.stop.set()
         for job in self._jobs.values():

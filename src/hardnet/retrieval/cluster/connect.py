@@ -29,7 +29,7 @@ def load_ray() -> Any:
 class Connection(AbstractContextManager["Connection"]):
     """This process as a driver of a cluster, until it is closed.
 
-    A process that has called ``ray.init`` itself keeps its own connection, also afterwards.
+    A process that has called ``ray.init`` itself keeps its own connection afterwards, too.
 
     Args:
         address: "local" starts Ray on this machine, "auto" finds the cluster this machine belongs
@@ -85,7 +85,7 @@ def _start(ray: Any, address: str) -> None:
 
 
 def reach(address: str) -> None:
-    """Raise if nobody listens there."""
+    """Raise if nothing listens there."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise HardnetError(

@@ -148,7 +148,7 @@ class Photo:
 
     path: str  # of the file, absolute: a worker has a working folder of its own
     name: str  # what the index calls it
-    state: Mapping[str, int]  # of the file; see ``interop.feature_files.state_of``
+    state: Mapping[str, int]  # of the file; see ``entries.state_of``
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class DescribeActor:
 
 
 def _plain(path: Path, result: Features | HardnetError) -> Features | Failure:
-    """What can be sent: not every error can."""
+    """An error that can be sent to the driver: not every one can."""
     if isinstance(result, HardnetError):
         return Failure(str(result), "" if os.path.exists(path) else socket.gethostname())
     return replace(result, pixels=None)
@@ -229,12 +229,12 @@ AHEAD = 4
 """Batches per worker that may be done before the first unfinished one: what memory must hold."""
 
 ATTEMPTS = 3
-"""How often a photo may be with a worker that dies; then it is the photo's fault."""
+"""How often a worker may die with the same photo before the photo is blamed."""
 
 
 @dataclass(order=True)
 class Batch:
-    """Places of items that are worked on together, and how often that was in vain."""
+    """Positions of items that are processed together, and how often that has failed."""
 
     places: tuple[int, ...]
     attempts: int = field(default=0, compare=False)
@@ -327,7 +327,7 @@ def dispatch(
 
 
 def _may_take(worker: _Worker, batch: Batch) -> bool:
-    """A batch that was lost before is done alone: no other shall be blamed for its deaths."""
+    """A batch that was lost before is done alone, so that no other is blamed if it fails again."""
     if worker.waking is not None:
         return False
     if batch.attempts or any(other.attempts for other in worker.in_hand.values()):

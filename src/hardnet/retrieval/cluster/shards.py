@@ -93,7 +93,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
 
     @property
     def missing(self) -> list[str]:
-        """The shards that would not answer now, for people."""
+        """The shards that do not answer now, for messages."""
         with self._lock:
             self._look()
             return self._missing()
@@ -125,7 +125,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
                         slot.restart(why)
 
     def refresh(self) -> bool:
-        """Show what others have committed since; returns whether there was anything.
+        """Switch to the newest commit; returns whether there was one.
 
         All shards change to the new generation before the next search.
         """
@@ -169,7 +169,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             raise HardnetError(self._nobody())
 
     def _look(self) -> None:
-        """Notice who has come back; go to the next generation if this one's files are gone."""
+        """Take back shards that answer; go to the next generation if this one's files are gone."""
         for slot in self._slots:
             slot.look()
         if any(slot.is_outdated for slot in self._slots):
@@ -268,12 +268,12 @@ class Slot:
         self._since = monotonic()
 
     def restart(self, why: str) -> None:
-        """It hangs: restart its process, which also a stopped one cannot refuse."""
+        """It hangs: restart its process; this works even on a stopped one."""
         self._ray.kill(self.actor, no_restart=False)
         self.lose(why)
 
     def look(self) -> None:
-        """Notice whether it answers by now."""
+        """Check whether it answers again."""
         if self.is_open or self._opening is None:
             return
         ready, _ = self._ray.wait([self._opening], timeout=0)
@@ -326,7 +326,7 @@ class ShardSet:
         self._owner = {position: slot for slot in slots for position in slot.positions}
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`~hardnet.retrieval.search.Shard`, also for the following."""
+        """See :class:`~hardnet.retrieval.search.Shard`, as for the methods below."""
         shared = self._ray.put(terms)
         answers = self._ask(self._slots, lambda slot: ("score", shared, scoring, limit))
         images = np.concatenate([np.zeros(0, np.int64), *(one for one, _ in answers)])

@@ -1,8 +1,8 @@
-"""The loops of a search as machine code, for those who search much.
+"""The loops of a search as machine code, for processes that answer many queries.
 
-numba takes longer to load, and the first time on a computer much longer to compile, than a query
-takes without it. So numpy answers until there was enough to do that loading would have paid, or
-until somebody who knows of many queries calls :func:`load`. What is found is the same.
+Loading numba, and the first time on a computer compiling, takes longer than a query does without
+it. So numpy answers until there has been enough work for loading to pay off, or until a caller that
+expects many queries calls :func:`load`. The results are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ENOUGH = 30_000_000
-"""Postings that numpy reads in about the time that loading takes."""
+"""Postings that numpy reads in about the time it takes to load numba."""
 
 _read = 0  # postings, so far
 _twins: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -23,12 +23,12 @@ _lock = Lock()
 
 
 def faster(function: Function) -> Function:
-    """The same function as machine code if that is loaded, else the function itself."""
+    """The function as machine code if that is loaded, else the function itself."""
     return _twins.get(function, function)  # type: ignore[return-value]
 
 
 def load() -> None:
-    """Run loops as machine code from now on, in this process; without numba nothing changes."""
+    """Run the loops of this process as machine code from now on, if numba is installed."""
     with _lock:
         if _twins:
             return
@@ -37,7 +37,7 @@ def load() -> None:
 
 
 def note_work(postings: int) -> None:
-    """Count what a query reads; loads when it has become enough."""
+    """Count the postings a query reads; load the machine code once there are enough."""
     global _read
     _read += postings
     if _read > ENOUGH:
@@ -45,7 +45,7 @@ def note_work(postings: int) -> None:
 
 
 def _load() -> None:
-    from hardnet.retrieval import assignment, hypotheses, scoring, verification
+    from hardnet.retrieval import assignment, hypotheses, scoring, verification, vocabulary
     from hardnet.retrieval.compiled import assignment as compiled_assignment
     from hardnet.retrieval.compiled import correspondences, scanning
     from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
@@ -55,6 +55,7 @@ def _load() -> None:
             assignment.project: compiled_assignment.project,
             assignment.find_promising: compiled_assignment.find_promising,
             assignment.nearest_of: compiled_assignment.nearest_of,
+            vocabulary.sign: compiled_assignment.sign,
             scoring.add_bow: scanning.add_bow,
             scoring.add_he: scanning.add_he,
             verification.find_correspondences: correspondences.find_correspondences,

@@ -31,6 +31,23 @@ def project(rows: Any, axes: Any) -> Any:
 
 
 @compiled
+def sign(along: Any, levels: Any, words: Any) -> Any:
+    """See ``vocabulary.sign``."""
+    out = np.empty((*words.shape, 2), np.uint64)
+    for n in range(len(words)):
+        row = along[n]
+        for m in range(words.shape[1]):
+            level = levels[words[n, m]]
+            for half in range(2):
+                bits = np.uint64(0)
+                for b in range(64):
+                    above = row[64 * half + b] > level[64 * half + b]
+                    bits |= np.uint64(above) << np.uint64(b)
+                out[n, m, half] = bits
+    return out
+
+
+@compiled
 def find_promising(scores: Any, count: int, group: int) -> Any:
     """See ``assignment.find_promising``."""
     rows, columns = scores.shape

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from hardnet.retrieval.compiled.kernels import compiled, hamming, prefetch
 from hardnet.retrieval.compiled.scanning import lower_bound
-from hardnet.retrieval.signatures import BITS
 from hardnet.retrieval.store.segment import Segment
 from hardnet.retrieval.verification import Correspondences, WordTable
+from hardnet.retrieval.vocabulary import BITS
 
 SIGNATURE_BYTES = BITS // 8
 

@@ -17,7 +17,7 @@ from hardnet.retrieval.hypotheses import (
     SLACK,
     STEPS,
 )
-from hardnet.retrieval.signatures import BITS
+from hardnet.retrieval.vocabulary import BITS
 
 BLOCK = 32
 """Pairs that are counted at once: whole vectors of the processor."""
@@ -127,6 +127,8 @@ def _best_model(
         # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
         if not _may_exceed(enough, blocks, own, later, points[4, i], rough, limit, log_ratio, fits):
             continue
+        if _distinct(features, fits) <= enough:
+            continue
         spare = different - enough
         count = _select(
             features, places, points, model, limit, log_ratio, taken, attempt, spare, fits, chosen
@@ -209,6 +211,17 @@ def _may_exceed(
         if agree + later[number] <= enough:
             return False
     return True
+
+
+@compiled
+def _distinct(features: Any, fits: Any) -> int:
+    """Query features with a pair that may agree."""
+    count, last = 0, -1
+    for j in range(len(features)):
+        if fits[j] and features[j] != last:
+            last = features[j]
+            count += 1
+    return count
 
 
 @compiled

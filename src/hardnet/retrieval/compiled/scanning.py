@@ -100,6 +100,10 @@ def add_he(
     burst = np.zeros(len(sums))
     sizes = np.zeros(len(sums), np.int32)
     touched = np.empty(len(sums), np.int32)
+    longest = 0
+    for term in range(len(words)):
+        longest = max(longest, ends[term] - begins[term])
+    close, distances = np.empty(longest + 1, np.int32), np.empty(longest + 1, np.int32)
     for feature in range(len(starts) - 1):
         count = 0
         for term in range(starts[feature], starts[feature + 1]):
@@ -111,17 +115,21 @@ def add_he(
             # Slices: with indices known to be at least 0, this loop is a third faster.
             theirs = posting_signatures[begins[term] : ends[term]]
             owners = image_ids[begins[term] : ends[term]]
+            # First the close ones, without a branch that the processor would often guess wrong.
+            found = 0
             for posting in range(len(theirs)):
                 h = popcount(low ^ theirs[posting, 0]) + popcount(high ^ theirs[posting, 1])
-                if h <= h_t:
-                    image = np.int64(owners[posting]) - first
-                    if image < 0 or image >= len(sums):  # the segment is damaged
-                        continue
-                    if sizes[image] == 0:
-                        touched[count] = image
-                        count += 1
-                    sizes[image] += 1
-                    burst[image] += weight * decay[h]
+                close[found], distances[found] = posting, h
+                found += h <= h_t
+            for place in range(found):
+                image = np.int64(owners[close[place]]) - first
+                if image < 0 or image >= len(sums):  # the segment is damaged
+                    continue
+                if sizes[image] == 0:
+                    touched[count] = image
+                    count += 1
+                sizes[image] += 1
+                burst[image] += weight * decay[distances[place]]
         for place in range(count):
             image = touched[place]
             total = burst[image]

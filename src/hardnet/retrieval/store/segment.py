@@ -30,7 +30,7 @@ from hardnet.frames import Frames, check_frames, rotation
 from hardnet.retrieval.store.files import REPAIR, SegmentFacts, map_columns, write_columns
 
 SEGMENT_IMAGES = 65_536
-"""At most, since a posting says its image in two bytes."""
+"""At most: a posting names its image in two bytes."""
 
 MAX_WORDS = 1 << 24
 """An image lists its words in three bytes each."""
@@ -77,7 +77,7 @@ def encode_name(name: str) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """I images to be written, and their P features: of one word in the order of their images."""
+    """I images to be written and their P features; those of one word are in the order of images."""
 
     names: list[str]  # I of them, all different
     sizes: NDArray[np.uint32]  # (I, 2) uint32, width and height
@@ -190,7 +190,7 @@ def _starts(counts: ArrayLike) -> NDArray[np.uint32]:
 
 
 class Segment:
-    """I images and P postings, removed images too: columns mapped into memory, read-only."""
+    """I images, removed ones included, and P postings: read-only columns mapped into memory."""
 
     offsets: NDArray[np.uint32]  # (K + 1,) the postings of word w are offsets[w]:offsets[w + 1]
     image_ids: NDArray[np.uint16]  # (P,) ascending within a word
@@ -258,7 +258,7 @@ class Segment:
 
     @cached_property
     def document_counts(self) -> NDArray[np.uint32]:
-        """(K,) in how many images each word occurs, removed ones too."""
+        """(K,) in how many images each word occurs, removed ones included."""
         seen = self.offsets[1:] > self.offsets[:-1]
         return self.more_documents.astype(np.uint32) + seen
 
@@ -430,11 +430,12 @@ def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint1
 
 def unpack_frames(packed: NDArray[np.uint16], image_size: ArrayLike) -> Frames:
     """(N, 2, 3) of packed frames (N, 3); the size of the image, or (N, 2) of each frame's image."""
-    longer = np.asarray(image_size, np.float32).max(axis=-1)
+    width, height = np.moveaxis(np.asarray(image_size, np.float32), -1, 0)
+    longer = np.maximum(width, height)
     size = (packed[:, 0] & 15) << 4 | packed[:, 1] & 15
     half = half_sizes()[size] * longer
     out = np.empty((len(packed), 2, 3), np.float32)
-    out[:, :, :2] = shapes()[packed[:, 2]] * half[:, None, None]
+    np.multiply(shapes().take(packed[:, 2], axis=0), half[:, None, None], out=out[:, :, :2])
     step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
     out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
     return out
@@ -460,7 +461,7 @@ def shapes() -> NDArray[np.float32]:
 
 
 def _constant(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Cached arrays are shared, so nobody may change them."""
+    """Read-only, because cached arrays are shared."""
     table = values.astype(np.float32)
     table.flags.writeable = False
     return table

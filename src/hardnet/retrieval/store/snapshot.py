@@ -248,7 +248,7 @@ class Snapshot:
         return None if image < 0 else image
 
     def find_many(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """(N,) the images of those names; -1 where there is none. Much quicker than one by one."""
+        """(N,) the images of those names, -1 where there is none; much quicker than one by one."""
         hashed = HashedNames(names)
         out = np.full(len(names), -1, np.int64)
         for segment, base, living in zip(self.segments, self.bases, self.alive, strict=True):
@@ -354,7 +354,7 @@ def verify(folder: str | os.PathLike[str], progress: Progress = silent) -> Repor
 def _open_all(
     folder: Path, stack: ExitStack
 ) -> tuple[Manifest, list[tuple[BinaryIO, FileFacts]], list[str]]:
-    """All files of one generation, open before any is read: no writer can take them away."""
+    """All files of one generation, opened before any is read, so that no writer can remove them."""
     manifest = read_manifest(folder)
     while True:
         opened: list[tuple[BinaryIO, FileFacts]] = []

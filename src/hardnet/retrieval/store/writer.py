@@ -50,14 +50,14 @@ from hardnet.storage import (
 )
 
 SEGMENT_FEATURES = 4_000_000
-"""A segment is written when this many features are in hand: a hundred megabytes."""
+"""A segment is written once this many features are waiting: a hundred megabytes."""
 FEATURES_PER_WORD = 16
 """But at least this many per word, or the table of a large vocabulary would weigh too much."""
 
 MANY = 16
-"""Segments of about the same size; when there are more, they are made one."""
+"""More segments than this of about the same size are merged into one."""
 MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
-"""What is about the same size: shares of a full segment."""
+"""Limits between sizes, as shares of a full segment."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -134,7 +134,7 @@ class Writer(AbstractContextManager["Writer"]):
         self.close()
 
     def close(self) -> None:
-        """Let others write. What was not committed is forgotten."""
+        """Let others write. Anything not committed is lost."""
         self._usable = False
         self._pending.clear()
         if self._open:
@@ -253,7 +253,7 @@ class Writer(AbstractContextManager["Writer"]):
             self._pending, self._pending_features = {}, 0
 
     def _take_back(self, name: str) -> bool:
-        """Forget an image that is in hand; whether it was."""
+        """Drop an image that is waiting; returns whether it was."""
         image = self._pending.pop(name, None)
         if image is None:
             return False
@@ -310,7 +310,7 @@ class Staging:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """All so far is committed; this generation comes next."""
+        """Everything so far is committed; continue with the next generation."""
         self.generation = generation
         self.changed = False
         self._written = 0
@@ -470,7 +470,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def committed(folder: Path) -> str:
-    """What an index has, whatever becomes of the work at it."""
+    """What an index holds, for messages about work that failed."""
     try:
         manifest = read_manifest(folder)
     except HardnetError:
