@@ -18,10 +18,9 @@ from hardnet.learn.batches import SYMMETRIES, Batches, Flips, PairSampler
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.teacher import (
     from_bytes,
-    load_teachers,
+    load_teacher,
     teacher_outputs,
     to_bytes,
-    turned_projection,
 )
 from hardnet.learn.trainer import Trainer
 from hardnet.nets import build_net, load_net, save_checkpoint
@@ -106,7 +105,7 @@ def test_described_once_and_set_by_set(
             calls.append(len(patches))
             return real(patches)
 
-    monkeypatch.setattr(module, "load_teachers", lambda _: [Counting()])
+    monkeypatch.setattr(module, "load_teacher", lambda _: Counting())
     monkeypatch.setattr(module, "BLOCK", 10)
     first = teacher_outputs(TEACHER, train_set, augment=False)
     assert sum(calls) == len(train_set)
@@ -197,52 +196,10 @@ def test_another_teacher_is_refused(train_set: PatchSet, tmp_path: Path) -> None
         Trainer(settings, train_set, tmp_path / "run", resume=True)
 
 
-def test_a_projection_that_loses_nothing_keeps_every_product() -> None:
-    rng = np.random.default_rng(0)
-    plane = rng.normal(size=(50, 4)).astype(np.float32)  # 4 numbers, seen twice from other sides
-    turn = np.linalg.qr(rng.normal(size=(4, 4)))[0].astype(np.float32)
-    both = np.concatenate([plane, plane @ turn], axis=1)
-    projected = both @ turned_projection(both, plane)
-    for i in range(50):
-        for j in range(50):
-            assert projected[i] @ projected[j] == pytest.approx(both[i] @ both[j], abs=1e-4)
-    # Of all rotations it takes the first teacher's axes: there each number is the same, but longer.
-    np.testing.assert_allclose(projected, np.sqrt(2) * plane, atol=1e-4)
-
-
-def test_a_teacher_given_twice_says_what_it_says_alone(train_set: PatchSet) -> None:
-    everyone = np.arange(36)  # of the first set, which the projection is learned from
-    alone = teacher_outputs(TEACHER, train_set, augment=False)(everyone)
-    twice = teacher_outputs(f"{TEACHER},{TEACHER}", train_set, augment=False)(everyone)
-    assert (alone * twice).sum(1).min() > 0.999  # 8 bits are rounded twice
-
-
-def test_the_first_set_of_a_union_decides_what_is_asked(train_set: PatchSet) -> None:
-    first = np.flatnonzero(train_set.sets == train_set.sets[0])  # type: ignore[index]
-    alone = PatchSet("alone", train_set.patches[first], train_set.points[first], train_set.pairs)
-    names = f"{TEACHER},hardnet-small"
-    union = teacher_outputs(names, train_set, augment=False)(first)
-    np.testing.assert_array_equal(union, teacher_outputs(names, alone, augment=False)(first))
-    assert len(list(Cache("teachers").folder.glob("*.npy"))) == 2  # the first set has one file
-
-
-def test_two_teachers_meet_between_what_each_says(train_set: PatchSet) -> None:
-    everyone = np.arange(36)
-    patches = train_set.patches[everyone]
-    said = [descriptors.load(name)(patches) for name in (TEACHER, "hardnet-small")]
-    products = sum(vectors @ vectors.T for vectors in said) / 2
-    both = teacher_outputs(f"{TEACHER}, hardnet-small", train_set, augment=False)(everyone)
-    np.testing.assert_allclose(both @ both.T, products, atol=0.03)
-    own = (both * said[0]).sum(1).mean()
-    assert own > 0.5 > (both * said[1]).sum(1).mean()  # the axes are the first teacher's
-
-
 def test_what_cannot_teach_is_named(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="teacher: rootsift is neither a weights file"):
-        load_teachers("rootsift")
-    with pytest.raises(HardnetError, match="teacher: rootsift is neither a weights file"):
-        load_teachers("hardnet,rootsift")
+        load_teacher("rootsift")
     with pytest.raises(HardnetError, match="teacher: os:getcwd is neither a weights file"):
-        load_teachers("os:getcwd")
+        load_teacher("os:getcwd")
     with pytest.raises(HardnetError, match=r"no weights file .*absent\.onnx"):
-        load_teachers(str(tmp_path / "absent.onnx"))
+        load_teacher(str(tmp_path / "absent.onnx"))

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from hardnet import provenance
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import ORIGIN, Recipe, refuse_changes
-from hardnet.learn.teacher import load_teachers, weights_of
+from hardnet.learn.teacher import load_teacher, weights_of
 from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
 from hardnet.patchsets.patchset import folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, replacing
@@ -268,7 +268,7 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
     facts = provenance.collect(provenance.command_line(), settings)
     facts["data"] = [_data_facts(name) for name in recipe.data]
     if recipe.teacher:
-        facts["teacher"] = "+".join(map(weights_of, load_teachers(recipe.teacher)))
+        facts["teacher"] = weights_of(load_teacher(recipe.teacher))
     facts["resumed"] = []
     path = folder / ORIGIN
     if step and path.exists():

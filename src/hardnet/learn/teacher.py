@@ -5,11 +5,6 @@ training, so they are computed once per patch set and mapped into memory: a trai
 the student. With augmentation a patch is seen under four symmetries, and the teacher describes each
 of them, because the descriptor of a mirrored patch is a different one.
 
-Several teachers may teach together. Their vectors are concatenated and projected to the student's
-target: the projection preserves inner products best, and is rotated to be closest to the first
-teacher's vectors. A student that starts from the first teacher's weights then needs small changes
-only, not new axes.
-
 A descriptor is stored as 128 integers of 8 bits. Its largest entry becomes 127; its scale need not
 be stored, because the vector has unit length.
 """
@@ -23,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hardnet.cache import Cache, load_array
-from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names, unit_rows
+from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.learn.batches import SYMMETRIES, Flips
 from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
@@ -34,9 +29,6 @@ from hardnet.storage import FolderLock
 
 BLOCK = 2048
 """Patches per block; a stopped computation continues after the last whole block."""
-
-SAMPLE = 20_480
-"""Patches from which the projection of several teachers is learned."""
 
 _DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
 _PATIENCE = 3600.0  # seconds per attempt to take the lock: its holder is computing
@@ -74,57 +66,14 @@ def from_bytes(rows: NDArray[np.int8]) -> NDArray[np.float32]:
     return vectors
 
 
-class Together:
-    """Several teachers as one descriptor, as long as that of the first.
-
-    Args:
-        teachers: the first defines the axes.
-        patches: (N, S, S) of the training set.
-        count: the projection is learned from a sample of the first ``count`` patches.
-    """
-
-    def __init__(self, teachers: Sequence[Descriptor], patches: Patches, count: int) -> None:
-        self._teachers = teachers
-        self.name = "+".join(one.name for one in teachers)
-        self.dim = teachers[0].dim
-        sample = np.unique(np.linspace(0, count - 1, SAMPLE).astype(np.int64))
-        vectors = self._side_by_side(np.asarray(patches[sample]))
-        self._matrix = turned_projection(vectors, vectors[:, : self.dim])
-        digest = hashlib.sha256(self._matrix.tobytes()).hexdigest()
-        self.weights = "+".join([*map(weights_of, teachers), digest])
-
-    def _side_by_side(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return np.concatenate([describe(patches) for describe in self._teachers], axis=1)
-
-    def __call__(self, patches: ArrayLike) -> NDArray[np.float32]:
-        """(N, S, S) patches -> (N, D) unit vectors."""
-        return unit_rows(self._side_by_side(np.asarray(patches)) @ self._matrix)
-
-
-def turned_projection(
-    vectors: NDArray[np.float32], first: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """(E, D) projection of (N, E) vectors that preserves their inner products best.
-
-    Any rotation of the result preserves as much; the one chosen brings it closest to the vectors
-    ``first`` (N, D).
-    """
-    wide = vectors.astype(np.float64)
-    axes = np.linalg.eigh(wide.T @ wide)[1][:, ::-1][:, : first.shape[1]]
-    left, _, right = np.linalg.svd((wide @ axes).T @ first.astype(np.float64))
-    return np.asarray(axes @ left @ right, np.float32)
-
-
-def load_teachers(teacher: str) -> list[Descriptor]:
-    """The descriptors of a recipe's ``teacher``, a comma-separated list of files and names."""
-    names = [name.strip() for name in teacher.split(",")]
-    for name in names:
-        if name not in shipped_names() and Path(name).suffix.lower() not in WEIGHTS_SUFFIXES:
-            raise HardnetError(
-                f"teacher: {name} is neither a weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
-                f"nor one of {', '.join(shipped_names())}"
-            )
-    return [load(name) for name in names]
+def load_teacher(teacher: str) -> Descriptor:
+    """The descriptor of a recipe's ``teacher``: a weights file or the name of shipped weights."""
+    if teacher not in shipped_names() and Path(teacher).suffix.lower() not in WEIGHTS_SUFFIXES:
+        raise HardnetError(
+            f"teacher: {teacher} is neither a weights file ({', '.join(WEIGHTS_SUFFIXES)}) "
+            f"nor one of {', '.join(shipped_names())}"
+        )
+    return load(teacher)
 
 
 def weights_of(teacher: Descriptor) -> str:
@@ -135,21 +84,18 @@ def weights_of(teacher: Descriptor) -> str:
 def teacher_outputs(
     teacher: str, train_set: PatchSet, augment: bool, progress: Steps = silent
 ) -> TeacherOutputs:
-    """A training set described by one or several teachers: read from the cache, or computed.
+    """A training set described by its teacher: read from the cache, or computed.
 
     The user's cache keeps them under the digests of the weights and of the patches, in one file for
     each set of a union. A stopped computation continues where it was; of several processes one
     computes and the others wait. ``augment`` asks for all four symmetries of each patch.
     """
-    teachers = load_teachers(teacher)
+    describe = load_teacher(teacher)
     symmetries = SYMMETRIES if augment else 1
     total, parts = len(train_set), []
     ends = [total]
     if train_set.sets is not None:
         ends = [*(np.flatnonzero(np.diff(train_set.sets)) + 1).tolist(), total]
-    describe = teachers[0]
-    if len(teachers) > 1:  # learned from the first set alone, so that other unions can reuse it
-        describe = Together(teachers, train_set.patches, ends[0])
     first = 0
     for end in ends:
 
