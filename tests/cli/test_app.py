@@ -202,7 +202,7 @@ def test_other_outputs_of_a_wrong_kind_are_refused_before_the_work(
     done = command("bench", "pairs", tmp_path, "-o", tmp_path / "x.csv")
     assert "results are JSON, name it x.json" in done.stderr
     done = command("bench", "table", tmp_path / "gone.json", "--figure", tmp_path / "x.pdf")
-    assert "a figure is one of .png, .svg" in done.stderr
+    assert "a figure file must end in .png or .svg" in done.stderr
     done = command("extract", tmp_path, "-o", tmp_path / "x.txt")
     assert done.returncode == 1
 
