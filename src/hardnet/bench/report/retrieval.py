@@ -201,8 +201,8 @@ def _beside_the_paper(
         columns.append(Column(heading, values, "{:.1f}", group=collection))
     where_not = " and ".join(other for other in COLLECTIONS if other != name)
     more = (
-        f"{note} These results are for {name}, so our columns for {where_not} are empty; with their "
-        "photos, hardnet bench retrieval --layout oxford fills them."
+        f"{note} These results are for {name}, so our columns for {where_not} are empty; with "
+        "their photos, hardnet bench retrieval --layout oxford fills them."
     )
     return Table(title, columns, more)
 
