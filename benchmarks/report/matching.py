@@ -150,7 +150,7 @@ def large_image(results: Results) -> list[Table]:
         Column("frames", [row["frames"] for row in rows], "{}"),
     ]
     title = f"A mosaic of {width} x {height} pixels at full size, {settings['threads']} threads"
-    note = f"Each in its own process, limited to {settings['most_gb']:g} GB more than it had at the start."
+    note = f"Each in its own process, limited to {settings['most_gb']:g} GB of additional memory."
     total, only_whole, only_tiles = (
         sum(row[key] for row in results["equality"])
         for key in ("keypoints", "only_whole", "only_tiles")

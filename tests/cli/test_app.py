@@ -173,7 +173,7 @@ def test_ctrl_c_says_what_can_be_resumed() -> None:
         output = Console(file=io.StringIO(), force_terminal=False, width=200)
         with pytest.raises(KeyboardInterrupt), Stage(output, resumes=resumes):
             raise KeyboardInterrupt
-        assert ("the same command continues" in output.file.getvalue()) == resumes
+        assert ("run the same command to resume" in output.file.getvalue()) == resumes
 
 
 def test_times_and_counts_in_words() -> None:
