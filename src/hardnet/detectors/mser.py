@@ -33,9 +33,9 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
 
     The frame has the region's centre and the shape of its covariance. The standard deviations stand
     for a keypoint's sigma, so the window's half-size is six of them, which is three times the
-    ellipse with the region's moments. Regions at the border are dropped, because their shape depends on
-    where the image ends. OpenCV does not report stability, so the largest regions are kept and the
-    score is the square root of the area.
+    ellipse with the region's moments. Regions at the border are dropped, because their shape
+    depends on where the image ends. OpenCV does not report stability, so the largest regions are
+    kept and the score is the square root of the area.
     """
     height, width = image.shape
     if min(image.shape) < _MIN_SIDE:
