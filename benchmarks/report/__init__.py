@@ -1,1 +1,1 @@
-"""How the results of the scripts beside are shown."""
+"""Tables and figures of the benchmark scripts."""

@@ -1,4 +1,4 @@
-"""Tables of what happens to many photos: their index, its queries, their groups, the server."""
+"""Tables for many photos: indexes, queries, groups, the server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ GROWTH_STAGES = {
     "reliable": "close features of 100 images",
     "features_of": "features of 10 images",
 }
-"""What is timed of a query of a growing index; the best scores are part of the first two."""
+"""The timed stages of a query; picking the best scores is also part of the first two."""
 
 
 def assign_words(results: Results) -> list[Table]:
-    """One line per size of vocabulary and way to search it."""
+    """One line per vocabulary size and search method."""
     settings = results["provenance"]["settings"]
     count = settings["words_per_descriptor_of_a_query"]
     lines = [(size, name) for size, found in results["sizes"].items() for name in found]
@@ -30,11 +30,11 @@ def assign_words(results: Results) -> list[Table]:
         column(f"recall of {count}", rows, "recall_of_several", "{:.4f}"),
         column(query, rows, "query_ms", "{:.1f}"),
     ]
-    return [Table(f"Nearest words of descriptors, {settings['threads']} threads", columns)]
+    return [Table(f"Assigning descriptors to words, {settings['threads']} threads", columns)]
 
 
 def crops(results: Results) -> list[Table]:
-    """Crops found by their size: one line per way to choose keypoints."""
+    """Crops found, by size: one line per way to choose keypoints."""
     rows, settings = results["rows"], results["provenance"]["settings"]
     columns = [
         Column("keypoints", ["spread" if row["spread"] else "strongest" for row in rows]),
@@ -52,16 +52,16 @@ def crops(results: Results) -> list[Table]:
     ]
     title = f"Exact crops of indexed photos found, of {settings['crops']} per size"
     note = (
-        f"Found: the photo is the first hit, and verified. {settings['photos']} photos, "
+        f"Found: the photo is the first hit and verified. {settings['photos']} photos, "
         f"{settings['descriptor']}, {settings['keypoints']} keypoints per photo and per crop, "
-        f"longer sides of at most {settings['max_size']} pixels. The rule that spreads keypoints "
-        "was chosen on other photos."
+        f"longer side at most {settings['max_size']} pixels. The rule that spreads keypoints was "
+        "tuned on other photos."
     )
     return [Table(title, columns, note)]
 
 
 def groups_growth(results: Results) -> list[Table]:
-    """What comparing a photo with all others takes, beside describing it."""
+    """The cost of comparing each photo with all others, next to the cost of describing it."""
     settings, rows = results["provenance"]["settings"], results["rows"]
     described = results["describe_ms"]
     columns = [
@@ -80,17 +80,17 @@ def groups_growth(results: Results) -> list[Table]:
         column("peak memory (MB)", rows, "peak_memory_mb", "{:.0f}"),
     ]
     note = (
-        f"CPU time. Photos drawn with {settings['features']} features on average and "
-        f"{settings['words']:,} words; {settings['copies']} is a copy. Each is compared with its "
-        f"{settings['shortlist']} most similar ones. Memory with the pages of the index that were "
-        "read, which the system takes back when it needs them. Mirror images are described again: "
-        "that takes as long as describing."
+        f"CPU time. Simulated photos with {settings['features']} features on average and "
+        f"{settings['words']:,} words; {settings['copies']} is a copy. Each photo is compared with "
+        f"the {settings['shortlist']} most similar ones. Memory includes the index pages that were "
+        "read, which the operating system can reclaim. Finding mirror images takes another pass of "
+        "describing."
     )
     return [Table("Comparing all photos of a collection", columns, note)]
 
 
 def retrieval_growth(results: Results) -> list[Table]:
-    """What an index of each size takes, and how long its queries do."""
+    """Disk, memory and query time of an index of each size."""
     settings, rows = results["provenance"]["settings"], results["rows"]
     shape = settings["shape"]
     sizes = [
@@ -105,11 +105,11 @@ def retrieval_growth(results: Results) -> list[Table]:
         column("mapped memory", rows, "mapped_memory_mb", "{:,.0f} MB"),
     ]
     size_note = (
-        f"Images drawn like those of an index of {shape['images']} photos: {settings['features']} "
-        f"features on average, {settings['words']:,} words, "
+        f"Images simulated from the statistics of an index of {shape['images']} photos: "
+        f"{settings['features']} features on average, {settings['words']:,} words, "
         f"{100 * shape['matching_pairs']:.1f} % of the features of a word match. Extraction is not "
-        "part of it. Own memory is what opening and querying take; mapped memory is the part of "
-        "the files that was read, which the system takes back when it needs it."
+        "included. Own memory is what opening and querying allocate; mapped memory is the part of "
+        "the files that was read, which the operating system can reclaim."
     )
     queries = [
         column("images", rows, "images", "{:,}"),
@@ -121,18 +121,18 @@ def retrieval_growth(results: Results) -> list[Table]:
         ),
     ]
     query_note = (
-        f"Milliseconds, median of {settings['queries']} queries; ma "
-        f"{settings['scoring']['ma']} for the Hamming embedding, whose postings are counted. Files "
-        "are in the page cache; the first query maps them."
+        f"Milliseconds, median of {settings['queries']} queries. The Hamming embedding assigns "
+        f"{settings['scoring']['ma']} words to each feature (ma); the postings are those it reads. "
+        "Files are in the page cache; the first query maps them."
     )
     return [
         Table("Growth of an index", sizes, size_note),
-        Table("Time of a query against the size of the index", queries, query_note),
+        Table("Query time against index size", queries, query_note),
     ]
 
 
 def retrieval_speed(results: Results) -> list[Table]:
-    """Times, memory and scores of ours and of its peers, in one run."""
+    """Times, memory and scores of our index and its peers, from one run."""
     settings, rows = results["provenance"]["settings"], list(results["rows"].values())
     columns = [
         Column("method", list(results["rows"])),
@@ -148,20 +148,20 @@ def retrieval_speed(results: Results) -> list[Table]:
         f"{settings['photos']} photos of {settings['longer_side']} pixels, "
         f"{settings['features_per_photo']:.0f} {settings['descriptor']} features each, "
         f"{settings['words']} words, {settings['threads']} threads; times faster than asmk, median "
-        "of repeats that take turns. Assignment to words is in both times, extraction in neither. "
-        "Bytes: all files of the index besides the vocabulary. The flat search, which is slow, has "
-        f"its scores of {settings['flat_search_scored_on']} queries, one per object."
+        "of alternating runs. Both times include assigning words and exclude extraction. Bytes: "
+        "all index files except the vocabulary. The flat search is slow, so its scores are from "
+        f"{settings['flat_search_scored_on']} queries, one per object."
     )
     return [Table("Building and querying an index", columns, note)]
 
 
 def _load(results: Results) -> str:
     machine = results["provenance"]["machine"]
-    return f"Load of the machine: {machine['load_average']} on {machine['cores']} cores."
+    return f"Load average: {machine['load_average']} on {machine['cores']} cores."
 
 
 def serve_soak(results: Results) -> list[Table]:
-    """Requests of each kind, then the memory of the server."""
+    """Requests of each kind, then the server's memory."""
     kinds, settings = results["by_request"], results["provenance"]["settings"]
     rows = list(kinds.values())
     columns = [
@@ -187,6 +187,6 @@ def serve_soak(results: Results) -> list[Table]:
                 Column("when", list(names.values())),
                 Column("MB", [memory[name] for name in names], "{:.0f}"),
             ],
-            "Settled and later are the means of both halves of the last three quarters.",
+            "Settled, later: means over the two halves of the last three quarters of the run.",
         ),
     ]

@@ -15,10 +15,10 @@ from hardnet.bench.report.style import canvas, line_style
 
 
 def draw(
-    results: Annotated[Path, typer.Argument(help="Of benchmarks/retrieval_growth.py.")],
-    figure: Annotated[Path, typer.Argument(help="Written.")],
+    results: Annotated[Path, typer.Argument(help="Written by benchmarks/retrieval_growth.py.")],
+    figure: Annotated[Path, typer.Argument(help="PNG or SVG file to write.")],
 ) -> None:
-    """An index that grows: time of a query, memory, and time to write it, log-log."""
+    """Query time, memory and writing time of a growing index, log-log."""
     content = json.loads(results.read_text())
     rows = content["rows"]
     # The table names the stages of a query in its last columns.
@@ -45,7 +45,7 @@ def draw(
         grid = page.subplots(1, len(panels))
         for axes, (label, lines) in zip(grid, panels.items(), strict=True):
             for index, (name, values) in enumerate(lines.items()):
-                # A logarithm has no place for what was too little to measure.
+                # A logarithmic axis cannot show zero, a time too short to measure.
                 known = [(x, y) for x, y in zip(images, values, strict=True) if y > 0]
                 xs, ys = [x for x, _ in known], [y for _, y in known]
                 axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))

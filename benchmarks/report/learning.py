@@ -1,4 +1,4 @@
-"""Tables of training, and of patches by the hundred thousand."""
+"""Tables of training and of large patch sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hardnet.bench.report.table import Column, Results, Table, column
 
 
 def axes(results: Results) -> list[Table]:
-    """One line per short training: what was changed, and what it scores on photographs."""
+    """One line per short training run: what was changed, and its scores on photos."""
     rows, settings = results["rows"], results["provenance"]["settings"]
     columns = [
         column("changed", rows, "cell"),
@@ -15,10 +15,10 @@ def axes(results: Results) -> list[Table]:
         column("ratio, upright", rows, "ratio"),
     ]
     note = (
-        f"{settings['pairs']:,} pairs each from one start, one seed; AP on scenes that choose. "
-        "start: the weights all cells begin with."
+        f"{settings['pairs']:,} training pairs each, same initial weights, one seed; AP on the "
+        "tuning scenes. start: the initial weights."
     )
-    return [Table("What data, batches and objectives do on photographs", columns, note)]
+    return [Table("Effect of data, batch size and objective on photo scores", columns, note)]
 
 
 def hpatches_scale(results: Results) -> list[Table]:
@@ -40,16 +40,16 @@ def hpatches_scale(results: Results) -> list[Table]:
     ]
     patches = results["from_patches"]
     note = (
-        "All three noise levels. Times are with intervals; the ratio to the plain way, which has "
-        "none and is extrapolated from a part, is without. Describing comes before: "
-        f"{patches['patches_per_second']:.0f} patches/s with hardnet here, so about "
-        f"{patches['full_set_minutes']:.0f} minutes for the full set, once (extrapolated)."
+        "All three noise levels. Times include intervals. The plain version computes none and is "
+        "extrapolated from a part of the list, so the ratio leaves intervals out. Describing comes "
+        f"first, once: {patches['patches_per_second']:.0f} patches/s with hardnet on this machine, "
+        f"so about {patches['full_set_minutes']:.0f} minutes for the full set (extrapolated)."
     )
     return [Table("HPatches tasks against the size of the set", columns, note)]
 
 
 def train_step(results: Results) -> list[Table]:
-    """Speed and memory of a step in chunks, then how far its gradients are from the plain one's."""
+    """Speed and memory of a chunked step, then how far its gradients are from a plain step's."""
     speed, settings = results["pairs_per_second"], results["provenance"]["settings"]
     rate = [f"{speed['plain']:.0f}", f"{speed['chunked']:.0f}", f"{results['ratio']:.2f}x"]
     cost = [[f"pairs/s at batch {results['batch']}", *rate]]
@@ -74,16 +74,16 @@ def train_step(results: Results) -> list[Table]:
                 apart.append([f"{name}, batch {row['batch']}, {row['dtype']}", *texts])
     cost_note = (
         f"HardNet, hardest-in-batch triplet loss, chunks of {settings['chunk']} patches, "
-        f"{settings['threads']} threads; each measurement in a process of its own, memory with "
-        "PyTorch itself. Plain: contiguous layout, whole batch, full distance matrix, autograd."
+        f"{settings['threads']} threads; each measurement runs in its own process; memory "
+        "includes PyTorch. Plain: contiguous layout, whole batch, full distance matrix, autograd."
     )
     apart_note = (
-        "Of the gradients, the worst parameter. In float32 an activation within rounding of zero "
-        "passes ReLU in one computation and not in the other, so two correct steps differ; the "
-        "lines of plain against plain in float64 show how much."
+        "Gradients: the parameter that differs most. In float32, rounding decides whether an "
+        "activation close to zero passes ReLU, so two correct steps differ; the lines of plain "
+        "against plain in float64 show how much."
     )
     measures = ["difference", "loss", "gradients", "of the largest entry", "of the norm"]
     return [
         Table.of_texts("A training step", ["", "plain", "in chunks", "ratio"], cost, cost_note),
-        Table.of_texts("The same step? Largest differences", measures, apart, apart_note),
+        Table.of_texts("Largest differences between the steps", measures, apart, apart_note),
     ]

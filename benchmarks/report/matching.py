@@ -1,4 +1,4 @@
-"""Tables of what happens to one photo, or to two: detecting, describing, matching."""
+"""Tables for one photo or two: detecting, describing, matching."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def detect(results: Results) -> list[Table]:
             Column("mean", [row["overlap"] for row in means.values()], best="largest"),
             Column("mean by distance", [row["distance"] for row in means.values()]),
         ],
-        f"Repeatability: {rules['overlap']}. By distance: {rules['distance']}. Pairs of "
-        f"{', '.join(settings['chosen_on'])} decided the settings of our affine shape; the other "
-        "sequences took no part.",
+        f"Repeatability: {rules['overlap']}. By distance: {rules['distance']}. The "
+        f"settings of our affine shape were tuned on pairs of {', '.join(settings['chosen_on'])}; "
+        "the other sequences were not used for tuning.",
     )
     seconds, ratios = results["seconds_per_image"], results["speed_ratio_to_kornia"]
     speed = Table(
@@ -61,7 +61,7 @@ def detect(results: Results) -> list[Table]:
 
 
 def extract_folder(results: Results) -> list[Table]:
-    """Seconds per photo of each stage, of all in a row, and overlapped."""
+    """Seconds per photo of each stage, of all stages in sequence, and overlapped."""
     settings, rows = results["provenance"]["settings"], results["rows"]
     stages = {
         **{stage: stage for stage in ("decode", "detect", "describe")},
@@ -88,9 +88,9 @@ def extract_folder(results: Results) -> list[Table]:
     note = (
         f"Seconds per photo; {settings['images']} photos of {settings['megapixels']:.1f} "
         f"megapixels on average, {settings['detector']}, {settings['keypoints']} keypoints, "
-        f"{results['provenance']['machine']['cores']} cores. Every stage alone uses all cores it "
-        "can, so the lower limit of the time is the larger of the slowest stage and of the work of "
-        'all stages spread over all cores ("all cores busy").'
+        f"{results['provenance']['machine']['cores']} cores. Each stage alone uses as many "
+        "cores as it can, so the time cannot be below that of the slowest stage or below the total "
+        'work spread over all cores ("all cores busy").'
     )
     if "index_to_extraction" in rows[0]:
         columns.append(column("index build to extraction", rows, "index_to_extraction", "{:.2f}"))
@@ -101,8 +101,8 @@ def extract_folder(results: Results) -> list[Table]:
 
 
 def start_up(results: Results) -> list[Table]:
-    """Seconds of each command in a fresh process."""
-    rows, settings, limits = results["rows"], results["provenance"]["settings"], results["limits"]
+    """Seconds of each command in a new process."""
+    rows, settings = results["rows"], results["provenance"]["settings"]
     said = {
         "python": "`python -c pass`",
         "help": "`hardnet --help`",
@@ -112,8 +112,8 @@ def start_up(results: Results) -> list[Table]:
         "search again": f"`hardnet search`, {settings['photos']} photos",
         "first build": "first `hardnet index build`, "
         f"{settings['photos_of_a_fresh_installation']} photos",
-        "first search": "first `hardnet search` of them",
-        "second search": "second `hardnet search` of them",
+        "first search": "first `hardnet search` in them",
+        "second search": "second `hardnet search` in them",
     }
     columns = [
         Column("", [said[name] for name in rows]),
@@ -121,17 +121,15 @@ def start_up(results: Results) -> list[Table]:
         Column("CPU s", [row["processor_seconds"] for row in rows.values()], "{:.2f}"),
     ]
     note = (
-        f"Each from the start of its process to its end; two photos of 1600 pixels, "
-        f"{settings['descriptor']}; median of {settings['repetitions']}, the first ones once; an "
-        f"installation of {settings['packages']} packages. Limits we set ourselves: help "
-        f"{limits['help']:g} s, match {limits['match']:g} s, search {limits['search again']:g} s, "
-        f"the first search {limits['first search']:g} s more than the second."
+        "Each from the start of its process to its end; two photos of 1600 pixels, "
+        f"{settings['descriptor']}; median of {settings['repetitions']} runs, except for the first "
+        f"ones, which ran once; {settings['packages']} packages installed."
     )
-    return [Table("From the prompt to the answer", columns, note)]
+    return [Table("Time of a command from start to end", columns, note)]
 
 
 def large_image(results: Results) -> list[Table]:
-    """One line per detector, and one for all of extraction; then tiles against OpenCV."""
+    """One line per detector and one for extraction; the note compares tiles with OpenCV."""
     rows, settings = results["rows"], results["provenance"]["settings"]
     width, height = rows[0]["size"]
     names = [
@@ -142,7 +140,7 @@ def large_image(results: Results) -> list[Table]:
     columns = [
         Column("", names),
         Column(
-            "MB besides the image",
+            "MB, without the image",
             [
                 mb if good else f"more than {settings['most_gb']:g} GB"
                 for mb, good in zip(memory, found, strict=True)
@@ -151,22 +149,22 @@ def large_image(results: Results) -> list[Table]:
         Column("CPU s", [row["cpu_seconds"] if row["frames"] else None for row in rows], "{:.0f}"),
         Column("frames", [row["frames"] for row in rows], "{}"),
     ]
-    title = f"A mosaic of {width} x {height} pixels as it is, {settings['threads']} threads"
-    note = f"Each in a process of its own that may take {settings['most_gb']:g} GB more."
+    title = f"A mosaic of {width} x {height} pixels at full size, {settings['threads']} threads"
+    note = f"Each in its own process, limited to {settings['most_gb']:g} GB of additional memory."
     total, only_whole, only_tiles = (
         sum(row[key] for row in results["equality"])
         for key in ("keypoints", "only_whole", "only_tiles")
     )
     agreement = (
         f" Of the {total:,} strongest keypoints of {len(results['equality'])} photos enlarged to"
-        f" {settings['compared_megapixels']:g} megapixels, {only_whole} are only found by OpenCV in"
+        f" {settings['compared_megapixels']:g} megapixels, {only_whole} are found only by OpenCV in"
         f" the whole image and {only_tiles} only in tiles (within 0.01 px and 0.1 degrees)."
     )
     return [Table(title, columns, note + agreement)]
 
 
 def match_descriptors(results: Results) -> list[Table]:
-    """Seconds for each number of descriptors; then memory, then recall of approximate search."""
+    """Seconds for each number of descriptors, then memory, then recall of approximate search."""
     sizes, memory = results["sizes"], results["extra_memory_mb"]
     names = list(next(iter(sizes.values()))["seconds"])
     times, extra = [Column("matcher", names)], [Column("matcher", list(memory))]
@@ -186,8 +184,8 @@ def match_descriptors(results: Results) -> list[Table]:
     title = f"Two nearest neighbours and ratio test, {threads} threads (times faster than OpenCV)"
     return [
         Table(title, times),
-        Table("Memory besides the descriptors, MB", extra),
-        Table("Nearest neighbours found, of all and of those that pass the ratio test", recall),
+        Table("Memory in MB, without the descriptors", extra),
+        Table("Recall of nearest neighbours: all, and those that pass the ratio test", recall),
     ]
 
 
@@ -210,9 +208,9 @@ def match_pair(results: Results) -> list[Table]:
     ]
     note = (
         f"{' and '.join(settings['images'])}, {settings['keypoints']} keypoints, "
-        f"{settings['threads']} threads, median of {settings['repetitions']} runs that take turns. "
-        "kornia: Hessian, dominant orientation, HardNet with the same weights. Models are loaded "
-        "before; the verification is the same for all."
+        f"{settings['threads']} threads, median of {settings['repetitions']} alternating runs. "
+        "kornia: Hessian, dominant orientation, HardNet with the same weights. Loading models is "
+        "not included; verification is the same for all."
     )
     stages = [
         ", ".join(f"{s} {v:.3f} ({v / row['total']:.0%})" for s, v in row.items() if s != "total")
@@ -226,7 +224,7 @@ def match_pair(results: Results) -> list[Table]:
 
 
 def defaults(results: Results) -> list[Table]:
-    """The best way to match of every detector, orientation and window; then the curve of ratios."""
+    """The best matching of each detector, orientation and window; then every ratio for the best."""
     rows = results["rows"]
     kinds = [kind for kind in ("pose", "light", "planar") if kind in rows[0]]
     setups = list(dict.fromkeys((r["detector"], r["upright"], r["window"]) for r in rows))
@@ -244,7 +242,7 @@ def defaults(results: Results) -> list[Table]:
         scores = [column(kind, some, kind) for kind in (*kinds, "mean")]
         columns = [
             column("detector", some, "detector"),
-            Column("patches", ["upright" if r["upright"] else "turned" for r in some]),
+            Column("patches", ["upright" if r["upright"] else "oriented" for r in some]),
             column("window / sigma", some, "window"),
             Column("mutual", ["yes" if r["mutual"] else "no" for r in some]),
             column("ratio", some, "ratio", "{:g}"),
@@ -253,24 +251,24 @@ def defaults(results: Results) -> list[Table]:
 
     settings = results["provenance"]["settings"]
     note = (
-        f"{settings['descriptor']}, {settings['keypoints']} keypoints, scenes that choose. pose: "
-        "mAA(10 degrees); light and planar: the same mean over 1 to 10 px of the corners' error "
-        "under the estimated homography."
+        f"{settings['descriptor']}, {settings['keypoints']} keypoints, tuning scenes. pose: "
+        "mAA(10 degrees); light and planar: the same mean over 1 to 10 px of the corner error of "
+        "the estimated homography."
     )
     return [
-        shown("Detectors and windows, each with the way to match that is best for it", best, note),
-        shown("Ratio, and mutual matches or not, for the best of them", chosen, ""),
+        shown("Detectors and windows, each with its best matching", best, note),
+        shown("Ratio threshold and mutual matching for the best detector and window", chosen, ""),
     ]
 
 
 def orientation(results: Results) -> list[Table]:
-    """One line per scene, turn of the second photo and way."""
+    """One line per scene, rotation of the second photo and method."""
     rows = results["rows"]
     pairs = [row["pairs"] for row in rows]
     columns = [
         column("scene", rows, "scene"),
-        column("second photo turned", rows, "turned", "{}°"),
-        column("orientation, or rival", rows, "way"),
+        column("second photo rotated", rows, "turned", "{}°"),
+        column("orientation or rival", rows, "way"),
         Column("pairs", pairs, "{}"),
         column("verified", rows, "verified", "{}"),
         column("inliers per pair", rows, "inliers", "{:.0f}"),
@@ -280,7 +278,7 @@ def orientation(results: Results) -> list[Table]:
     settings = results["provenance"]["settings"]
     note = (
         f"{settings['descriptor']}, DoG, {settings['keypoints']} keypoints, the default ratio. "
-        "auto: upright first, dominant orientations where these verify more. Rivals find keypoints "
-        "of their own. The pose is judged where no photo is turned."
+        "auto: upright first; dominant orientations if these verify more matches. Rivals detect "
+        "their own keypoints. mAA is for pairs without rotation."
     )
-    return [Table("Upright, dominant orientation, or the choice for each pair", columns, note)]
+    return [Table("Orientation: upright, dominant or chosen per pair", columns, note)]

@@ -1,7 +1,7 @@
-"""The tables of the benchmarks that only these scripts run.
+"""The tables of the benchmarks that only the scripts in benchmarks/ run.
 
-A results file carries its tables, so that `hardnet bench table` and `hardnet bench refresh` show
-it without this code. After a change of the wording, renew the tables from the stored numbers:
+A results file contains its tables, so that `hardnet bench table` and `hardnet bench refresh` show
+it without this code. After changing the wording, rebuild the tables from the stored numbers:
 
     cd benchmarks && python -m report.tables ../results/*.json
 """
@@ -20,7 +20,7 @@ from report import collection, learning, matching
 
 
 def write(results: Mapping[str, Any], output: Path) -> list[Table]:
-    """Write a results file with its tables, and return these."""
+    """Write a results file with its tables; return the tables."""
     tables = TABLES[results["kind"]](results)
     shown = [
         {"title": t.title, "columns": t.headings, "rows": t.rows, "note": t.note} for t in tables
@@ -31,9 +31,11 @@ def write(results: Mapping[str, Any], output: Path) -> list[Table]:
 
 
 def renew(
-    paths: Annotated[list[Path], typer.Argument(help="Results files; others are left alone.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Results files; other kinds stay as they are.")
+    ],
 ) -> None:
-    """Make the tables of results files again from their numbers."""
+    """Rebuild the tables of results files from their numbers."""
     for path in paths:
         results = json.loads(path.read_text())
         if results.get("kind") in TABLES:

@@ -1,13 +1,12 @@
-"""Which image files may be decoded: a few bytes must not take all memory, or minutes.
+"""Which image files are safe to decode: a small file must not use up all memory, or minutes.
 
-Everything that reads pictures from files gets their bytes here, checked: what the header claims of
-the size and the memory of the pixels, and whether the file is whole (OpenCV decodes half a file
-without an error and fills the rest with grey).
+All code that reads images from files gets their bytes here. The module checks the size and memory
+that the header claims, and that the file is complete (OpenCV decodes half a file without an error
+and fills the rest with grey).
 
-The claims are read as OpenCV's decoders read them. Where a file could be understood in two ways the
-larger one counts, and a header that cannot be followed is no header: nobody decodes such a file.
-Formats whose header does not bind the decoder are called foreign; ``hardnet.images`` has a limited
-process for them.
+Headers are read as OpenCV's decoders read them. If a file can be understood in two ways, the larger
+size counts; a file whose header cannot be parsed is not decoded. Formats whose header does not bind
+the decoder are called foreign; ``hardnet.images`` decodes them in a process with limits.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from hardnet.errors import HardnetError
 ENVIRONMENT = "HARDNET_MAX_IMAGE_BYTES"
 """The environment variable that sets the limit; the option --max-image-bytes writes it."""
 DEFAULT_MAX_BYTES = 10**9
-"""Of decoded pixels, and of a file: a colour photo of 333 megapixels."""
+"""For decoded pixels and for a file: a colour photo of 333 megapixels."""
 MAX_SCANS = 100
-"""Of a progressive JPEG file: encoders write about ten, and each costs a pass over the picture."""
+"""For a progressive JPEG file: encoders write about ten, and each costs a pass over the image."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMG]?)B?", re.IGNORECASE)
 
 JPEG, PNG, JPEG2000 = b"\xff\xd8", b"\x89PNG", b"\xff\x4f\xff\x51"
-# A marker that has a segment or ends the file. Those below 0xC0 and the restart markers have none:
-# a decoder that meets them reads on at the next byte.
+# A marker that has a segment or ends the file. Markers below 0xC0 and restart markers have none:
+# a decoder skips them and continues at the next byte.
 _JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
-_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # these hold the size
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # these contain the size
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_END = b"IEND\xaeB`\x82"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}  # by colour type
@@ -68,11 +67,11 @@ def max_image_bytes() -> int:
 
 
 def require_regular_file(path: Path) -> int:
-    """Bytes of a file. Pipes block, devices never end: only regular files are opened."""
+    """The size of a regular file; others are refused, because pipes block and devices never end."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         if not os.access(path, os.R_OK | os.X_OK):
-            raise HardnetError(f"{path} is a folder that you may not look into: change its rights")
+            raise HardnetError(f"{path} is a folder that you may not read: change its permissions")
         raise HardnetError(f"{path} is a folder: name one file in it")
     if not stat.S_ISREG(status.st_mode):
         raise HardnetError(f"{path} is a pipe, device or socket: save it as a file first")
@@ -80,7 +79,7 @@ def require_regular_file(path: Path) -> int:
 
 
 def read_image_file(path: Path) -> bytes:
-    """The bytes of an image file that is whole, and takes neither too much memory nor time."""
+    """The bytes of an image file that is complete and safe to decode in memory and time."""
     limit = max_image_bytes()
     data = read_bytes(path, limit)
     check_image_bytes(path, data, limit)
@@ -88,11 +87,11 @@ def read_image_file(path: Path) -> bytes:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file that has no more than ``limit``."""
+    """The bytes of a regular file of at most ``limit`` bytes."""
     try:
         if (size := require_regular_file(path)) <= limit:
             with path.open("rb") as file:
-                data = file.read(limit + 1)  # files of the kernel have no size until they are read
+                data = file.read(limit + 1)  # kernel files have no size until they are read
             size = len(data)
     except FileNotFoundError as error:
         raise HardnetError(f"{path} does not exist: check the path") from error
@@ -104,12 +103,12 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int) -> None:
-    """Raise if a picture of this size would take more than ``limit`` bytes."""
+    """Raise if an image of this size would need more than ``limit`` bytes."""
     _check_claims(path, _header(width, height, pixel_bytes), limit)
 
 
 def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
-    """Raise if a file is no whole image, or would take too much memory or time to decode."""
+    """Raise if a file is not a complete image or needs too much memory or time to decode."""
     if not data:
         raise HardnetError(f"{path} is empty: copy or download it again")
     if is_truncated(data):
@@ -146,7 +145,7 @@ SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"}
     | {".tif", ".tiff", ".webp"}
 )
-"""File names in a folder that count as images, whatever they contain."""
+"""Files in a folder with these suffixes count as images, whatever they contain."""
 
 _RAW_SUFFIXES = frozenset(
     {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
@@ -174,7 +173,7 @@ def looks_like_image(path: Path) -> bool:
         return False
     if foreign_format(head, suffix) is not None:
         return True
-    # Two letters alone could be a text.
+    # Two letters alone could start a text.
     if head.startswith(b"BM"):
         return int.from_bytes(head[14:18], "little") in (12, 40, 52, 56, 64, 108, 124)
     if head.startswith(JPEG):
@@ -189,8 +188,8 @@ def looks_like_image(path: Path) -> bool:
 def foreign_format(data: bytes, suffix: str = "") -> str | None:
     """The name of the format of an image whose header does not bind its decoder; None for others.
 
-    ``data`` are at least the first bytes. The ``suffix`` of its name counts because some raw files
-    are TIFF files otherwise.
+    ``data`` must include the first bytes. The ``suffix`` of the name matters because some raw files
+    otherwise look like TIFF files.
     """
     if data[4:8] == b"ftyp":
         end = int.from_bytes(data[:4], "big")
@@ -210,7 +209,7 @@ def foreign_format(data: bytes, suffix: str = "") -> str | None:
 
 
 def _shows_preview(data: bytes) -> bool:
-    """Whether the first picture of a TIFF file is a small copy of one that OpenCV does not see."""
+    """Whether the first image of a TIFF file is a preview of one that OpenCV does not read."""
     order = "<" if data[:2] == b"II" else ">"
     tags: dict[int, set[int]] = {}
     with suppress(struct.error):
@@ -223,14 +222,14 @@ def _shows_preview(data: bytes) -> bool:
 
 
 def claimed_size(data: bytes) -> tuple[int, int] | None:
-    """The largest width and height that an AVIF or HEIC file claims, of any picture in it."""
+    """The largest width and height that an AVIF or HEIC file claims for any of its images."""
     ends = [match.end() for match in re.finditer(b"ispe", data)]
     found = [struct.unpack_from(">II", data, end + 4) for end in ends if end + 12 <= len(data)]
     return max(found, key=lambda size: size[0] * size[1], default=None)
 
 
 def is_truncated(data: bytes) -> bool:
-    """True if the file ends before its picture does, as far as its format shows that."""
+    """Whether the file ends before its image does, as far as the format shows it."""
     if data.startswith(JPEG):
         return all(marker != _JPEG_END for marker, _ in jpeg_segments(data))
     if data.startswith(PNG):
@@ -241,7 +240,7 @@ def is_truncated(data: bytes) -> bool:
 
 
 def may_be_transparent(data: bytes) -> bool:
-    """False if the picture certainly has no alpha channel."""
+    """False if the image certainly has no alpha channel."""
     if data.startswith(PNG):
         return data[25:26] in (b"\x04", b"\x06") or b"tRNS" in data  # grey or RGB, and alpha
     return not data.startswith(JPEG)
@@ -251,7 +250,7 @@ def may_be_transparent(data: bytes) -> bool:
 class ImageHeader:
     """What a header claims; width and height are as stored: EXIF rotation is not applied.
 
-    The bytes are those of the pixels in memory, or of the decoder's own copy where that is larger.
+    The bytes are those of the pixels in memory, or of the decoder's own copy if that is larger.
     """
 
     width: int
@@ -269,7 +268,7 @@ def read_header(data: bytes) -> ImageHeader | None:
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Each marker of a JPEG file and where its segment starts, in order, up to the end marker."""
-    # They are walked, not searched: thumbnails and trailers have markers of their own.
+    # Walk the segments instead of searching: thumbnails and trailers have their own markers.
     position = 2
     while (found := _JPEG_MARKER.search(data, position)) is not None:
         marker = data[found.start() + 1]
@@ -280,7 +279,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def scans(data: bytes) -> int:
-    """How often a decoder goes over the whole picture: progressive JPEG files say it by scans."""
+    """How many passes over the image a decoder makes: the scans of a progressive JPEG file."""
     if not data.startswith(JPEG):
         return 1
     return sum(marker == _JPEG_SCAN for marker, _ in jpeg_segments(data))
@@ -308,7 +307,7 @@ def _bmp(data: bytes) -> ImageHeader:
     (header_size,) = struct.unpack_from("<I", data, 14)
     layout = "<HHHH" if header_size == 12 else "<iiHH"
     width, height, _, bits = struct.unpack_from(layout, data, 18)
-    # A picture stored top row first has a negative height.
+    # The height is negative if the top row is stored first.
     return _header(abs(width), abs(height), 4 if bits == 32 else 3)
 
 
@@ -401,7 +400,7 @@ def _tiff(data: bytes) -> ImageHeader:
     bits = max(tags.get(_TIFF_BITS, {1}))
     depth = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
     pixel_bytes = 12 if colours & _TIFF_LOG_COLOURS else channels * depth
-    # Strips and tiles may be larger than the picture, and the decoder holds a whole one as RGBA.
+    # Strips and tiles may be larger than the image, and the decoder holds a whole one as RGBA.
     strips = tags.get(_TIFF_STRIP_ROWS, set()) - _WHOLE_PICTURE
     tiles = max(tags.get(_TIFF_TILE_WIDTH, {0})) * max(tags.get(_TIFF_TILE_HEIGHT, {0}))
     parts = [tiles] + [width * rows for rows in strips if rows > height]
@@ -410,7 +409,7 @@ def _tiff(data: bytes) -> ImageHeader:
 
 
 def _tiff_tags(data: bytes, order: str) -> dict[int, set[int]]:
-    """All values of the tags we read in the first directory; a tag may be there more than once."""
+    """All values of the tags we read in the first directory; a tag may occur more than once."""
     big = 43 in data[2:4]
     offset, number, entry_size = ("Q", "Q", 20) if big else ("I", "H", 12)
     (table,) = struct.unpack_from(order + offset, data, 8 if big else 4)

@@ -357,7 +357,7 @@ def table(body: dict[str, Any], minutes: float) -> dict[str, Any]:
     """The outcomes as `hardnet bench refresh` shows them."""
     failures = len(body["failures"])
     return {
-        "title": "Attacks and what came of them",
+        "title": "Attacks and their outcomes",
         "columns": ["attack", "outcomes"],
         "rows": [
             [name, ", ".join(f"{outcome} {number}" for outcome, number in found.items())]

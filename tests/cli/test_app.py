@@ -173,7 +173,7 @@ def test_ctrl_c_says_what_can_be_resumed() -> None:
         output = Console(file=io.StringIO(), force_terminal=False, width=200)
         with pytest.raises(KeyboardInterrupt), Stage(output, resumes=resumes):
             raise KeyboardInterrupt
-        assert ("the same command continues" in output.file.getvalue()) == resumes
+        assert ("run the same command to resume" in output.file.getvalue()) == resumes
 
 
 def test_times_and_counts_in_words() -> None:
@@ -202,7 +202,7 @@ def test_other_outputs_of_a_wrong_kind_are_refused_before_the_work(
     done = command("bench", "pairs", tmp_path, "-o", tmp_path / "x.csv")
     assert "results are JSON, name it x.json" in done.stderr
     done = command("bench", "table", tmp_path / "gone.json", "--figure", tmp_path / "x.pdf")
-    assert "a figure is one of .png, .svg" in done.stderr
+    assert "a figure file must end in .png or .svg" in done.stderr
     done = command("extract", tmp_path, "-o", tmp_path / "x.txt")
     assert done.returncode == 1
 

@@ -54,7 +54,7 @@ def test_from_folder_to_tables_and_figures(
     assert done.exit_code == 0, done.output
     assert (tmp_path / "report" / f"{kind}-{figure}.png").stat().st_size > 0
     text = (tmp_path / "report" / f"{kind}.md").read_text()
-    assert "Report: courtyard; choose: none." in text
+    assert "Held-out scenes: courtyard; tuning scenes: none." in text
     assert f"{best['report']['ap']:.3f}" in text
 
 

@@ -145,7 +145,7 @@ def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.Monk
     done = run.invoke(app, command)
     assert "--pairs retrieval needs --index" in str(done.exception)
     done = run.invoke(app, [*command[:-2], "--index", "some.index"])
-    assert "--index is of use with --pairs retrieval only" in str(done.exception)
+    assert "--index works only with --pairs retrieval" in str(done.exception)
     done = run.invoke(app, [*command, "--index", "some.index", "--similar", "2"])
     assert done.exit_code == 0, done.exception
     assert "1 photo not in some.index" in done.stderr

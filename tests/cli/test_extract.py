@@ -136,7 +136,7 @@ def test_ctrl_c_says_how_to_continue(
     with ctrl_c_when(lambda: any(parts.rglob("*.npz"))):
         stopped = extract(folder, "-o", output, *QUICK, "--workers", "1")
     assert stopped.returncode == 130
-    assert stopped.stderr.strip() == "stopped: what is done is kept; the same command continues"
+    assert stopped.stderr.strip().startswith("stopped: finished work is kept; run the same command")
     done = len(list(parts.rglob("*.npz")))
     assert 0 < done < 22
     found = json.loads(extract(folder, "-o", output, *QUICK, "--json").stdout)

@@ -105,10 +105,10 @@ def test_the_walk_of_a_new_user(hardnet: Hardnet, place: Path, photos: Path) -> 
     assert json.loads(run.stdout) == {"index": "index", "removed": 1, "images": 5}
     assert "name the photos" in hardnet("index", "remove", "index").stderr
     run = hardnet("index", "compact", "index")
-    assert "became 1," in run.stdout
+    assert "to 1," in run.stdout
     run = hardnet("index", "verify", "index")
     assert run.returncode == 0
-    assert "all as they were written" in run.stdout
+    assert "all intact" in run.stdout
 
 
 def test_json_of_a_search(hardnet: Hardnet, built: Path) -> None:
@@ -187,7 +187,7 @@ def test_photos_are_listed(hardnet: Hardnet, built: Path) -> None:
     write_image("flat.png", np.full((90, 90), 77, np.uint8))
     run = hardnet("index", "add", "index", "flat.png")
     assert "without features: flat.png" in run.stderr
-    assert "1 without any feature" in run.stdout
+    assert "1 without features" in run.stdout
     assert hardnet("index", "list", "index", "--without-features").stdout.split() == ["flat.png"]
     listed = json.loads(hardnet("index", "list", "index", "--json").stdout)["photos"]
     assert {Path(one["path"]).name: one["features"] for one in listed}["flat.png"] == 0

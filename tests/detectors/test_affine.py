@@ -197,7 +197,7 @@ def test_missing_and_foreign_files_are_named(torch: Any, tmp_path: Path) -> None
     with pytest.raises(HardnetError, match=r"nothing\.pth"):
         detectors.load(f"affnet:{tmp_path / 'nothing.pth'}")
     (tmp_path / "text.pth").write_text("no weights")
-    with pytest.raises(HardnetError, match=r"text\.pth does not hold the weights of AffNet"):
+    with pytest.raises(HardnetError, match=r"text\.pth does not contain the weights of AffNet"):
         detectors.load(f"affnet:{tmp_path / 'text.pth'}")
     torch.save({"features.0.weight": torch.zeros(16, 1, 3, 3)}, tmp_path / "part.pth")
     with pytest.raises(HardnetError, match=r"part\.pth does not hold"):

@@ -104,7 +104,7 @@ def test_trained_resumed_and_exported(place: Path) -> None:
     [
         ("loss=idea:absent", "idea has no 'absent'"),
         ("loss=nothing:absent", "no module 'nothing'"),
-        ("net=idea:steep", "idea:steep is no network: give a subclass"),
+        ("net=idea:steep", "idea:steep is not a network: give a subclass"),
         ("net=idea:absent", "idea has no 'absent'"),
         ("net=hardnett", "unknown net 'hardnett'; did you mean hardnet"),
     ],

@@ -52,14 +52,14 @@ PRECISION = 0.8
 """The precision at which correct matches are counted."""
 
 CORRECT_MATCHES = (
-    f"the most that are found at a cut-off of the ratio where {PRECISION:.0%} of the matches are "
-    "correct; mean over the pairs"
+    f"the largest number at any ratio threshold that keeps {PRECISION:.0%} of the matches correct; "
+    "mean over pairs"
 )
 """The rule of :func:`correct_at_precision`, in words, for results files."""
 
 
 def role(scene: str) -> str:
-    """Whether a scene chooses or reports."""
+    """Whether a scene is for tuning ("choose") or held out ("report")."""
     return "choose" if scene in CHOOSING else "report"
 
 

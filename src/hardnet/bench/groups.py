@@ -29,16 +29,16 @@ from hardnet.retrieval.kinds import KINDS, corners, inverse, moved
 from hardnet.retrieval.photos import DESCRIPTOR
 
 RULES = {
-    "found": "share of copies that form a pair with their photograph, of whatever kind of edit",
-    "kind": "share of copies whose pair has the right kind",
-    "map": "median over pairs of the largest error of a corner, in % of the copy's longer side",
-    "hash": "a pair of photos whose hashes of 64 bits differ in at most the named number of bits",
-    "false copies": "groups of copies with photos of two exposures",
-    "false groups": "groups of any kind with photos of two scenes",
-    "sweep": "share of sweeps of which all photos are one panorama; of them, those in their order",
-    "false panoramas": "panoramas with a photo that is of no sweep, or with photos of two",
-    "same object": "share of pairs of photos of one object that are in one group",
-    "together": "share of a scene's photos that are in its largest group, whose kind is named",
+    "found": "share of copies paired with their photograph, whatever kind of edit is reported",
+    "kind": "share of copies whose pair has the correct kind",
+    "map": "median over pairs of the largest corner error, in % of the copy's longer side",
+    "hash": "pairs of photos whose 64-bit hashes differ in at most the given number of bits",
+    "false copies": "groups of copies that contain two different exposures",
+    "false groups": "groups of any kind that contain two different scenes",
+    "sweep": "share of sweeps whose photos all form one panorama; in order: correctly ordered",
+    "false panoramas": "panoramas with photos from two sweeps or from none",
+    "same object": "share of photo pairs of one object that end up in one group",
+    "together": "share of a scene's photos that are in its largest group",
 }
 
 

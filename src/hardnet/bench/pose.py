@@ -66,9 +66,9 @@ _SAMPLE = 5  # matches that an essential matrix needs
 RULES = {
     "matches": "mutual nearest neighbours that pass the ratio test",
     "estimator": (
-        "essential matrix of undistorted points by MAGSAC++ (OpenCV), seeded, fitted again to its "
-        f"inliers, {INLIER_PIXELS:g} px; the pose with most inliers in front of both cameras, and "
-        "their Sampson errors minimised (COLMAP)"
+        "essential matrix of undistorted points by MAGSAC++ (OpenCV), seeded, refitted to its "
+        f"inliers, {INLIER_PIXELS:g} px; the pose with most inliers in front of both cameras, "
+        "refined by minimising their Sampson errors (COLMAP)"
     ),
     "error": (
         "the larger of the angle between the rotations and the angle between the directions of "
@@ -84,13 +84,13 @@ RULES = {
     ),
     "correct matches": CORRECT_MATCHES,
     "ratio": (
-        f"of {', '.join(map(str, RATIOS))} the best in the mean over the other scenes, by one "
-        "estimate each"
+        f"the one of {', '.join(map(str, RATIOS))} with the best mean over the other scenes, from "
+        "one estimate per pair"
     ),
     "pairs": (
-        f"all that share {MIN_SHARED} points of the true model under {MIN_ANGLE:g} degrees or "
-        "more (all pairs where the truth has no points), and of these the "
-        f"{MAX_PAIRS} whose cameras are turned most against each other"
+        f"those that share {MIN_SHARED} points of the true model at {MIN_ANGLE:g} degrees or "
+        f"more (all pairs if the ground truth has no points); of these, the {MAX_PAIRS} with the "
+        "largest rotation between the cameras"
     ),
 }
 """How a pose is judged, in words, for the results file."""

@@ -38,15 +38,16 @@ RULES = {
     "pairs": (
         f"frames detected in both images, within {SAME_PLACE:g} px and {MAX_TURN:g} degrees of "
         f"each other under the known geometry, ellipses overlapping by {1 - MAX_OVERLAP_ERROR:.0%};"
-        " each frame in one pair, nearest places first"
+        " each frame is in one pair, closest places first"
     ),
     "negative": (
-        "the most alike patch of the other image whose centre lies farther than "
+        "the most similar patch of the other image whose centre lies farther than "
         f"{REACH:g} window sides (at least {SAME_PLACE:g} px) from the true place"
     ),
     "ap": (
-        "anchors sorted by the smaller over the larger of d(partner) and d(negative); right where "
-        "the partner is nearer; mean precision at the right ones, over all anchors of an image; "
+        "anchors sorted by the ratio of the smaller to the larger of d(partner) and d(negative), "
+        "correct if the partner is nearer; precision at the correct ones, averaged over all "
+        "anchors of an image; "
         "then the mean over the image pairs of a scene, then over scenes"
     ),
 }

@@ -43,17 +43,17 @@ COLMAP = "colmap-sift"
 
 RULES = {
     "cameras": (
-        "one camera per scene; its calibration is kept where the truth has one, otherwise focal "
-        "length and distortion are estimated as COLMAP does it"
+        "one camera per scene; a calibration that comes with the ground truth is kept, otherwise "
+        "focal length and distortion are estimated as COLMAP does by default"
     ),
     "keypoints": (
-        "ours may keep as many per photo as COLMAP's SIFT kept on average; its own limit counts "
-        "places, of which some have two orientations"
+        "ours may keep as many per photo as COLMAP's SIFT kept on average; COLMAP's limit counts "
+        "places, some of which have two orientations"
     ),
-    "model": "of several models the one with the most points",
+    "model": "the one with the most points, if there are several",
     "centre error": (
         "distance of a camera centre from the true one after the best similarity over all "
-        "registered photos, without removing any; relative: divided by the largest distance "
+        "registered photos, without removing outliers; relative: divided by the largest distance "
         "between two true centres"
     ),
     "rotation error": "angle between the true and the estimated rotation after the same alignment",

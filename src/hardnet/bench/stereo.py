@@ -248,30 +248,29 @@ RULES = {
         MIN_CORRECT_INLIERS,
         "correct_inliers",
         False,
-        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the exact rule of the paper's "
-        "protocol is not known",
+        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the paper does "
+        "not state its exact rule",
     ),
     "mods": Rule(
         15,
         "inliers",
         False,
-        "at least 15 verified inliers, whether right or not: where MODS stops by default",
+        "at least 15 verified inliers, correct or not: where MODS stops by default",
     ),
     "mods-deep": Rule(
         10,
         "inliers",
         False,
-        "at least 10 verified inliers, whether right or not: MODS's settings for learned "
-        "descriptors",
+        "at least 10 verified inliers, correct or not: MODS's settings for learned descriptors",
     ),
     "geometry": Rule(
         MIN_CORRECT_INLIERS,
         "correct_inliers",
         True,
-        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and the geometry is right: a homography "
+        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and a correct geometry: a homography "
         f"within {MAX_GRID_ERROR:g} px of the true one on average over the common part, a "
         f"fundamental matrix within {AGREEMENT_PIXELS} px (symmetric) of at least "
-        f"{MIN_AGREEMENT:.0%} of the correspondences picked by hand",
+        f"{MIN_AGREEMENT:.0%} of the hand-picked correspondences",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`hardnet colmap`: a folder of photos becomes a COLMAP database and a 3D model."""
+"""`hardnet colmap`: turn a folder of photos into a COLMAP database and a 3D model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @reads_images
 def colmap(
-    images: Path = argument("Folder of the photos.", metavar="IMAGES"),
+    images: Path = argument("Folder of photos.", metavar="IMAGES"),
     output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
     detector: DetectorName = "dog",
     descriptor: DescriptorName = "hardnet-small@12",
@@ -38,42 +38,48 @@ def colmap(
     max_size: MaxSize = 1600,
     upright: Upright = False,
     pairs: Literal["exhaustive", "sequential", "retrieval"] = option(
-        "exhaustive", "All pairs, photos taken one after the other, or similar photos."
+        "exhaustive", "Match all pairs, photos close in sequence, or similar photos."
     ),
-    pairs_file: Path | None = option(
-        None, "Instead: match these pairs, two names of photos per line."
+    pairs_file: Path | None = option(None, "Match these pairs instead: two photo names per line."),
+    overlap: int = option(
+        10, "Sequential: match each photo with this many of the next ones.", min=1
     ),
-    overlap: int = option(10, "Sequential: with this many of the following photos.", min=1),
-    quadratic: bool = option(True, "Sequential: also with those 2, 4, 8, ... photos later."),
-    loop: int = option(0, "Sequential: every n-th photo with each other; 0: none.", min=0),
+    quadratic: bool = option(True, "Sequential: also match photos that are 2, 4, 8, ... apart."),
+    loop: int = option(
+        0, "Sequential: also match every n-th photo with every other n-th; 0: none.", min=0
+    ),
     index: Path | None = option(
-        None, "Retrieval: the photos in an index of `hardnet index build`."
+        None, "Retrieval: index of the photos, from `hardnet index build`."
     ),
-    similar: int = option(20, "Retrieval: with this many of the most similar photos.", min=1),
+    similar: int = option(
+        20, "Retrieval: match each photo with this many of the most similar ones.", min=1
+    ),
     ratio: float | None = option(None, "Ratio test: smaller is stricter.", min=0.01, max=1),
-    guided: bool = option(False, "Look for more matches along the geometry of a pair.", "--guided"),
+    guided: bool = option(
+        False, "Search for more matches that fit the estimated geometry.", "--guided"
+    ),
     verification: Literal["colmap", "hardnet"] = option(
-        "colmap", "Who verifies matches: COLMAP, by its cameras, or hardnet as in match."
+        "colmap", "Verify matches with COLMAP and its cameras, or as `hardnet match` does."
     ),
     camera_model: str = option("SIMPLE_RADIAL", "COLMAP's camera model."),
     single_camera: bool = option(
-        False, "One camera and one zoom took all photos.", "--single-camera"
+        False, "All photos were taken with one camera and one zoom.", "--single-camera"
     ),
-    focal: float | None = option(None, "Focal length in pixels, if EXIF does not know it."),
+    focal: float | None = option(None, "Focal length in pixels for photos without one in EXIF."),
     camera_params: str | None = option(
-        None, "Parameters of a calibrated camera, separated by commas; kept as given."
+        None, "Comma-separated parameters of a calibrated camera; kept fixed."
     ),
-    min_images: int = option(3, "Drop models of fewer photos.", min=2),
-    seed: int = option(0, "Of COLMAP's random samples.", min=0),
-    mapping: bool = option(True, "Build models of the database.", "--mapping/--no-mapping"),
+    min_images: int = option(3, "Drop models with fewer photos.", min=2),
+    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
+    mapping: bool = option(True, "Build models from the database.", "--mapping/--no-mapping"),
     workers: int = option(0, "Threads; 0: one per core.", min=0),
     as_json: AsJson = False,
 ) -> None:
     """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
     Writes database.db, sparse/0 (the model; more folders if the photos show several scenes),
-    model-0.ply and model-0.jpg (its points, and a picture of them and the cameras), features.h5 and
-    report.json. Run it again after it was stopped and it continues where it was.
+    model-0.ply and model-0.jpg (its points, and a picture of points and cameras), features.h5 and
+    report.json. Stop it at any time; the same command resumes.
 
     Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 
@@ -89,7 +95,7 @@ def colmap(
 
     strategy = Strategy(**given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
-        raise HardnetError("--index is of use with --pairs retrieval only: add that, or leave it")
+        raise HardnetError("--index works only with --pairs retrieval: add that, or omit --index")
     chosen: PairSettings | Path
     if pairs_file is not None:
         chosen = pairs_file
@@ -109,8 +115,8 @@ def colmap(
     exhaustive = isinstance(chosen, PairSettings) and chosen.method == "exhaustive"
     if exhaustive and count > matching.MANY_PHOTOS:
         say(
-            f"note: {count} photos have {count * (count - 1) // 2} pairs; for photos taken one "
-            "after the other, --pairs sequential is much faster; else --pairs retrieval",
+            f"note: {count} photos have {count * (count - 1) // 2} pairs; --pairs sequential "
+            "(photos taken in sequence) or --pairs retrieval is much faster",
             error=True,
         )
     with Stage(resumes=True) as stage:
@@ -140,8 +146,8 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
     if unknown:
         left_out = counted(len(unknown), "photo")
         say(
-            f"note: {left_out} not in {index} and without pairs ({unknown[0]}, "
-            "...); unless they cannot be read, add them with `hardnet index add`",
+            f"note: {left_out} not in {index}, so without pairs ({unknown[0]}, "
+            "...); add the readable ones with `hardnet index add`",
             error=True,
         )
     path = output.with_name(f"{output.name}.pairs.txt")
@@ -155,7 +161,7 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise HardnetError(f"--camera-params {text}: give numbers, separated by commas") from None
+        raise HardnetError(f"--camera-params {text}: give comma-separated numbers") from None
 
 
 def _show(report: ReconstructionReport, work: Path) -> None:
@@ -182,11 +188,11 @@ def _show(report: ReconstructionReport, work: Path) -> None:
 def _why_not(report: ReconstructionReport, min_images: int) -> str:
     usable = report.photos - len(report.skipped)
     if usable < min_images:
-        return f"{counted(usable, 'photo')} can be used, {min_images} are needed"
+        return f"only {counted(usable, 'photo')} usable, {min_images} needed"
     if not report.verified_pairs:
-        return "no two photos show the same things; try more --keypoints or a larger --max-size"
+        return "no two photos show the same scene; try more --keypoints or a larger --max-size"
     pairs = counted(report.verified_pairs, "pair")
     return (
-        f"{pairs} of photos verified, but from places too close to "
-        "each other or with too few points; take photos from more places, or try more --keypoints"
+        f"{pairs} of photos verified, but the viewpoints are too close "
+        "together or there are too few points; add viewpoints or try more --keypoints"
     )

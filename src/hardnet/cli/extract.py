@@ -1,4 +1,4 @@
-"""`hardnet extract`: describe photos into a file for hloc, or for later."""
+"""`hardnet extract`: describe photos and store the features, for example for hloc."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from hardnet.errors import counted
 def extract(
     how: Describing,
     images: Photos,
-    output: Path = option(..., "A .h5 file, or a folder for one .npz per photo.", "--output", "-o"),
-    half: bool = option(False, "Descriptors as float16: half the size, three digits.", "--half"),
+    output: Path = option(
+        ..., "A .h5 file, or a folder for one .npz file per photo.", "--output", "-o"
+    ),
+    half: bool = option(
+        False, "Store descriptors as float16: half the size, three digits.", "--half"
+    ),
     workers: Workers = None,
-    overwrite: bool = option(False, "Begin again, whatever the output holds.", "--overwrite"),
+    overwrite: bool = option(False, "Start over and replace the existing output.", "--overwrite"),
     as_json: AsJson = False,
 ) -> None:
     """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
 
-    It can be stopped at any moment; the same command continues. Photos that were described before
-    and have not changed are not done again; photos that cannot be read are skipped and listed.
+    Stop it at any time; the same command resumes. Photos that were described before and have not
+    changed are not described again; photos that cannot be read are skipped and listed.
 
     Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
 

@@ -1,4 +1,4 @@
-"""`hardnet groups`: which photos are copies of each other, or show the same."""
+"""`hardnet groups`: find photos that are copies of each other or show the same scene."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ SHOWN = 12
 
 @reads_images
 def groups(
-    photos: Path = argument("Folder of an index, or of photos.", metavar="PHOTOS"),
-    output: Path | None = option(
-        None, "Write a page to look at, one .html file.", "--output", "-o"
+    photos: Path = argument("Index, or folder of photos.", metavar="PHOTOS"),
+    output: Path | None = option(None, "Write a report as one .html file.", "--output", "-o"),
+    kind: str | None = option(
+        None, "Show only these kinds, separated by commas: copy,crop,rotated,..."
     ),
-    kind: str | None = option(None, "Only these kinds, separated by commas: copy,crop,rotated,..."),
-    mirrored: bool = option(True, "Also find mirror images, for which photos are described again."),
-    fresh: bool = option(False, "Compare all photos again, and store nothing.", "--fresh"),
+    mirrored: bool = option(True, "Also find mirror images; describes every photo a second time."),
+    fresh: bool = option(False, "Compare all photos again and store nothing.", "--fresh"),
     descriptor: KnownDescriptor = None,
-    listed: bool = option(False, "Print the copies that could go, one path per line.", "--list"),
+    listed: bool = option(False, "Print the removable copies, one path per line.", "--list"),
     as_csv: bool = option(False, "Print the pairs as comma-separated values.", "--csv"),
     as_json: AsJson = False,
 ) -> None:
-    """Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.
+    """Find copies, crops, rotated and mirrored photos, bursts, panoramas and scenes.
 
-    PHOTOS is an index, or a folder of photos, for which a temporary index is made. Every photo is
-    searched for among all others, and hits are verified by geometry. Kinds, the closest first:
+    PHOTOS is an index, or a folder of photos, which is indexed temporarily. Each photo is compared
+    with all others, and matches are verified geometrically. Kinds, the closest first:
 
-    copy: the same picture resized, recompressed, recoloured, with a border or text. crop: one lies
-    inside the other. rotated, mirrored: the same, turned or seen in a mirror. burst: one camera,
-    small motion. panorama: a sweep wider than a photo. scene: the same place or object.
+    copy: the same picture resized, recompressed, recoloured, or with a border or text. crop: one
+    lies inside the other. rotated, mirrored: a rotated or mirrored copy. burst: one camera, small
+    motion. panorama: a sweep wider than a photo. scene: the same place or object.
 
-    It can be stopped at any moment; the same command continues. After `hardnet index add` only new
-    photos are compared. Nothing is ever deleted: --list prints all copies but the best one of each
-    group (by pixels, sharpness and file size), for you to review.
+    Stop it at any time; the same command resumes. After `hardnet index add`, only new photos are
+    compared. Nothing is ever deleted: --list prints all copies except the best one of each group
+    (by pixels, sharpness and file size) for you to review.
 
     Exit code 0: done, whatever was found. 1: photos could not be read.
 
@@ -72,9 +72,9 @@ def groups(
     kinds = _kinds(kind)
     if output is not None:
         if output.suffix.lower() not in (".html", ".htm"):
-            raise HardnetError(f"{output}: the report is a page, name it {output.stem}.html")
+            raise HardnetError(f"{output}: the report is an HTML page, name it {output.stem}.html")
         if not output.parent.is_dir():
-            raise HardnetError(f"{output} cannot be written: there is no folder {output.parent}")
+            raise HardnetError(f"cannot write {output}: there is no folder {output.parent}")
     resumes = is_index(photos) and not fresh
     try:
         with Stage(resumes=resumes) as stage, _opened(photos, descriptor, stage) as (index, bad):
@@ -84,7 +84,9 @@ def groups(
                 write_page(output, found, progress=stage)
     except KeyboardInterrupt:
         if not resumes:
-            say("stopped: nothing is kept; with an index the same command continues", error=True)
+            say(
+                "stopped: nothing is kept; with an index, the same command would resume", error=True
+            )
         raise
     if as_json:
         print(json.dumps(found.to_json()))
@@ -117,7 +119,7 @@ def _kinds(text: str | None) -> tuple[str, ...]:
 def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
-    """An index, or a temporary one for a folder; and why some photos are not in it."""
+    """An index (a temporary one for a folder), and why some photos are not in it."""
     from hardnet.retrieval.build import build
     from hardnet.retrieval.index import Index
     from hardnet.retrieval.photos import (
@@ -155,7 +157,7 @@ def _show(found: Groups) -> None:
     from hardnet.retrieval.kinds import KINDS
     from hardnet.retrieval.photos import shown
 
-    # Not a rich table, which would fold a long path that users may want to copy.
+    # Not a rich table, which would wrap long paths that users may want to copy.
     out = partial(console().print, soft_wrap=True)
     for group in found.groups:
         out(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}")
@@ -170,4 +172,4 @@ def _show(found: Groups) -> None:
     photos, groups = counted(found.photos, "photo"), counted(len(found.groups), "group")
     out(f"{photos}, {groups}; pairs: {parts}", style="dim")
     if removable := found.removable():
-        say(f"{counted(len(removable), 'copy')} could go: --list prints them")
+        say(f"{counted(len(removable), 'copy')} removable: --list prints them")

@@ -1,4 +1,4 @@
-"""`hardnet index`: make, change and examine an index of photos."""
+"""`hardnet index`: build, change and inspect an index of photos."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ if TYPE_CHECKING:
     from hardnet.retrieval.photos import IndexSettings
 
 Folder = Annotated[Path, argument("Folder of the index.", metavar="INDEX")]
-Hidden = Annotated[bool, option(..., "Also hidden folders and files, and thumbnails.", "--hidden")]
+Hidden = Annotated[
+    bool, option(..., "Include hidden folders and files, and thumbnails.", "--hidden")
+]
 
 app = typer.Typer(
-    name="index", help="Make, change and examine an index of photos.", no_args_is_help=True
+    name="index", help="Build, change and inspect an index of photos.", no_args_is_help=True
 )
 
 
 @dataclass(frozen=True)
 class IndexDescribing(Describing):
-    """With the best defaults for an index."""
+    """The same options with the best defaults for an index."""
 
     descriptor: DescriptorName = "hardnet-small@12"
     keypoints: Keypoints = 1024
@@ -61,24 +63,25 @@ def _build(
     how: IndexDescribing,
     folder: Folder,
     images: Photos,
-    vocabulary: Path | None = option(None, "File of visual words by `hardnet index vocabulary`."),
-    words: int | None = option(None, "Visual words to train [by the number of features].", min=1),
+    vocabulary: Path | None = option(None, "Visual words from `hardnet index vocabulary`."),
+    words: int | None = option(
+        None, "Number of visual words to train [depends on the number of features].", min=1
+    ),
     hidden: Hidden = False,
     workers: Workers = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an index of photos, to search it with `hardnet search`.
+    """Build an index of photos for `hardnet search`.
 
-    It can be stopped at any moment; the same command continues. Photos that are in the index and
-    have not changed are not done again, photos that changed are replaced; photos that cannot be
-    read are skipped and listed. Visual words are trained on the photos themselves unless
-    --vocabulary has some.
+    Stop it at any time; the same command resumes. Photos that are in the index and have not changed
+    are not described again, changed photos are replaced, and photos that cannot be read are skipped
+    and listed. Visual words are trained on the photos themselves unless --vocabulary is given.
 
-    With --cluster, worker processes of Ray describe the photos, which must be under the same path
-    on all nodes; --workers is then their number. The index is the same.
+    With --cluster, Ray workers describe the photos, which must have the same path on all nodes;
+    --workers is then their number. The index is the same.
 
-    Hidden folders and thumbnails that other programs made are left out, unless --hidden is given.
+    Hidden folders and thumbnails of other programs are left out unless --hidden is given.
 
     Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
@@ -108,9 +111,9 @@ def _add(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add photos to an index; those that changed are replaced.
+    """Add photos to an index; changed photos are replaced.
 
-    With --cluster, worker processes of Ray describe the photos; see `hardnet index build --help`.
+    With --cluster, Ray workers describe the photos; see `hardnet index build --help`.
 
     Example:  hardnet index add photos.index new/ one.jpg
     """
@@ -128,15 +131,15 @@ def _add(
 def _vocabulary(
     how: IndexDescribing,
     images: Photos,
-    output: Path = option(..., "A .safetensors file.", "--output", "-o"),
+    output: Path = option(..., "The .safetensors file to write.", "--output", "-o"),
     words: int = option(..., "Number of words.", min=1),
-    seed: int = option(0, "Seed of the sample and the training.", min=0),
+    seed: int = option(0, "Seed of sampling and training.", min=0),
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Train visual words on photos, for indexes of other photos.
 
-    It can be stopped at any moment; the same command continues.
+    Stop it at any time; the same command resumes.
 
     Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
@@ -190,7 +193,7 @@ def _index(
     more = {
         f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
         f"{report.replaced} of them replaced": report.replaced,
-        f"{len(report.without_features)} without any feature": report.without_features,
+        f"{len(report.without_features)} without features": report.without_features,
         f"{report.unchanged} unchanged": report.unchanged,
     }
     finish(as_json, facts, report.skipped, start, done, more)
@@ -200,7 +203,7 @@ def _index(
 def describing_on(
     address: str | None, settings: IndexSettings, workers: int | None
 ) -> Iterator[Describers | None]:
-    """The workers of a cluster that describe photos, or None without an address."""
+    """Cluster workers that describe photos, or None without an address."""
     if address is None:
         yield None
         return
@@ -215,12 +218,12 @@ def describing_on(
 def _remove(
     folder: Folder,
     images: list[Path] | None = argument(
-        "Photos, and folders of photos.", default=None, metavar="IMAGES..."
+        "Photos, or folders of photos.", default=None, metavar="IMAGES..."
     ),
-    gone: bool = option(False, "Also the photos whose files are gone.", "--gone"),
+    gone: bool = option(False, "Also remove photos whose files no longer exist.", "--gone"),
     as_json: AsJson = False,
 ) -> None:
-    """Remove photos, or all photos of a folder, from an index. The files stay.
+    """Remove photos, or all photos of a folder, from an index. The files are kept.
 
     `hardnet index compact` frees the space; until then `hardnet index restore` undoes the removal.
 
@@ -245,13 +248,13 @@ def _remove(
 def _restore(
     folder: Folder,
     images: list[Path] | None = argument(
-        "Photos; default: all that were removed.", default=None, metavar="[IMAGES]..."
+        "Photos [all removed photos].", default=None, metavar="[IMAGES]..."
     ),
     as_json: AsJson = False,
 ) -> None:
     """Undo the removal of photos.
 
-    A photo whose space `hardnet index compact` has freed is described again from its file.
+    If `hardnet index compact` has already freed the space of a photo, it is described again.
 
     Example:  hardnet index restore photos.index photos/blurred.jpg
     """
@@ -278,8 +281,8 @@ def _compact(folder: Folder) -> None:
         index.compact(progress=stage)
     after = index.info()
     say(
-        f"{folder}: {counted(before['segments'], 'segment')} became {after['segments']}, "
-        f"{_megabytes(before['bytes'])} became {_megabytes(after['bytes'])}"
+        f"{folder}: from {counted(before['segments'], 'segment')} to {after['segments']}, "
+        f"from {_megabytes(before['bytes'])} to {_megabytes(after['bytes'])}"
     )
 
 
@@ -308,7 +311,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
         "detector": settings["detector"]
         + (", upright" if settings["upright"] else "")
         + (", spread" if settings.get("spread") else ""),
-        "keypoints": f"{settings['keypoints']} per photo, of {settings['max_size']} pixels"
+        "keypoints": f"{settings['keypoints']} per photo of at most {settings['max_size']} pixels"
         if settings["max_size"]
         else f"{settings['keypoints']} per photo",
         "generation": found["generation"],
@@ -320,7 +323,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 def _list(
     folder: Folder,
     without_features: bool = option(
-        False, "Only photos without features, which no query finds.", "--without-features"
+        False, "Only photos without features, which no query can find.", "--without-features"
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -345,9 +348,9 @@ def _list(
 
 @app.command("verify")
 def _verify(folder: Folder, as_json: AsJson = False) -> None:
-    """Read all files of an index and compare their checksums.
+    """Read all files of an index and check their checksums.
 
-    Exit code 0: everything is intact. 1: something is damaged, and named.
+    Exit code 0: everything is intact. 1: something is damaged; the damage is listed.
 
     Example:  hardnet index verify photos.index
     """
@@ -362,7 +365,7 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
         say(f"damaged: {problem}", error=True)
     if not as_json and report.ok:
         size = _megabytes(report.bytes)
-        say(f"{folder}: {counted(report.files, 'file')}, {size}, all as they were written")
+        say(f"{folder}: {counted(report.files, 'file')}, {size}, all intact")
     if not report.ok:
         raise typer.Exit(1)
 

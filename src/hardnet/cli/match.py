@@ -1,4 +1,4 @@
-"""`hardnet match`: match two photos, show what agrees."""
+"""`hardnet match`: match two photos and verify the matches."""
 
 from __future__ import annotations
 
@@ -38,45 +38,52 @@ def match(
     as_json: AsJson = False,
     orientation: Literal["auto", "upright", "dominant"] = option(
         "auto",
-        "Turn no frame, or each by what it sees; auto: upright first, and turned frames where "
-        "these verify more.",
+        "Upright frames, or frames rotated to their dominant orientation; auto: upright first, "
+        "then dominant if that verifies more matches.",
     ),
     strategy: Literal["default", "mods"] = option(
         "default",
-        "What is not given below: our default, or the matcher of MODS.",
+        "Preset for the options below: our default, or the matcher of MODS.",
         rich_help_panel="How matches are found",
     ),
     ratio: float | None = find("Ratio test: smaller is stricter.", min=0.01, max=1),
-    mutual: bool | None = find("Nearest in both directions.", "--mutual/--no-mutual"),
-    symmetric: bool | None = find("Ratio test in both directions.", "--symmetric"),
+    mutual: bool | None = find(
+        "Keep only matches that are nearest neighbours in both directions.", "--mutual/--no-mutual"
+    ),
+    symmetric: bool | None = find("Apply the ratio test in both directions.", "--symmetric"),
     fginn: float | None = find(
-        "The ratio test's second neighbour is farther than this from the first; 10 is usual.",
+        "Ratio test: ignore second neighbours closer than this to the first; 10 is usual.",
         metavar=PIXELS,
     ),
     duplicates: float | None = find(
-        "Of matches that agree to this in both photos, keep the best.", metavar=PIXELS
+        "Keep only the best of matches that are this close in both photos.", metavar=PIXELS
     ),
-    neighbours: Literal["exact", "flann"] | None = find("exact; flann misses some."),
+    neighbours: Literal["exact", "flann"] | None = find(
+        "Exact search, or flann, which misses some."
+    ),
     model: Literal["auto", "homography", "fundamental", "essential"] = option(
-        "auto", "Geometry of the scene.", rich_help_panel="How matches are verified"
+        "auto", "Geometric model.", rich_help_panel="How matches are verified"
     ),
     camera: list[Path] | None = verify(
         "For essential: nine numbers, fx 0 cx 0 fy cy 0 0 1; one file, or one per photo.",
         metavar="FILE",
     ),
     focal: float | None = verify(
-        "For essential: focal length of both, in pixels of the originals.", metavar=PIXELS
+        "For essential: focal length of both photos, in original pixels.",
+        metavar=PIXELS,
     ),
     estimator: Literal["magsac", "degensac"] | None = verify("Robust estimator."),
     threshold: float | None = verify(
-        "How far an inlier may be off, after --max-size.", metavar=PIXELS
+        "Largest error of an inlier, in pixels after --max-size.", metavar=PIXELS
     ),
     frame_check: bool | None = verify(
-        "Size and orientation of keypoints must agree, too.", "--frame-check"
+        "Also require size and orientation of keypoints to agree.", "--frame-check"
     ),
-    guided: bool | None = verify("Look again along the geometry found.", "--guided"),
+    guided: bool | None = verify(
+        "Search for more matches that fit the estimated geometry.", "--guided"
+    ),
 ) -> None:
-    """Match two photos and verify the matches by the geometry between them.
+    """Match two photos and verify the matches geometrically.
 
     Exit code 0: verified. 1: nothing could be verified, or an image cannot be read.
 
@@ -118,22 +125,22 @@ def match(
 
 
 def _given_cameras(essential: bool, files: list[Path], focal: float | None) -> list[Intrinsics]:
-    """What --camera gives; nothing for --focal, which needs the photos to know their middle."""
+    """The cameras of --camera; empty for --focal, which needs the sizes of the photos."""
     if files and focal is not None:
         raise HardnetError("--camera and --focal exclude each other: give one of them")
     if essential and not files and focal is None:
         raise HardnetError("--model essential needs --camera FILE or --focal PIXELS")
     if not essential and (files or focal is not None):
-        raise HardnetError("--camera and --focal are for --model essential: add it, or leave them")
+        raise HardnetError("--camera and --focal need --model essential: add it, or omit them")
     if focal is not None and not 0 < focal < float("inf"):
-        raise HardnetError(f"--focal is {focal}: give the focal length in pixels, above 0")
+        raise HardnetError(f"--focal is {focal}: give a focal length in pixels, above 0")
     if len(files) > 2:
         raise HardnetError(f"--camera is given {len(files)} times: give one file, or one per photo")
     return [_read_camera(path) for path in files]
 
 
 def _read_camera(path: Path) -> Intrinsics:
-    """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas are spaces."""
+    """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas count as spaces."""
     import numpy as np
 
     from hardnet.matching.geometry import check_cameras
@@ -146,7 +153,7 @@ def _read_camera(path: Path) -> Intrinsics:
         raise HardnetError(f"cannot read --camera {path}: {error.strerror}") from None
     except (ValueError, HardnetError):
         raise HardnetError(
-            f"--camera {path} is no camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"
+            f"--camera {path} is not a camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"
         ) from None
 
 
@@ -162,7 +169,7 @@ def _show(result: Matches) -> None:
         size = "{} x {}".format(*one.image_size)
         return Path(one.path or "").name, f"{size}, {counted(len(one), 'keypoint')}"
 
-    mirrored = ", mirrored: one photo shows the other as in a mirror" if result.mirrored else ""
+    mirrored = ", mirrored: one photo is a mirror image of the other" if result.mirrored else ""
     rows: list[tuple[str, object]] = [
         photo(result.a),
         photo(result.b),
@@ -179,8 +186,8 @@ def _show(result: Matches) -> None:
 def _why_not(result: Matches) -> str:
     empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
     if empty:
-        return f"no keypoints in {' and '.join(empty)}; is there anything but a flat surface?"
+        return f"no keypoints in {' and '.join(empty)}; do they show only flat surfaces?"
     return (
         f"{len(result)} tentative matches between {result.a.path} and {result.b.path}, but no "
-        "geometry agrees; try more --keypoints or a larger --max-size"
+        "geometry fits them; try more --keypoints or a larger --max-size"
     )

@@ -1,4 +1,4 @@
-"""The options that several commands share: one spelling, one help text, one default meaning."""
+"""The options that several commands share, each with one spelling and one help text."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hardnet.image_files import ENVIRONMENT, parse_size
 
 
 def option(default: Any, text: str, *flags: str, **settings: Any) -> Any:
-    """An option: its default (``...`` for none), its help, then what ``typer.Option`` takes.
+    """An option: its default (``...`` for none), its help, then arguments of ``typer.Option``.
 
-    Brackets in the help are brackets: ``--set data=[sets/mine]`` has no markup.
+    Brackets in the help are shown literally, as in ``--set data=[sets/mine]``.
     """
     return typer.Option(default, *flags, help=escape(text), **settings)
 
 
 def argument(text: str, default: Any = ..., **settings: Any) -> Any:
-    """An argument: its help, its default, then what ``typer.Argument`` takes."""
+    """An argument: its help, its default, then arguments of ``typer.Argument``."""
     return typer.Argument(default, help=escape(text), **settings)
 
 
 Photos = Annotated[
-    list[Path], argument("Photos, and folders; searched recursively.", metavar="IMAGES...")
+    list[Path], argument("Photos, or folders to search recursively.", metavar="IMAGES...")
 ]
 DetectorName = Annotated[
     str, option(..., "dog, hessian, hessian-affine, mser, or affnet:AffNet.pth[,OriNet.pth].")
@@ -40,34 +40,36 @@ DescriptorName = Annotated[
     str,
     option(
         ...,
-        f"{', '.join(names())}, a weights file, or MODULE:FUNCTION; with @12+24 at its end, in "
+        f"{', '.join(names())}, a weights file, or MODULE:FUNCTION; append @12+24 for "
         "windows of 12 and 24 sigma.",
     ),
 ]
 KnownDescriptor = Annotated[
     str | None,
     option(
-        ..., "MODULE:FUNCTION, if the index was made with one: an index cannot name code to run."
+        ..., "MODULE:FUNCTION, if the index was built with one; an index never names code to run."
     ),
 ]
-Keypoints = Annotated[int, option(..., "Keep the strongest per photo.", min=1)]
-MaxSize = Annotated[int, option(..., "Shrink longer sides to this many pixels; 0: never.", min=0)]
-Upright = Annotated[
-    bool, option(..., "The photos are the right way up: turn no frame.", "--upright")
+Keypoints = Annotated[int, option(..., "Number of keypoints to keep per photo.", min=1)]
+MaxSize = Annotated[
+    int, option(..., "Shrink photos to this longer side in pixels; 0: never.", min=0)
 ]
+Upright = Annotated[bool, option(..., "Photos are upright: do not rotate frames.", "--upright")]
 Spread = Annotated[
     bool,
     option(
-        ..., "Keep keypoints all over the photo, not only the strongest.", "--spread/--no-spread"
+        ...,
+        "Spread keypoints over the photo instead of keeping only the strongest.",
+        "--spread/--no-spread",
     ),
 ]
-Workers = Annotated[int | None, option(..., "Threads that read and detect; one per core.", min=1)]
+Workers = Annotated[int | None, option(..., "Threads that read and detect [one per core].", min=1)]
 Cluster = Annotated[
     str | None,
     option(
         ...,
-        "Work on a Ray cluster: HOST:PORT of its head, auto for the one that this machine belongs "
-        "to, ray://HOST:PORT from outside, or local to start one here.",
+        "Run on a Ray cluster: HOST:PORT of its head, auto for the cluster of this machine, "
+        "ray://HOST:PORT from outside, or local to start one here.",
         metavar="ADDRESS",
     ),
 ]
@@ -86,12 +88,12 @@ class Describing:
     spread: Spread = False
 
     def asked(self, **others: Any) -> dict[str, Any]:
-        """As the functions that describe photos take them, with ``others``."""
+        """The options as arguments of the functions that describe photos, plus ``others``."""
         return vars(self) | {"max_size": self.max_size or None} | others
 
 
 def _set_limit(size: str | None) -> str | None:
-    """Into the environment, where every reader looks and which worker processes inherit."""
+    """Store the limit in the environment, which every reader checks and workers inherit."""
     if size is not None:
         try:
             os.environ[ENVIRONMENT] = str(parse_size(size))
@@ -104,7 +106,7 @@ MaxImageBytes = Annotated[
     str | None,
     option(
         ...,
-        "Refuse pictures that take more memory decoded, and larger files.",
+        "Refuse files above this size and images that need more memory when decoded.",
         metavar="SIZE",
         envvar=ENVIRONMENT,
         show_default="1GB",
@@ -114,19 +116,19 @@ MaxImageBytes = Annotated[
 
 
 def reads_images(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the option --max-image-bytes, which acts before the command runs."""
+    """``command`` with the option --max-image-bytes, which takes effect before the command runs."""
 
     def run(max_image_bytes: Any, **given: Any) -> None:
         command(**given)
 
-    # Evaluated: the names of types mean nothing outside the module.
+    # Evaluated, because the type names are unknown outside the module.
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     limit = _keyword("max_image_bytes", MaxImageBytes, None)
     return _with_parameters(command, run, [*parameters, limit])
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """``command``, whose parameters that are dataclasses become an option for each field."""
+    """``command`` with each dataclass parameter replaced by one option per field."""
     plain = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {
         name: p.annotation for name, p in plain.items() if is_dataclass(p.annotation)
@@ -150,9 +152,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def given(settings: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options of a command, its ``locals()``, those that are fields of some settings.
+    """Those options of a command (its ``locals()``) that are fields of ``settings``.
 
-    None is not given: it leaves the default of the settings.
+    None means not given: the default of the settings applies.
     """
     names = [field.name for field in fields(settings)]
     return {name: options[name] for name in names if options.get(name) is not None}

@@ -1,6 +1,6 @@
-"""What commands say: plain lines, and progress on stderr.
+"""Output of commands: plain lines, and progress on stderr.
 
-Lines that hold names and numbers of users are never folded and never decorated.
+Lines with file names or numbers are never wrapped or styled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hardnet.errors import Progress as Told
 from hardnet.errors import Steps
 
 EVERY = 30.0
-"""Seconds between two lines of progress where no bar can be shown."""
+"""Seconds between two lines of progress where there is no bar."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where commands print: ``:x:`` in the name of a file is no emoji."""
+    """Where commands print; ``:x:`` in a file name does not become an emoji."""
     return Console(stderr=stderr, emoji=False, highlight=False)
 
 
@@ -35,7 +35,7 @@ def say(line: str, *, error: bool = False) -> None:
 
 
 def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
-    """What a command has done: an object for machines, or a line for people."""
+    """Print the result of a command: a JSON object, or a line for people."""
     if as_json:
         print(json.dumps(facts))
     else:
@@ -43,7 +43,7 @@ def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
 
 
 def show(rows: Iterable[tuple[str, object]], bold: Collection[str] = ()) -> None:
-    """Print facts, a name and a value per line; the values of some names are ``bold``."""
+    """Print facts, one name and value per line, with the values of ``bold`` in bold."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
@@ -60,10 +60,10 @@ def finish(
     done: str,
     more: Mapping[str, Any],
 ) -> None:
-    """End a command that works on photos, since ``start``: its answer, and what was ``skipped``.
+    """End a command on photos that began at ``start``: print its answer and what was ``skipped``.
 
-    The line for people says what is ``done`` in which time, and those of ``more`` that are not 0 or
-    empty. The exit code is 1 if photos were skipped.
+    The line for people says what is ``done``, how long it took, and those texts of ``more`` whose
+    value is not 0 or empty. The exit code is 1 if photos were skipped.
     """
     seconds = perf_counter() - start
     for reason in skipped.values():
@@ -88,7 +88,7 @@ def in_words(seconds: float) -> str:
 
 
 class Elapsed(ProgressColumn):
-    """How long a task has been running, and how long it will, in words."""
+    """Elapsed and remaining time of a task, in words."""
 
     def render(self, task: Task) -> Text:
         """``25 s elapsed, about 3 min 10 s left``."""
@@ -103,8 +103,8 @@ def _times(elapsed: float, left: float | None) -> str:
 class Stage:
     """Progress on stderr: ``with Stage() as stage: stage("matching", done, total)``.
 
-    A bar in a terminal; elsewhere, as in a log file, a line now and then. If it ``resumes``, say
-    after Ctrl-C that the same command continues.
+    A bar in a terminal; elsewhere, as in a log file, an occasional line. If the command
+    ``resumes``, Ctrl-C prints that running it again continues.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class Stage:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
         if self._resumes and kind is not None and issubclass(kind, KeyboardInterrupt):
-            line = "stopped: what is done is kept; the same command continues"
+            line = "stopped: finished work is kept; run the same command to resume"
             self.console.print(line, soft_wrap=True, markup=False)
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
         now = perf_counter()
-        if what != self._what:  # other steps take another time
+        if what != self._what:  # a new kind of step takes a different time
             self._what, self._since, self._first = what, now, done
         steps = done - self._first
         left = (now - self._since) / steps * (total - done) if steps > 0 else None
@@ -143,7 +143,7 @@ class Stage:
         return lambda done, total: self(what, done, total)
 
     def counter(self, what: str, total: int) -> Callable[[], None]:
-        """A function that is called after each of ``total`` steps of ``what``."""
+        """A function to call after each of ``total`` steps of ``what``."""
         steps = count(1)
         self(what, 0, total)
         return lambda: self(what, next(steps), total)
@@ -154,7 +154,7 @@ class Stage:
 
 
 def now_and_then(output: Console, every: float = EVERY) -> Callable[[str], None]:
-    """A function that prints a line, but not often, and none in a terminal, which has a bar."""
+    """A function that prints a line at most ``every`` seconds; none in a terminal with a bar."""
     said = perf_counter()
 
     def line(text: str) -> None:
@@ -167,7 +167,7 @@ def now_and_then(output: Console, every: float = EVERY) -> Callable[[str], None]
 
 
 def training_bar(output: Console, disable: bool = False) -> Progress:
-    """A bar whose tasks have the field ``info``, a word on the present state."""
+    """A bar whose tasks have the field ``info``, a short text on the current state."""
     info = TextColumn("{task.completed}/{task.total} {task.fields[info]}", markup=False)
     return _bar(info, output, disable=disable)
 

@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 @reads_images
 def search(
     index: Path = argument("Folder of the index.", metavar="INDEX"),
-    query: list[Path] = argument("Photos of what to look for.", metavar="QUERY..."),
+    query: list[Path] = argument("Photos of what to search for.", metavar="QUERY..."),
     box: list[str] | None = option(
         None,
-        "Search for this part of the query, in pixels; one for each QUERY, in order.",
+        "Search for this part of the query, in pixels; one per QUERY, in order.",
         metavar="X,Y,W,H",
     ),
-    views: bool = option(False, "All QUERY images show one object: one query.", "--views"),
-    k: int = option(10, "At most this many hits.", "-k", min=1),
+    views: bool = option(
+        False, "Treat all QUERY images as views of one object: one query.", "--views"
+    ),
+    k: int = option(10, "Largest number of hits.", "-k", min=1),
     mode: str | None = option(
         None,
-        "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words or Hamming "
-        "embedding, sv: verified by geometry, qe and hqe: with query expansion.",
+        "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words (bow) or Hamming "
+        "embedding (he); sv: geometric verification; qe, hqe: query expansion.",
     ),
-    verified: bool = option(False, "Only verified hits.", "--verified"),
-    min_inliers: int = option(0, "Only hits with at least this many inliers.", min=0),
+    verified: bool = option(False, "Show only verified hits.", "--verified"),
+    min_inliers: int = option(0, "Show only hits with at least this many inliers.", min=0),
     output: Path | None = option(None, "Write a picture of the hits here.", "--output", "-o"),
     descriptor: KnownDescriptor = None,
     cluster: Cluster = None,
@@ -50,13 +52,12 @@ def search(
 ) -> None:
     """Find the photos of an index that show the same object or place as the query.
 
-    Several QUERY images are answered one after the other; with --views they are views of one object
-    and make one query. They are described as the photos of the index were, without further options,
-    unless the index was made with a Python function.
+    Each QUERY image is a query of its own; with --views, all of them together are one query.
+    Queries are described like the photos of the index. Only an index built with a Python function
+    needs --descriptor.
 
-    With --cluster, parts of the index (shards) are searched by worker processes of Ray; the folder
-    of the index must be under the same path on all nodes. The hits are the same. Shards that do not
-    answer are named.
+    With --cluster, Ray workers search parts of the index (shards); the index must have the same
+    path on all nodes. The hits are the same. Shards that do not answer are reported.
 
     A hit is verified if more features agree with one map from the query to it than chance explains,
     and unsure if only a few do. Modes without sv verify nothing.
@@ -102,7 +103,7 @@ def search(
         if not as_json:
             _show(results, verifies, many=len(asked) > 1)
         _warn(results, len(collection), verifies)
-    if output is not None:  # last: a picture that cannot be written must not cost the hits
+    if output is not None:  # last: if the picture cannot be written, the hits are still printed
         from hardnet.retrieval.draw import draw_results
 
         draw_results(output, answers)
@@ -137,7 +138,7 @@ def _warn(results: Results, images: int, verifies: bool) -> None:
     if not results.hits:
         say(f"nothing found: {_why_not(results, images)}", error=True)
     elif verifies and not results.verified:
-        say("no hit is verified: what is listed may show something else", error=True)
+        say("no hit is verified: the photos listed may show something else", error=True)
 
 
 def _show(results: Results, verifies: bool, many: bool) -> None:
@@ -145,7 +146,7 @@ def _show(results: Results, verifies: bool, many: bool) -> None:
 
     if many:
         say(f"query: {results.query[0].path}")
-    # Not a rich table, which would fold a long path that users may want to copy.
+    # Not a rich table, which would wrap long paths that users may want to copy.
     out = partial(console().print, soft_wrap=True)
     if results.hits:
         heading = f"{'inliers':>7}  {'':<12}  " if verifies else ""
@@ -164,7 +165,7 @@ def _why_not(results: Results, images: int) -> str:
     if not any(one.features for one in results.query):
         where = "in the box" if any(one.box for one in results.query) else "in the query"
         return f"there is no keypoint {where}; use a sharper photo or a larger part of it"
-    return "no photo of the index has anything in common with the query, or what was asked for"
+    return "no photo of the index matches the query and the options given"
 
 
 def _box(text: str) -> Box:

@@ -1,4 +1,4 @@
-"""`hardnet serve`: a web page to match and search photos."""
+"""`hardnet serve`: a web page for matching and searching photos."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def serve(
     index: Path | None = argument("Folder of the index.", default=None, metavar="[INDEX]"),
     host: str = option("127.0.0.1", "Address to listen on."),
     port: int = option(8737, "Port; 0 for any free one.", min=0, max=65535),
-    token: str | None = option(None, "Secret that other machines must send [made if needed]."),
+    token: str | None = option(None, "Secret that other machines must send [generated if needed]."),
     name: list[str] | None = option(
-        None, "Host name by which others may reach this server; repeatable.", "--name"
+        None, "Host name under which others may reach this server; repeatable.", "--name"
     ),
     photos: list[Path] | None = option(
         None, "Folder from which photos may be added; repeatable.", "--photos"
@@ -30,16 +30,16 @@ def serve(
     results: Path | None = option(None, "Folder of benchmark results [./results if it exists]."),
     descriptor: KnownDescriptor = None,
     max_upload: str = option("64MB", "Refuse larger requests.", metavar="SIZE"),
-    workers: int | None = option(None, "Requests handled at a time [one per core].", min=1),
+    workers: int | None = option(None, "Requests handled at the same time [one per core].", min=1),
 ) -> None:
     """Serve a page in the browser: match two photos, search an index, see its groups.
 
-    Without INDEX only photos that are dropped on the page can be matched. The page works offline,
-    and everything it does is a documented API (/docs). Photos can be added from the folder beside
-    the index and from those of --photos; no other file is ever read.
+    Without INDEX, you can only match photos dropped on the page. The page works offline, and
+    everything it does is also a documented API (/docs). Photos can be added from the folder that
+    contains the index and from the folders of --photos; no other file is ever read.
 
-    Only this machine can use it, unless --host names another address: then a token is needed, which
-    is made and printed if --token does not give one.
+    Only this machine can use it, unless --host names another address. Clients then need a token,
+    which is generated and printed if --token does not give one.
 
     Examples:  hardnet serve photos.index
 
@@ -54,9 +54,7 @@ def serve(
 
     local = host in LOOPBACK
     if token is not None and len(token) < _LEAST_TOKEN:
-        raise HardnetError(
-            f"--token is short: use at least {_LEAST_TOKEN} letters, or leave it out"
-        )
+        raise HardnetError(f"--token is short: use at least {_LEAST_TOKEN} characters, or omit it")
     if not local and token is None:
         token = secrets.token_urlsafe(24)
     for folder in photos or []:

@@ -1,8 +1,8 @@
 """Detectors by name: image -> frames and scores, strongest first, or spread over the image.
 
-The strongest keypoints of a photo crowd where its contrast is, and a region without one of them
-cannot be found again. A detector that is spread divides the image into cells, and the strongest
-keypoint of every cell comes before the second of any, until the budget is spent.
+The strongest keypoints of a photo crowd where its contrast is highest, and a region without
+keypoints cannot be found again. A spread detector divides the image into cells and takes the
+strongest keypoint of every cell before the second of any, until it has enough.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Detector(Protocol):
     def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
         """(H, W) uint8 -> (N, 2, 3) frames and (N,) scores, N <= keypoints, strongest first.
 
-        With ``upright`` the patch's "up" is the image's "up", and a place appears once.
+        With ``upright``, "up" in the patch is "up" in the image, and each place appears once.
         """
         ...
 
@@ -39,16 +39,16 @@ class Detector(Protocol):
 BothWays = Callable[[Pixels, int], tuple[Detected, Detected]]
 
 POOL = 8
-"""Keypoints asked for per keypoint that is kept: enough for quiet cells, not every speck."""
+"""Keypoints detected per keypoint kept: enough to fill quiet cells, without every speck."""
 
 PER_CELL = 2
-"""Keypoints per cell, if all cells had enough of them."""
+"""Keypoints per cell if every cell has enough."""
 
 PYRAMID_BYTES = 220
-"""Per pixel, of a detector that holds all scales of an image at once: OpenCV's, or a user's."""
+"""Per pixel, for detectors that hold all scales of an image at once: OpenCV's, or a user's."""
 
 SEARCHED_BYTES, PART_BYTES = 8, 80_000_000
-"""Per pixel, and for the part that each thread works on, of one that goes part by part."""
+"""Per pixel, and per thread for its part, for detectors that work part by part."""
 
 _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
@@ -59,14 +59,14 @@ _DETECTORS: dict[str, Detector] = {
 
 
 def names() -> list[str]:
-    """The detectors that :func:`load` knows and that need no further file."""
+    """The detectors that :func:`load` knows without a weights file."""
     return sorted(_DETECTORS)
 
 
 def registered(name: object, source: Path, again: str) -> str:
-    """A name that was read from the file ``source``: one of :func:`names`, never a path.
+    """Check a name read from the file ``source``: it must be one of :func:`names`, never a path.
 
-    ``again`` says, for the error, what a person does about another one.
+    ``again`` tells the user, in the error, how to fix it.
     """
     return check_registered(name, "detector", names(), source, again)
 
@@ -75,8 +75,8 @@ def load(detector: str | Detector, spread: bool = False) -> Detector:
     """The detector of that name: one of :func:`names`, or one with networks (PyTorch).
 
     ``affnet:AffNet.pth`` and ``affnet:AffNet.pth,OriNet.pth`` are Hessian keypoints with the shape
-    (and orientation) that the networks in these published weights files give. With ``spread`` its
-    keypoints lie all over the image. A Detector is returned as it is, or spread.
+    (and orientation) that the networks in these published weights files give. With ``spread``, the
+    keypoints are spread over the image. A Detector is returned unchanged, or spread.
     """
     found = _named(detector) if isinstance(detector, str) else detector
     return SpreadDetector(found) if spread else found
@@ -93,7 +93,7 @@ def _named(name: str) -> Detector:
 
 
 def both_ways(detector: Detector) -> BothWays | None:
-    """Finds the upright and the turned frames of an image together, if the detector can."""
+    """A function that finds upright and rotated frames together, if the detector has one."""
     if isinstance(detector, SpreadDetector):
         both = both_ways(detector.detector)
         return None if both is None else _spread_both(both)
@@ -101,7 +101,7 @@ def both_ways(detector: Detector) -> BothWays | None:
 
 
 def memory(detector: Detector, pixels: int) -> int:
-    """About how many bytes a detector takes for an image, besides the image itself."""
+    """Approximate bytes that a detector needs for an image, without the image itself."""
     if isinstance(detector, SpreadDetector):
         return memory(detector.detector, pixels)
     whole = PYRAMID_BYTES * pixels
@@ -112,7 +112,7 @@ def memory(detector: Detector, pixels: int) -> int:
 
 
 def weights(name: str) -> list[str]:
-    """Digests of the weights files that a detector's name mentions: other files, other frames."""
+    """Digests of the weights files in a detector's name: other weights give other frames."""
     files = name.partition(":")[2].split(",")
     return [file_digest(file) for file in files if Path(file).is_file()]
 
@@ -123,7 +123,7 @@ def spread_over(
     size: tuple[float, float],
     count: int,
 ) -> Indices:
-    """Which ``count`` keypoints to keep so that they lie all over an image: ascending indices.
+    """Ascending indices of ``count`` keypoints that are spread over an image.
 
     ``xy`` (N, 2) are positions in an image of ``size`` (width, height).
 
@@ -147,18 +147,18 @@ def spread_over(
 
 @dataclass(frozen=True)
 class SpreadDetector:
-    """A detector whose keypoints lie all over the image."""
+    """A detector whose keypoints are spread over the image."""
 
     detector: Detector
 
     def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
         """See :class:`Detector`."""
-        options = {"upright": True} if upright else {}  # detectors of users need not know the word
+        options = {"upright": True} if upright else {}  # a user's detector may not have this option
         return _chosen(self.detector(image, POOL * keypoints, **options), image, keypoints)
 
 
 def _spread_both(both: BothWays) -> BothWays:
-    """The same for a function that finds upright and turned frames together."""
+    """The same for a function that finds upright and rotated frames together."""
 
     def find(image: Pixels, keypoints: int) -> tuple[Detected, Detected]:
         upright, turned = both(image, POOL * keypoints)

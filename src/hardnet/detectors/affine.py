@@ -1,10 +1,10 @@
-"""Hessian keypoints with affine shape: the frames for strong changes of viewpoint.
+"""Hessian keypoints with affine shape, for strong changes of viewpoint.
 
 The shape comes from the second-moment matrix (Baumberg 2000; Lindeberg and Garding 1997) or from
 AffNet. A round frame on a slanted surface sees a squeezed pattern, and the second-moment matrix M
-of its gradients tells how squeezed. Reshaping the frame by M^(-1/2) and looking again, until M is
-isotropic, finds the ellipse that the surface's circle has become. The moments are taken over the
-whole window that a descriptor reads: smaller ones, as in the literature, repeat less well.
+of its gradients measures how squeezed. Reshaping the frame by M^(-1/2) repeatedly, until M is
+isotropic, finds the ellipse that a circle on the surface has become. The moments cover the whole
+window that a descriptor reads: smaller windows, as in the literature, are less repeatable.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ITERATIONS = 16
-"""Frames that have not settled by then are dropped."""
+"""Frames that have not converged by then are dropped."""
 
 ISOTROPIC = 0.1
-"""A frame has settled when the axes of its next reshaping differ by less than this part."""
+"""A frame has converged when the axes of its next reshaping differ by less than this share."""
 
 MAX_STRETCH = 6.0
-"""A frame whose long axis is more than this many times its short one is dropped."""
+"""Frames whose axes have a larger ratio than this are dropped."""
 
 _SIDE = 25  # gradients per side of the window
 _WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
-_SMALLEST = 1.0  # a shorter axis, in pixels, sees nothing
-_CHUNK = 2048  # frames that one thread works on at most
-_RESERVE = 1.08  # places tried per wanted frame: a few in a hundred do not settle
-_BATCH = 256  # patches that a network sees at once
+_SMALLEST = 1.0  # in pixels; a shorter axis covers too little
+_CHUNK = 2048  # frames per thread at most
+_RESERVE = 1.08  # places tried per wanted frame: a few percent do not converge
+_BATCH = 256  # patches per network call
 
 AFFNET = "affnet:"
 """``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth`` names the detector with networks."""
 
 
 def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
-    """The strongest Hessian keypoints whose affine shape settles; see ``detectors.Detector``.
+    """The strongest Hessian keypoints whose affine shape converges; see ``detectors.Detector``.
 
     ``upright`` frames have the rotation-free form of the shape.
     """
     round_frames, responses = find_places(image)
     frames, scores = [round_frames[:0]], [responses[:0]]
     tried = found = 0
-    # The places beyond the budget are only looked at if too many of the first do not settle.
+    # Try places beyond the budget only if too many of the first do not converge.
     while found < keypoints and tried < len(round_frames):
         stop = tried + int((keypoints - found) * _RESERVE) + 8
         shaped, settled = adapt(image, round_frames[tried:stop])
@@ -70,12 +70,12 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
 def adapt(image: Pixels, frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
     """Give round frames (N, 2, 3) the shape in which their pattern is isotropic.
 
-    Place and area stay. Returns upright frames, and (N,) which of them settled.
+    Place and area do not change. Returns upright frames, and (N,) which of them converged.
     """
     if not len(frames):
         return frames.copy(), np.zeros(0, bool)
     images = pyramid(image, 32)
-    # Frames of one size are cut from one image of the pyramid: few and large reads.
+    # Frames of one size are cut from one image of the pyramid: few, large reads.
     by_size = np.argsort(np.linalg.det(frames[:, :, :2]), kind="stable")
     count = min(max(cv2.getNumThreads(), len(frames) // _CHUNK + 1), len(frames))
     parts = [frames[part] for part in np.array_split(by_size, count)]
@@ -90,7 +90,7 @@ def second_moments(images: list[Pixels], frames: Frames) -> Floats:
     side = _SIDE + 2  # central differences need a neighbour on each side
     window = frames.copy()
     window[:, :, :2] *= np.float32(side / _SIDE)
-    # The image's own blur would hide gradients along the short axis, and round the shape off.
+    # The image's own blur would hide gradients along the short axis and make the shape rounder.
     short = axes(window[:, :, :2])[0]
     patches = cut_from_pyramid(images, window, short, side).astype(np.float32)
     dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
@@ -148,9 +148,9 @@ def axes(shape: NDArray[np.float32]) -> tuple[Floats, Floats]:
 
 
 class AffNetDetector:
-    """Hessian keypoints whose shape, and optionally orientation, published networks tell.
+    """Hessian keypoints whose shape, and optionally orientation, published networks estimate.
 
-    Without the weights of OriNet the dominant gradient decides the orientation.
+    Without OriNet weights, the orientation is that of the dominant gradient.
     """
 
     def __init__(self, shape_weights: Path, orientation_weights: Path | None = None) -> None:
@@ -177,7 +177,7 @@ class AffNetDetector:
         return self.orient(image, frames) if self._orinet else orient(image, frames), scores
 
     def shape(self, image: Pixels, frames: Frames) -> Frames:
-        """Upright round frames (N, 2, 3) with the shape AffNet gives them; the area stays."""
+        """Upright round frames (N, 2, 3) with the shape from AffNet; the area does not change."""
         out = frames.copy()
         with self._torch.inference_mode():
             for part in _batches(frames):
@@ -186,7 +186,7 @@ class AffNetDetector:
         return out
 
     def orient(self, image: Pixels, frames: Frames) -> Frames:
-        """Frames (N, 2, 3) turned, within their shape, by OriNet."""
+        """Frames (N, 2, 3) rotated within their shape by OriNet."""
         if self._orinet is None:
             raise HardnetError("this detector was loaded without OriNet's weights")
         angles = np.zeros(len(frames))

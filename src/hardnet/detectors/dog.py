@@ -1,9 +1,9 @@
 """Difference-of-Gaussians keypoints (Lowe 2004), by OpenCV's SIFT detector; large images in tiles.
 
-OpenCV's detector holds eleven floating point images of four times the image's pixels. In a large
-image an octave is searched in tiles, with margins as wide as what a keypoint depends on; each tile
-leaves every second pixel of its third level in the image of the next octave. Thresholds, order of
-steps and borders are those of OpenCV: a keypoint may differ only where rounding decides.
+OpenCV's detector holds eleven floating point images of four times the image's pixels. Large images
+are searched octave by octave in tiles, with margins as wide as the area a keypoint depends on; each
+tile writes every second pixel of its third level to the image of the next octave. Thresholds, order
+of steps and borders are those of OpenCV: a keypoint can differ only by rounding.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Keys = NDArray[np.float64]
 CONTRAST = 0.005
 """Eight times below OpenCV's default.
 
-The budget keeps the strongest keypoints in any case, so this only matters where the default finds
+The budget keeps the strongest keypoints in any case, so this matters only where the default finds
 too few, as in blurred photos. A lower value starts to find JPEG blocks."""
 
-_EAGER = 0.024  # the least contrast at which OpenCV looks at far fewer pixels
+_EAGER = 0.024  # the lowest contrast at which OpenCV examines far fewer pixels
 _AMPLE = 500  # pixels per keypoint of a photo that most likely has enough of that contrast
 
 LARGE = 6_000_000
@@ -45,7 +45,7 @@ SCALES = 3
 """Scales per octave at which keypoints are found."""
 
 EDGE_RATIO = 10.0
-"""A keypoint whose one curvature is this many times the other is an edge."""
+"""A keypoint is an edge if the ratio of its curvatures exceeds this."""
 
 BORDER = 5
 """No keypoint is this close to the border, in pixels of its octave."""
@@ -53,21 +53,21 @@ BORDER = 5
 SIDE = 1024
 """Of a tile in pixels of its octave, without margins."""
 
-_REACH = 16  # how far a fit may wander; the gradients of an orientation lie no farther
-_MARGIN = 52 + _REACH  # what the blurs of an octave reach, beyond that; even
+_REACH = 16  # how far a fit may move; the gradients of an orientation are within it
+_MARGIN = 52 + _REACH  # plus the reach of the blurs of an octave; even
 _ROUNDS = 5
-_NOISE = 1e-3  # grey levels: less is rounding, and all pixels of an even region would be extrema
+_NOISE = 1e-3  # grey levels; less is rounding, which would make extrema of flat regions
 _STEP = 2 ** (1 / SCALES)
 _SIGMAS = tuple(SIGMA * _STEP**k for k in range(SCALES + 3))
-_DOUBLED_SIGMA = 1.0  # the blur a photograph is taken to have, in pixels of the doubled image
+_DOUBLED_SIGMA = 1.0  # assumed blur of a photograph, in pixels of the doubled image
 
 _BINS = 36
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight of the gradients, in scales of the keypoint
 _RADIUS = 3 * _WEIGHT_SIGMAS
-_SECOND = 0.8  # a peak of this part of the highest is an orientation, too
+_SECOND = 0.8  # a peak of this share of the highest is an orientation, too
 _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
-_CHUNK = 512  # keypoints that are oriented at once
-_ORIENTATIONS = 2  # of a place, more than are usual
+_CHUNK = 512  # keypoints oriented at once
+_ORIENTATIONS = 2  # per place, more than usual
 
 
 def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
@@ -81,7 +81,7 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
 
 
 def detect_both(image: Pixels, keypoints: int = 2048) -> tuple[Detected, Detected]:
-    """What :func:`detect` gives with ``upright`` and without, in the time of one."""
+    """The results of :func:`detect` with and without ``upright``, in the time of one."""
     keys = _keys(image, keypoints, places=True)
     return _strongest(keys, keypoints, upright=True), _strongest(keys, keypoints, upright=False)
 
@@ -93,8 +93,8 @@ def _keys(image: Pixels, keypoints: int, places: bool) -> Keys:
     """
     if image.size > LARGE:
         return find_keys(image, CONTRAST, keypoints)
-    # Tens of thousands of weak keypoints need not become Python objects: OpenCV keeps the budget
-    # and all that are as strong as its last one. Orientations of one place are counted each.
+    # Avoid creating Python objects for tens of thousands of weak keypoints: OpenCV keeps the
+    # budget and all ties with its last one. It counts each orientation of a place.
     budget = _ORIENTATIONS * keypoints if places else keypoints
     keys = _opencv_keys(image, budget)
     if places and len(keys) >= budget and is_new_place(keys).sum() < keypoints:
@@ -150,8 +150,8 @@ def is_new_place(keys: Keys) -> NDArray[np.bool_]:
 class _Tile(NamedTuple):
     """A part of an octave.
 
-    It answers for ``own`` and looks at ``seen``, rows and columns; ``sure`` (2, 2) are the first
-    and one beyond the last row and column in which its responses are those of the whole octave.
+    It reports keypoints in ``own`` and reads ``seen``, rows and columns; ``sure`` (2, 2) are the
+    first and one past the last row and column whose responses equal those of the whole octave.
     """
 
     own: tuple[slice, slice]
@@ -161,7 +161,7 @@ class _Tile(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Octave:
-    """The image of an octave; the first is the photograph itself, which is doubled by tiles."""
+    """The image of an octave; the first is the photograph itself, doubled tile by tile."""
 
     source: Pixels | NDArray[np.float32]
     shape: tuple[int, int]
@@ -181,7 +181,7 @@ class _Octave:
                 yield _Tile((own[0], own[1]), (seen[0], seen[1]), np.array(sure).T)
 
     def levels(self, tile: _Tile) -> NDArray[np.float32]:
-        """(K, h, w) the seen part of the octave, smoothed by all its sigmas."""
+        """(K, h, w) the seen part of the octave, smoothed by each of its sigmas."""
         rows, columns = tile.seen
         out = np.empty(
             (len(_SIGMAS), rows.stop - rows.start, columns.stop - columns.start), np.float32
@@ -218,7 +218,7 @@ def find_keys(image: Pixels, contrast: float, budget: int, side: int = SIDE) -> 
 
 
 def _search(octave: _Octave, contrast: float, best: _Strongest, side: int) -> _Octave:
-    """Adds the keypoints of an octave to the best; the next octave."""
+    """Add the keypoints of an octave to the best; return the next octave."""
     half = np.empty((octave.shape[0] // 2, octave.shape[1] // 2), np.float32)
 
     def search(tile: _Tile) -> None:
@@ -248,7 +248,7 @@ def _search(octave: _Octave, contrast: float, best: _Strongest, side: int) -> _O
 
 @dataclass(eq=False)
 class _Strongest:
-    """The keypoints of the strongest places so far, whatever the order in which they come."""
+    """The keypoints of the strongest places so far, independent of the order of arrival."""
 
     budget: int
     keys: Keys = field(default_factory=lambda: np.zeros((0, 5)))
@@ -285,7 +285,7 @@ def _places(
         near = (np.abs(offset) < _MARGIN).all(1)
         cells = cells[near] + np.rint(offset[near]).astype(np.intp)
         cells = cells[((cells >= first) & (cells < last)).all(1)]
-    # Extrema that settle at the same sample are the same.
+    # Extrema that converge to the same sample are the same.
     order = np.unique(np.ravel_multi_index(tuple(np.concatenate(settled).T), values.shape))
     cells = np.column_stack(np.unravel_index(order, values.shape))
     cube = neighbourhood(values, cells)

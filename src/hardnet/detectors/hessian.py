@@ -19,8 +19,8 @@ from hardnet.images import Pixels
 from hardnet.threads import map_threads
 
 THRESHOLD = 5.33
-"""Least square root of the response, in grey levels 0..255: the geometric mean of a blob's two
-curvatures, times sigma^2. The value of the literature (16/3)."""
+"""Lowest square root of the response, in grey levels 0..255: the geometric mean of a blob's two
+curvatures, times sigma^2. The value used in the literature (16/3)."""
 
 SIGMA = 1.6
 """Smoothing of the finest level."""
@@ -29,7 +29,7 @@ SCALES = 3
 """Scales per octave at which keypoints are found."""
 
 EDGE_RATIO = 10.0
-"""A peak of the response whose one curvature is this many times the other is an edge."""
+"""A peak of the response is an edge if the ratio of its curvatures exceeds this."""
 
 BORDER = 5
 """No keypoint is this close to the border, in pixels of its octave."""
@@ -37,17 +37,17 @@ BORDER = 5
 Level = Pixels | NDArray[np.float32]
 """The first octave is the photograph itself, the others are smoothed by SIGMA."""
 
-_CAMERA_SIGMA = 0.5  # the blur a photograph is taken to have
+_CAMERA_SIGMA = 0.5  # assumed blur of a photograph
 _STEP = 2 ** (1 / SCALES)
 _SIGMAS = tuple(SIGMA * _STEP**k for k in range(SCALES + 2))
-_ROWS = 400  # of a strip at most: few enough for the cache, many enough for cheap margins
+_ROWS = 400  # per strip at most: few enough for the cache, many enough for cheap margins
 _MIN_SIDE = 2 * BORDER + 3
-_REACH = 8  # rows beyond a strip that the search for its extrema may look at
+_REACH = 8  # rows beyond a strip that the search for extrema may read
 _BEFORE = np.arange(27) < 13  # neighbours that come before the centre in memory
 
 _ROUNDS = 5
 _MOVE = 0.6  # an extremum this far from its sample belongs to the next one
-_FARTHEST = 1.0  # beyond its neighbours the quadratic says nothing
+_FARTHEST = 1.0  # the quadratic is not valid beyond the neighbours
 
 _STRIDES = (9, 3, 1)  # of k, y and x in a flat cube of 27 samples
 _PLANES = ((9, 3), (9, 1), (3, 1))
@@ -67,7 +67,7 @@ def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
     table = search_octaves(image, threshold**2)
-    # Equal responses are ordered by place, so that the order is always the same.
+    # Order equal responses by place, so that the order is deterministic.
     x, y, sigma, response = table[np.lexsort((*table[:, :3].T, -np.abs(table[:, 3])))].T
     scores = np.sqrt(np.abs(response)).astype(np.float32)
     return from_similarity(np.column_stack([x, y]), sigma), scores
@@ -80,7 +80,7 @@ def search_octaves(image: Pixels, floor: float) -> Floats:
     scale = 1.0
     while min(source.shape) >= _MIN_SIDE:
         table, source = _search_octave(source, floor)
-        # Each octave answers for its own scales: at the seam both may see the same keypoint.
+        # Each octave reports its own scales only: at the seam, both may see the same keypoint.
         own = (table[:, 2] >= SIGMA * _STEP**0.5) | (scale == 1)
         table = table[own & (table[:, 2] < SIGMA * _STEP ** (SCALES + 0.5))]
         table[:, :3] *= scale  # an octave keeps every second pixel, from pixel 0 on: no shift
@@ -94,8 +94,8 @@ def respond(
 ) -> NDArray[np.float32]:
     """(H, W) determinant of the Hessian of an image smoothed by ``sigma``, times sigma^4.
 
-    ``room`` (3, H, W) is worked in, and the result is its first part: fresh memory costs more than
-    the derivatives.
+    ``room`` (3, H, W) is working memory, and the result is its first part: allocating memory costs
+    more than the derivatives.
     """
     room = np.empty((3, *smooth.shape), np.float32) if room is None else room
     derivatives = ((2, 0), sigma**2), ((0, 2), sigma**2), ((1, 1), sigma**2 / 4)
@@ -112,7 +112,7 @@ def _search_octave(source: Level, floor: float) -> tuple[Floats, NDArray[np.floa
     height, width = source.shape
     half = np.empty(((height + 1) // 2, (width + 1) // 2), np.float32)
 
-    # Strips of equal height, and even, as every second row goes to the next octave.
+    # Strips of equal, even height, because every second row goes to the next octave.
     rows = 2 * int(np.ceil(height / np.ceil(height / _ROWS) / 2))
 
     def search(start: int) -> Floats:
@@ -129,7 +129,7 @@ def _search_strip(
     margin = _REACH + sum(_radius(sigma) for sigma in steps)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
-    # Each response is worked out in its own place and the two after it.
+    # Each response is computed in its own slot and the two after it.
     responses = np.empty((len(_SIGMAS) + 2, *smooth.shape), np.float32)
     for k, (step, sigma) in enumerate(zip(steps, _SIGMAS, strict=True)):
         if step:

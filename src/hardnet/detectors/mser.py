@@ -15,7 +15,7 @@ MIN_AREA = 30
 """Pixels of the smallest region."""
 
 MAX_AREA = 0.05
-"""Largest region, as a part of the image."""
+"""Largest region, as a share of the image."""
 
 MARGIN = 8
 """Grey levels over which a region must stay nearly the same."""
@@ -23,19 +23,19 @@ MARGIN = 8
 MAX_VARIATION = 1.0
 """Largest change of a region's area over the margin, relative to its area.
 
-OpenCV's default of 0.25 leaves far fewer regions, and not the more repeatable ones."""
+OpenCV's default of 0.25 keeps far fewer regions, which are no more repeatable."""
 
-_MIN_SIDE = 8  # no region with a neighbourhood fits into less
+_MIN_SIDE = 8  # a region and its neighbourhood do not fit into less
 
 
 def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """Find dark and bright regions that stay the same over many thresholds.
 
-    The frame has the region's centre and the shape of its covariance. The standard deviations take
-    the place of a keypoint's sigma, so the window's half-size is six of them, which is three times
-    the ellipse that has the same moments as the region. A region at the border is left out: its
-    shape depends on where the image ends. The largest regions are kept, as OpenCV does not tell how
-    stable one is, and the score is the square root of the area.
+    The frame has the region's centre and the shape of its covariance. The standard deviations stand
+    for a keypoint's sigma, so the window's half-size is six of them, which is three times the
+    ellipse with the region's moments. Regions at the border are dropped, because their shape
+    depends on where the image ends. OpenCV does not report stability, so the largest regions are
+    kept and the score is the square root of the area.
     """
     height, width = image.shape
     if min(image.shape) < _MIN_SIDE:
@@ -48,7 +48,7 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
     if not len(regions):
         return empty_frames(), np.zeros(0, np.float32)
     x, y, w, h = np.asarray(boxes).T
-    # OpenCV 4 never counts the outermost pixels to a region.
+    # OpenCV 4 never includes the outermost pixels in a region.
     inner = (x > 1) & (y > 1) & (x + w < width - 1) & (y + h < height - 1)
     area, centre, covariance = _moments(
         [np.asarray(regions[i], np.int32) for i in np.flatnonzero(inner).tolist()]
@@ -73,6 +73,6 @@ def _moments(regions: list[NDArray[np.int32]]) -> tuple[Floats, Floats, Floats]:
     points -= np.repeat(centre, area.astype(np.intp), 0)
     products = np.column_stack([points[:, 0] ** 2, points[:, 0] * points[:, 1], points[:, 1] ** 2])
     xx, xy, yy = (np.add.reduceat(products, first) / area[:, None]).T
-    # A pixel is a square, not a point: it has a variance of its own.
+    # A pixel is a square, not a point: it has its own variance.
     xx, yy = xx + 1 / 12, yy + 1 / 12
     return area, centre, np.stack([xx, xy, xy, yy], 1).reshape(-1, 2, 2)

@@ -1,4 +1,4 @@
-"""Which way is up: turn frames by the dominant gradient of what they see."""
+"""Orientation: rotate frames to the dominant gradient of their patch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Indices = NDArray[np.intp]
 BINS = 36
 """Of the histogram of directions."""
 
-_SIDE = 19  # samples per side of the looked-at window, two of them for the central differences
+_SIDE = 19  # samples per side of the window, including two for central differences
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
-_CHUNK = 1024  # frames that one thread works on: fewer and larger steps let two threads run
+_CHUNK = 1024  # frames per thread: fewer, larger steps let two threads run
 _SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 
 
 def orient(image: Pixels, frames: Frames) -> Frames:
     """(N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
 
-    Each frame is turned within its shape.
+    Each frame is rotated within its shape.
     """
     return turn(frames, dominant_angles(direction_histograms(image, frames)))
 
@@ -71,7 +71,7 @@ def _histograms(images: list[Pixels], frames: Frames) -> Floats:
     magnitude, angle = cv2.cartToPolar(dx, dy)
     magnitude = magnitude.reshape(dx.shape) * _weights(part)
     position = angle.reshape(dx.shape) * np.float32(BINS / (2 * np.pi))
-    lower = position.astype(np.intp)  # 0 to 36: a full turn may be rounded up to
+    lower = position.astype(np.intp)  # 0 to 36: rounding may reach a full turn
     upper_part = (position - lower) * magnitude
     row = BINS + 2
     lower += np.arange(len(frames))[:, None] * row
@@ -93,7 +93,7 @@ def _weights(part: float) -> NDArray[np.float32]:
 
 
 def dominant_angles(histograms: Floats) -> Floats:
-    """(N,) radians of the highest peak of (N, 36) histograms; 0 for an even patch.
+    """(N,) radians of the highest peak of (N, 36) histograms; 0 for a flat patch.
 
     The peak is that of the parabola through the highest bin and its two neighbours.
     """

@@ -1,16 +1,16 @@
-"""Networks as ONNX graphs, written layer by layer: small, the same bytes every time, no exporter.
+"""Networks as ONNX graphs, written layer by layer: small, reproducible, without an exporter.
 
-The graph reads (N, 1, S, S) float patches and gives (N, D) unit vectors: all that the network does
-in evaluation mode, with batch normalisation folded into the layer before it. A convolution that
-covers its whole input is a matrix product, which onnxruntime runs faster than the same thing called
-a convolution.
+The graph reads (N, 1, S, S) float patches and gives (N, D) unit vectors: the whole network in
+evaluation mode, with batch normalisation folded into the layer before it. A convolution that covers
+its whole input becomes a matrix product, which onnxruntime runs faster.
 
 HardNet and networks like it also have a form in 8-bit integers, calibrated on real patches. Weights
 get one scale per output channel, activations one scale per layer, and since they follow a ReLU they
 are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The first
 convolution (1 % of the work, but it sees the raw patch), the input normalisation, the sum of the
-last layer and the scaling to unit length stay in float. Unlike the graphs of
-``onnxruntime.quantization`` ours has no conversions in between, and scales of least squared error.
+last layer and the scaling to unit length stay in float. Unlike graphs of
+``onnxruntime.quantization``, ours has no conversions in between, and its scales minimise the
+squared error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WEIGHT_LEVELS = 63
 """7-bit weights: older x86 CPUs (without VNNI) add pairs of products in 16 bits, and 2 x 255 x 63
 is the most that fits. Full 8-bit weights would give wrong descriptors there without a warning."""
 MIN_CALIBRATION = 64
-_MAX_CALIBRATION = 512  # more patches do not move the scales
+_MAX_CALIBRATION = 512  # more patches do not change the scales
 _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 
@@ -106,7 +106,7 @@ class Graph:
 
 
 class _Writer(Graph):
-    """Adds layer after layer to a graph; the last of the convolutions has a name of its own."""
+    """Adds layers to a graph one by one; the last convolution has its own name."""
 
     def __init__(self, side: int, convolutions: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Writer(Graph):
         self._written: Counter[str] = Counter()
 
     def convolution(self, layer: Convolution) -> None:
-        """A convolution, or a matrix product where that is the same."""
+        """A convolution, or the matrix product that equals it."""
         number = self._number("conv")
         final = number == self._convolutions - 1
         weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
@@ -133,7 +133,7 @@ class _Writer(Graph):
             self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
 
     def layer(self, layer: Layer) -> None:
-        """A layer without weights. A network with another kind of layer needs a branch here."""
+        """A layer without weights. Any other kind of layer needs a branch here."""
         from torch import nn
 
         from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
@@ -185,7 +185,7 @@ class _Writer(Graph):
 
 
 def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
-    """Stride, padding and kernel size in ONNX's words."""
+    """Stride, padding and kernel size as ONNX attributes."""
     return {
         "kernel_shape": list(layer.weight.shape[2:]),
         "pads": [layer.padding] * 4,
@@ -242,8 +242,8 @@ class Convolution:
 def fold(layers: Iterable[Layer]) -> list[Convolution | Layer]:
     """The layers as they act in evaluation mode, without dropout, convolutions folded.
 
-    BN(Wx + b) = gamma (Wx + b - mean) / sqrt(var + eps) + beta is a convolution with other weights
-    and another bias. They are computed in double precision.
+    BN(Wx + b) = gamma (Wx + b - mean) / sqrt(var + eps) + beta is a convolution with different
+    weights and bias, computed in double precision.
     """
     from torch import nn
 
@@ -301,7 +301,7 @@ def double(tensor: Tensor | None) -> NDArray[np.float64]:
 def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
     """The ONNX file, with input and output of ``to_onnx``, of a HardNet in evaluation mode.
 
-    ``patches`` (N, 32, 32) are real ones, N at least 64; the first 512 are used.
+    ``patches`` (N, 32, 32) are from real photos, N at least 64; the first 512 are used.
     """
     if len(patches) < MIN_CALIBRATION:
         raise HardnetError(
@@ -321,7 +321,7 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
 
     for i, layer in enumerate(layers[1:-1], start=1):
         integers, scale = quantise_weights(layer.weight)
-        # The bias is added to the integer sum of products, so it has the scale of those.
+        # The bias is added to the integer sum of products, so it has their scale.
         bias32 = np.round(layer.bias / (scale * scales[i - 1])).astype(np.int32)
         x = graph.node(
             "QLinearConv",
@@ -415,15 +415,14 @@ def photo_patches(
     """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
 
     For a ``descriptor`` of K windows they are (N, K, 32, 32).
-    Fewer than ``count`` are returned if there are no more. Images that cannot be read are passed
-    over.
+    Returns fewer than ``count`` if there are no more. Images that cannot be read are skipped.
     """
     folder = as_path(folder)
     if not folder.is_dir():
         raise HardnetError(f"no folder {folder}")
     random = np.random.default_rng(seed)
     files = list_images(folder)
-    # A few patches of many photographs say more than many patches of a few.
+    # A few patches from many photos are more informative than many from a few.
     files = [files[i] for i in random.permutation(len(files))[: max(16, count // 50)]]
     each = -(-count // len(files))
     cut = np.concatenate([_patches_of(path, each, random, descriptor) for path in files])
@@ -437,8 +436,8 @@ def _patches_of(
 ) -> NDArray[np.uint8]:
     try:
         grey = to_grey(read_image(path))
-    except HardnetError:  # a damaged or tiny image among many is no reason to stop
+    except HardnetError:  # one damaged or tiny image among many should not stop the export
         return cut_for(descriptor, np.zeros((1, 1), np.uint8), np.zeros((0, 2, 3), np.float32))
-    # More than wanted: the strongest alone would all be corners of high contrast.
+    # Detect more than needed: the strongest alone would all be high-contrast corners.
     frames = from_opencv(cv2.SIFT.create(4 * count).detect(grey, None))
     return cut_for(descriptor, grey, frames[random.permutation(len(frames))[:count]])

@@ -4,9 +4,9 @@
 >>> sift = HardNet()  # was: cv2.SIFT_create()  # doctest: +SKIP
 >>> keypoints, descriptors = sift.detectAndCompute(image, None)  # doctest: +SKIP
 
-The keypoints are those of OpenCV's SIFT with the same parameters; the descriptors are learned. What
-is returned, what is None, and what is an error is as with SIFT. Importing this module also teaches
-``pickle`` and ``copy`` about ``cv2.KeyPoint`` and ``cv2.DMatch``, which OpenCV does not.
+The keypoints are those of OpenCV's SIFT with the same parameters; the descriptors are learned.
+Return values, None and errors are the same as with SIFT. Importing this module also makes
+``cv2.KeyPoint`` and ``cv2.DMatch`` work with ``pickle`` and ``copy``.
 """
 
 # ruff: noqa: N802, N803  (OpenCV's spelling)
@@ -35,26 +35,26 @@ class OpenCVError(HardnetError, cv2.error):
 
 
 class HardNet:
-    """Behaves as ``cv2.SIFT`` does, with another descriptor.
+    """Behaves like ``cv2.SIFT`` with another descriptor.
 
-    It is no ``cv2.Feature2D`` by inheritance: OpenCV's C++ code cannot call it, as
-    ``cv2.BOWImgDescriptorExtractor`` would. Getters and setters of SIFT's parameters
-    (``getNFeatures``, ``setContrastThreshold``, ...) are there; ``write`` and ``read`` keep these
-    parameters in a file, as SIFT's do.
+    It does not inherit from ``cv2.Feature2D``: C++ code such as ``cv2.BOWImgDescriptorExtractor``
+    cannot call it. It has the getters and setters of SIFT's parameters (``getNFeatures``,
+    ``setContrastThreshold``, ...); ``write`` and ``read`` store these parameters in a file, as
+    SIFT's do.
 
     Args:
-        nfeatures: how many keypoints to keep, the strongest; 0 keeps all.
-        nOctaveLayers: as in ``cv2.SIFT_create``, and so the next three.
+        nfeatures: number of keypoints to keep, strongest first; 0 keeps all.
+        nOctaveLayers: as in ``cv2.SIFT_create``, like the next three.
         contrastThreshold: smaller finds more keypoints.
         edgeThreshold: larger finds more keypoints.
         sigma: blur of the first octave.
-        enable_precise_upscale: unlike in ``cv2.SIFT_create`` it is on, because without it all
-            keypoints lie a quarter of a pixel too far right and down.
+        enable_precise_upscale: on, unlike in ``cv2.SIFT_create``, because without it all keypoints
+            lie a quarter of a pixel too far right and down.
         descriptor: name of a descriptor ("hardnet-int8" is the faster one), a weights file, or a
             Descriptor.
-        window: side of the square that is described, in units of half a keypoint's size. The
-            default is SIFT's, and best for SIFT, AKAZE and GFTT. Other detectors mean something
-            else by ``KeyPoint.size``: try 6 for FAST, 4 for BRISK and 2 to 4 for ORB.
+        window: side of the described square, in units of half a keypoint's size. The default is
+            SIFT's, and best for SIFT, AKAZE and GFTT. Other detectors define ``KeyPoint.size``
+            differently: try 6 for FAST, 4 for BRISK and 2 to 4 for ORB.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class HardNet:
             if isinstance(descriptor, str)
             else descriptor
         )
-        # One description tells the length of a row and its type, which is the metric.
+        # One descriptor shows the length of a row and its type, which decides the metric.
         self._row = self._describe(np.zeros((1, PATCH_SIZE, PATCH_SIZE), np.uint8))[0]
 
     @classmethod
     def create(cls, *arguments: Any, **options: Any) -> HardNet:
-        """As ``cv2.SIFT.create``; takes what the class takes."""
+        """Like ``cv2.SIFT.create``, with the arguments of the class."""
         return cls(*arguments, **options)
 
     def detect(self, image: Any, mask: Any = None) -> Any:
-        """SIFT's keypoints of an image, or of each of a list of images, where its mask is not 0.
+        """SIFT keypoints of an image, or of each image of a list, where its mask is not 0.
 
-        An image is (H, W) grey or (H, W, 3) BGR, uint8, or one of Pillow's.
+        An image is (H, W) grey or (H, W, 3) BGR, uint8, or a Pillow image.
         """
         image = _unwrapped(image)
         pairs = zip(image, mask, strict=False) if _is_list(image, mask) else [(image, mask)]
@@ -109,10 +109,10 @@ class HardNet:
         return self._sift.detect(image, mask)
 
     def compute(self, image: Any, keypoints: Any, descriptors: Any = None) -> tuple[Any, Any]:
-        """Describe keypoints of any detector, or those of each of a list of images.
+        """Describe keypoints of any detector, for one image or for each image of a list.
 
-        As with SIFT, none is dropped and their order is kept. A keypoint without a place or size
-        (NaN, or a size of 0) has a descriptor of zeros, an angle of -1 is read as upright. Rows are
+        As with SIFT, none is dropped and the order is kept. A keypoint without position or size
+        (NaN, or a size of 0) gets a descriptor of zeros; an angle of -1 means upright. Rows are
         written to ``descriptors`` if that is an array of the right shape and type.
 
         Returns:
@@ -146,12 +146,14 @@ class HardNet:
     ) -> tuple[KeyPoints, Any]:
         """Detect and describe: the same as :meth:`detect` followed by :meth:`compute`.
 
-        ``useProvidedKeypoints`` means nothing in Python, where no keypoints can be given: the
-        result is empty, as OpenCV's is.
+        ``useProvidedKeypoints`` has no use in Python, where no keypoints can be passed: the result
+        is empty, as in OpenCV.
         """
         image = _unwrapped(image)
         if _is_list(image) or _is_empty(image):
-            raise OpenCVError("image is empty or no array: was it read? give (H, W) or BGR uint8")
+            raise OpenCVError(
+                "image is empty or not an array: was it read? give (H, W) or BGR uint8"
+            )
         grey(image)  # for its error
         if useProvidedKeypoints:
             return (), None
@@ -203,7 +205,7 @@ def _is_list(*values: Any) -> bool:
 
 
 def _unwrapped(image: Any) -> Any:
-    """An image of Pillow's as OpenCV has it, alone or in a list; all else as it is."""
+    """Pillow images, alone or in a list, converted for OpenCV; anything else unchanged."""
     if _is_list(image):
         return type(image)(_unwrapped(one) for one in image)
     is_pillow = hasattr(image, "convert") and as_array(image) is not None
@@ -211,7 +213,7 @@ def _unwrapped(image: Any) -> Any:
 
 
 def grey(image: Any) -> NDArray[np.uint8]:
-    """(H, W) uint8 of what OpenCV takes for an image, made grey as SIFT does it."""
+    """(H, W) uint8 of an image that OpenCV accepts, converted to grey as SIFT does."""
     array = image.get() if isinstance(image, cv2.UMat) else image
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
@@ -231,9 +233,9 @@ def _is_empty(image: Any) -> bool:
 
 
 def check_keypoints(keypoints: Any) -> KeyPoints:
-    """A tuple of keypoints, none for None."""
+    """A tuple of keypoints; empty for None."""
     if isinstance(keypoints, cv2.KeyPoint):
-        raise OpenCVError("keypoints: one keypoint is no sequence of them")
+        raise OpenCVError("keypoints: give a sequence of keypoints, not a single one")
     points = () if keypoints is None else tuple(keypoints)
     for i, point in enumerate(points):
         if not isinstance(point, cv2.KeyPoint):

@@ -1,22 +1,20 @@
 """The networks, by name, and their weights files.
 
-To add one, write a subclass of :class:`Net` in a file here and its entry in ``NETS``. Constructors
+To add one, write a subclass of :class:`Net` in a file here and add it to ``NETS``. Constructors
 take the dropout rate, with a default; ``layers()`` gives modules, or functions that treat every
-patch alone, in the order in which they are applied: normally ``normalise_patches`` first and
-``unit_length`` last. Then recipes, weights files, chunked and distributed training, ``hardnet
-export`` and the tests of all networks (``tests/nets``) take it by that name. If it has a layer that
-ONNX export does not know, export says so: that is one function in ``hardnet.interop.onnx``. To try
-one out, write no file here: recipes and ``hardnet export --net`` take ``module:Class``. The weights
-then remember the name, but no file is trusted to name code.
+patch independently, in order: normally ``normalise_patches`` first and ``unit_length`` last. Recipes,
+weights files, chunked and distributed training, ``hardnet export`` and the tests of all networks
+(``tests/nets``) then accept its name. If ONNX export reports an unknown layer, add a function to
+``hardnet.interop.onnx``. To try a network without a file here, give recipes and ``hardnet export
+--net`` a ``module:Class``. The weights store that name, but no file is trusted to name code.
 
-Weights of ours are safetensors files whose metadata names the network. The files others published
-are PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` in
-front of the names; they are read with ``weights_only=True``, so that a file can never run code.
-Which network one belongs to is read from the names and shapes of its parameters, so two networks
-must not have all of these in common.
+Our weights are safetensors files whose metadata names the network. Files published by others are
+PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` before
+the names; they are read with ``weights_only=True``, so that a file can never run code. The names
+and shapes of the parameters identify the network, so no two networks may share all of them.
 
-Weights of one network that began alike have a mean: of the last steps of a run, or of several runs.
-It often has most of what each of them learnt.
+Weights of one network with the same start can be averaged: over the last steps of a run, or over
+several runs. The mean often keeps most of what each of them learnt.
 """
 
 from __future__ import annotations
@@ -69,19 +67,19 @@ NETS: dict[str, type[Net]] = {
 
 
 def unknown_net(name: str) -> HardnetError:
-    """The error that says which networks there are."""
+    """The error that lists the known networks."""
     return HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
 
 
 def find_net(name: str) -> type[Net]:
-    """The class of a network that a person named: registered, or your own as ``module:Class``."""
+    """The class of a network that a user named: registered, or their own as ``module:Class``."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:
         raise unknown_net(name)
     found = find_code(name)
     if not (isinstance(found, type) and issubclass(found, Net)):
-        raise HardnetError(f"{name} is no network: give a subclass of hardnet.nets.Net")
+        raise HardnetError(f"{name} is not a network: give a subclass of hardnet.nets.Net")
     return found
 
 
@@ -125,9 +123,9 @@ def save_checkpoint(
 
 
 def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Checkpoint:
-    """Read any supported weights file; HardnetError says which file, and what does not fit.
+    """Read any supported weights file; HardnetError says which file and what does not fit.
 
-    ``own`` are name and class of a network that is not registered, if the weights should be of it.
+    ``own``: name and class of an unregistered network that the weights should fit.
     """
     path = as_path(path)
     if not path.is_file():
@@ -155,7 +153,7 @@ def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
     checkpoint = read_checkpoint(path, own)
     dropout = checkpoint.metadata.get("dropout")
     kind = NETS[checkpoint.net] if own is None else own[1]
-    with torch.device("meta"):  # no initialisation: nothing computed, no random numbers drawn
+    with torch.device("meta"):  # no initialisation: no computation, no random numbers
         net = kind() if dropout is None else kind(dropout)
     net.load_state_dict(checkpoint.state, assign=True)
     return net.eval()
@@ -164,7 +162,7 @@ def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as stored:
-            # Copies: a tensor of the mapped file changes when somebody writes over the file.
+            # Copies: a tensor of the mapped file changes if the file is overwritten.
             state = {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118
             raw: dict[str, str] = stored.metadata() or {}
     except (SafetensorError, OSError) as error:
@@ -183,8 +181,8 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        # PyTorch's own text then recommends weights_only=False, which is the one thing
-        # nobody should do with a file that failed this check.
+        # PyTorch's own message recommends weights_only=False, the one thing nobody should do with
+        # a file that failed this check.
         reason = (
             "it holds Python objects" if "nsupported" in str(error) else "damaged or no weights"
         )
@@ -259,8 +257,8 @@ def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
     """The network with the mean weights of several files, ready to describe.
 
     Args:
-        paths: weights of one and the same network; each counts alike.
-        patches: (N, S, S) with S the network's, which its batch statistics are measured on.
+        paths: weights of one network, averaged with equal weight.
+        patches: (N, S, S) of the network's size, for measuring its batch statistics.
     """
     first = read_checkpoint(paths[0]).net
     for path in paths:
@@ -285,7 +283,7 @@ def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
 class Average:
     """The mean of the weights after each step that was added (stochastic weight averaging).
 
-    The statistics of batch normalisation have no useful mean: they are measured again with the
+    Batch normalisation statistics cannot be averaged usefully: they are measured again with the
     averaged weights.
     """
 
@@ -294,7 +292,7 @@ class Average:
         self._mean: dict[str, Tensor] = {}
 
     def add(self, net: nn.Module) -> None:
-        """Count the weights as they are now."""
+        """Add the current weights."""
         self._count += 1
         for name, parameter in net.named_parameters():
             weight = parameter.detach()
@@ -317,7 +315,7 @@ class Average:
 
 @contextmanager
 def fresh_statistics(net: nn.Module) -> Iterator[None]:
-    """Batch normalisation forgets what it knew, and learns the mean of all batches it sees here."""
+    """Reset batch normalisation, which then takes the mean over all batches it sees here."""
     norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
     before = [norm.momentum for norm in norms]
     for norm in norms:

@@ -1,14 +1,14 @@
 """The networks: HardNet (section 3.3 of the paper), smaller ones, and the shallow TFeat.
 
 A network is a list of layers, so that training and export can work layer by layer. The small ones
-are made to learn from a large one. Ours (``hardnet-small`` and its sisters) are HardNet without its
+learn from a large one. Ours (``hardnet-small`` and its variants) are HardNet without its
 two layers at full resolution and with fewer channels: the same receptive field of 23 pixels, and
 the same last layer over an 8 x 8 grid. DesDis (IJCV 2024) halves the patch three times. Channels
 are multiples of 16 and convolutions are plain: that is what a CPU computes fastest.
 
 TFeat (Balntas et al. 2016) is convolution 7, tanh, max-pool, convolution 6, tanh and one fully
 connected layer with tanh. It was published in two forms, which differ in what surrounds these
-layers. DesDis and TFeat name their parameters as the published files do, so those load as they are.
+layers. DesDis and TFeat name their parameters as the published files do, so those load unchanged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 Layer: TypeAlias = Callable[[Tensor], Tensor]
-"""A module or a plain function; each row of its output depends on the same row of its input alone,
-except for batch normalisation while training."""
+"""A module or a plain function; each output row depends only on the same input row, except for
+batch normalisation during training."""
 
 STD_FLOOR = 1e-6  # a constant patch has no contrast to divide by; kornia's value
 
@@ -36,11 +36,11 @@ class Net(nn.Module, ABC):
     patch_size: ClassVar[int] = 32
     """Side of the patches it reads."""
     unrelated: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of parameters that published files carry and this network does not use."""
+    """Prefixes of parameters in published files that this network does not use."""
 
     @abstractmethod
     def layers(self) -> tuple[Layer, ...]:
-        """What :meth:`forward` applies, in order."""
+        """The layers that :meth:`forward` applies, in order."""
 
     def forward(self, patches: Tensor) -> Tensor:
         """(N, 1, S, S) grey patches -> (N, dim) unit vectors."""
@@ -82,7 +82,7 @@ def flatten(x: Tensor) -> Tensor:
 
 
 def conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
-    """Convolution of 3 x 3, batch normalisation without learned scale, ReLU."""
+    """3 x 3 convolution, batch normalisation without learned scale, ReLU."""
     return (
         nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False),
         nn.BatchNorm2d(outputs, affine=False),
@@ -91,7 +91,7 @@ def conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, .
 
 
 def orthogonal(module: nn.Module, gain: float = 0.6) -> None:
-    """The start of a training: orthogonal weights, and biases of 0.01 where there are any."""
+    """Initialise for training: orthogonal weights, and biases of 0.01 if there are any."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.orthogonal_(module.weight, gain=gain)
         if module.bias is not None:
@@ -126,7 +126,7 @@ class HardNet(Net):
         self.features.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """What :meth:`forward` applies, in order."""
+        """The layers that :meth:`forward` applies, in order."""
         return (normalise_patches, *self.features, flatten, unit_length)
 
 
@@ -168,7 +168,7 @@ class Student(Net):
         self.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """What :meth:`forward` applies, in order."""
+        """The layers that :meth:`forward` applies, in order."""
         return (*self.layer1, *self.layer2, *self.layer3, *self.desc, flatten, unit_length)
 
 
@@ -197,7 +197,7 @@ class Student32(Student):
 
 
 class TFeat(Net):
-    """TFeat as its authors published it (``tfeat-liberty.params`` and its sisters).
+    """TFeat as its authors published it (``tfeat-liberty.params`` and similar files).
 
     The patch is normalised by its biased variance with 1e-5 added, so it should be in 0..255. The
     published descriptor is the tanh output compared by L2; ours is that output scaled to unit
@@ -216,16 +216,16 @@ class TFeat(Net):
         return apply(self.layers()[:-1], patches)
 
     def layers(self) -> tuple[Layer, ...]:
-        """What :meth:`forward` applies, in order."""
+        """The layers that :meth:`forward` applies, in order."""
         return (*self.features, flatten, self.dropout, *self.descr, unit_length)
 
 
 class HardTFeat(Net):
     """TFeat trained with the HardNet loss (``HardTFeat.pth``, and our own ``hardtfeat``).
 
-    Input normalisation, unit length and the start of a training are those of HardNet. The published
-    file does not say whether a tanh follows the last layer; with it, patches of the Oxford
-    sequences match better than without, so it does.
+    Input normalisation, unit length and initialisation are those of HardNet. The published file
+    does not say whether a tanh follows the last layer; patches of the Oxford sequences match better
+    with it, so it does here.
     """
 
     unrelated = ("SIFT.",)  # the file was saved with a SIFT module attached for comparison
@@ -239,7 +239,7 @@ class HardTFeat(Net):
         self.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """What :meth:`forward` applies, in order."""
+        """The layers that :meth:`forward` applies, in order."""
         return (normalise_patches, *self.features, *self.classifier, flatten, unit_length)
 
 

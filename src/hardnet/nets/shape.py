@@ -23,7 +23,7 @@ _COUNTER = "num_batches_tracked"  # older PyTorch did not save it, and it change
 class FrameNet(nn.Module):
     """(N, 1, 32, 32) patches -> (N, outputs) numbers between -1 and 1.
 
-    With ``padding`` of the last layer the outputs are a mean over several places.
+    With ``padding`` in the last layer, the outputs are means over several places.
     """
 
     def __init__(self, outputs: int, padding: int) -> None:
@@ -65,7 +65,7 @@ class OriNet(FrameNet):
         """(N, 1, 32, 32) -> (N,) radians, clockwise on screen as in frames."""
         out: Tensor = self(patches)
         sine, cosine = out.unbind(1)
-        return -torch.atan2(sine, cosine)  # the published net counts counter-clockwise
+        return -torch.atan2(sine, cosine)  # the published net measures counter-clockwise
 
 
 _Net = TypeVar("_Net", bound=FrameNet)
@@ -81,7 +81,7 @@ def load_weights(net: _Net, path: Path) -> _Net:
         state = state.get("state_dict", state)
         missing, unexpected = net.load_state_dict(state, strict=False)
     except (pickle.UnpicklingError, RuntimeError, EOFError, AttributeError, TypeError) as error:
-        raise HardnetError(f"{path} does not hold the weights of {name}") from error
+        raise HardnetError(f"{path} does not contain the weights of {name}") from error
     if unexpected or any(not key.endswith(_COUNTER) for key in missing):
-        raise HardnetError(f"{path} does not hold the weights of {name}")
+        raise HardnetError(f"{path} does not contain the weights of {name}")
     return net.eval()

@@ -25,7 +25,7 @@ from hardnet.web.state import Settings, State, StoredResults
 from hardnet.web.work import Pool
 
 PICTURES = 256
-"""Small pictures that may be asked for at a time: the grid of a page, of a few people."""
+"""Thumbnails that may be requested at a time: the page's grid, for a few users."""
 
 
 def make_app(settings: Settings) -> ASGIApp:
@@ -48,7 +48,7 @@ def make_app(settings: Settings) -> ASGIApp:
         title="hardnet",
         version=hardnet.__version__,
         summary="Match and find photos.",
-        docs_url=None,  # these pages would load scripts from elsewhere
+        docs_url=None,  # these pages would load scripts from other servers
         redoc_url=None,
         responses=objects.PROBLEMS,
         lifespan=lifespan,
@@ -90,7 +90,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
 
 
 def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C, on any free port if it is 0; ``say`` is told the address of the page."""
+    """Serve until Ctrl-C, on any free port if it is 0; ``say`` gets the address of the page."""
     app = make_app(settings)
     listener = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -103,7 +103,7 @@ def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on an address, if that can be used."""
+    """A socket on an address, or an error if it cannot be used."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)

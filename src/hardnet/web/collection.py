@@ -1,7 +1,7 @@
-"""The photos of the index that is served: looked up by id, searched, added, removed.
+"""The photos of the served index: looked up by id, searched, added, removed.
 
-Requests name photos and folders by ids, which are looked up in what the index and the disk have. No
-text of a request ever becomes a part of a path.
+Requests name photos and folders by ids, which are looked up in the index and on disk. No text of a
+request ever becomes part of a path.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_FOLDERS = 2000
 
 
 def id_of(text: str) -> str:
-    """What requests call a photo or a folder."""
+    """The id of a photo or folder in requests."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
@@ -44,12 +44,12 @@ def id_of(text: str) -> str:
 class Photo:
     """A photo of the index."""
 
-    id: str  # how requests name it
+    id: str  # its name in requests
     path: str  # absolute
     image: int  # its number in the snapshot
     size: tuple[int, int]  # (width, height)
-    features: int  # how many it has
-    state: tuple[int, int]  # bytes and time of change of its file, when it was indexed
+    features: int  # their number
+    state: tuple[int, int]  # size and modification time of its file when it was indexed
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -92,7 +92,7 @@ class Listing:
 
 
 class Collection:
-    """An index, and what a server does with it; photos may be added from below the roots."""
+    """An index and the server's operations on it; photos may be added from below the roots."""
 
     def __init__(
         self, folder: Path, roots: Sequence[Path] = (), descriptor: str | None = None
@@ -102,7 +102,7 @@ class Collection:
         self._lock, self._change = threading.Lock(), threading.Lock()
         self._listing = Listing(self.index.snapshot, folder)
         self.found_groups: dict[str, Any] | None = None  # by the last comparison
-        # What was removed before this server started can come back, too.
+        # Photos removed before this server started can also be restored.
         self._undo = self.index.removed()
 
     @property
@@ -115,7 +115,7 @@ class Collection:
             return self._listing
 
     def info(self) -> dict[str, Any]:
-        """As `hardnet index info --json`, and how many removals can be undone."""
+        """The object of `hardnet index info --json`, and how many removals can be undone."""
         return self.index.info() | {"undo": len(self._undo)}
 
     def photo(self, id: str) -> Photo:
@@ -128,8 +128,8 @@ class Collection:
     def file(self, photo: Photo) -> Path:
         """The file of a photo, links followed.
 
-        A link, or a photo below one, may lead elsewhere than when it was indexed: then it must be
-        the very file that was indexed, by its size and time.
+        A link, or a photo below one, may point elsewhere than when it was indexed: then the file
+        must have the size and time of the one that was indexed.
         """
         real = os.path.realpath(photo.path)
         try:
@@ -137,7 +137,7 @@ class Collection:
         except OSError:
             raise HTTPException(404, f"{photo.path} is gone") from None
         if real != photo.path and state != photo.state:
-            raise HTTPException(404, f"{photo.path} leads to a file that is not in the index")
+            raise HTTPException(404, f"{photo.path} points to a file that is not in the index")
         return Path(real)
 
     def search(
@@ -152,7 +152,7 @@ class Collection:
         seconds |= {stage: seconds.get(stage, 0.0) + time for stage, time in found.seconds.items()}
         answer = replace(found, seconds=seconds).to_json(self.index.folder, len(self.index), mode)
         for hit in answer["hits"]:
-            photo = listing.get(hit["path"])  # it may have been removed meanwhile
+            photo = listing.get(hit["path"])  # it may have been removed in the meantime
             hit["id"] = None if photo is None else photo.id
             hit["size"] = None if photo is None else photo.size
         return answer
@@ -186,7 +186,7 @@ class Collection:
         }
 
     def groups(self, job: Job, mirrored: bool) -> dict[str, Any]:
-        """Compare all photos with each other; what was compared before is not done again."""
+        """Compare all photos with each other; pairs compared before are not compared again."""
         from hardnet.retrieval.groups import find_groups
 
         found = find_groups(self.index, mirrored=mirrored, progress=job.tell)
@@ -206,7 +206,7 @@ class Collection:
         found: dict[str, tuple[Path, int]] = {}
         own = os.path.realpath(self.index.folder)
         for root in self._roots:
-            for place, folders, files in os.walk(root):  # which does not follow links
+            for place, folders, files in os.walk(root):  # does not follow links
                 folders[:] = sorted(
                     name
                     for name in folders
@@ -229,14 +229,14 @@ class Collection:
         return found[0]
 
     def add(self, folder: Path, job: Job) -> dict[str, Any]:
-        """Add a folder; what `hardnet index add --json` says of it."""
+        """Add a folder; returns the object of `hardnet index add --json`."""
         report = self.index.add(folder, progress=job.tell)
         skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
         facts = {"index": str(self.index.folder), **vars(report), "skipped": skipped}
         return facts | {"images": len(self.index)}
 
     def remove(self, photo: Photo) -> dict[str, Any]:
-        """Remove a photo from the index; its file stays."""
+        """Remove a photo from the index; its file is kept."""
         with self._change:
             removed = self.index.remove(photo.path)
             self._undo.append(photo.path)
@@ -252,7 +252,7 @@ class Collection:
         return self._changed(-restored)
 
     def compact(self, job: Job) -> dict[str, Any]:
-        """Free the room of removed photos: from here on they cannot come back."""
+        """Free the space of removed photos, which then cannot be restored."""
         self.index.compact(job.tell)
         with self._change:
             self._undo.clear()

@@ -1,9 +1,8 @@
-"""What a request must be before anything of it is read: who asks, from where, how much.
+"""Checks on a request before its body is read: sender, origin and size.
 
-A page of another site can send requests to a server on this machine, and can give its own name this
-machine's address (DNS rebinding). So the name in ``Host`` must be one of ours, the ``Origin`` must
-be our own page, and answers may not be used by other pages. From any other machine a token is
-needed as well.
+A page of another site can send requests to a server on this machine, and can point its own name to
+this machine's address (DNS rebinding). So the name in ``Host`` must be one of ours, the ``Origin``
+must be our own page, and other pages may not use the answers. Other machines also need a token.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-"""Of every answer: the page runs its own scripts only and asks nobody else."""
+"""Headers of every answer: the page runs only its own scripts and contacts no other server."""
 
 BODY_SECONDS = 60.0
 """The body of a request must arrive within this time."""
 RETRY_SECONDS = 2
-"""When to try again, for those who are turned away because there is too much work."""
+"""When clients should try again after a refusal because of too much work."""
 SMALL_BODY = 1 << 20
-"""Bytes of a request that brings no photo."""
+"""Bytes of a request without a photo."""
 
 
 @dataclass
 class Lane:
-    """Requests of one kind of work: those that are worked on, and those that wait."""
+    """Requests of one kind of work, running or waiting."""
 
     method: str  # of the requests
-    paths: tuple[str, ...]  # how their paths begin
-    limit: int  # how many there may be at a time
-    busy: int = field(default=0, init=False)  # how many there are now
+    paths: tuple[str, ...]  # prefixes of their paths
+    limit: int  # at the same time
+    busy: int = field(default=0, init=False)  # current number
 
 
 class Guard:
     """The outermost layer of the application.
 
-    With ``any_address`` of the settings every host that is an address in numbers is right: a name
-    can be made to lead here by others, an address cannot.
+    With the setting ``any_address``, every numeric host address is accepted: others can make a name
+    point here, but not an address.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, lanes: Collection[Lane]) -> None:
@@ -70,7 +69,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets
+        if scope["type"] != "http":  # no web sockets
             await send({"type": "websocket.close", "code": 1008})
             return
 
@@ -92,7 +91,7 @@ class Guard:
             await self.app(scope, body, guarded)
             return
         if lane.busy >= lane.limit:
-            await body.drain()  # a browser reads the answer only after it has sent all
+            await body.drain()  # a browser reads the answer only after sending everything
             words = f"too much work at the moment: try again in {RETRY_SECONDS} seconds"
             refusal = _error(429, words, {"retry-after": str(RETRY_SECONDS)})
             await refusal(scope, receive, guarded)
@@ -153,15 +152,15 @@ class Guard:
 
 
 def _is_own_page(request: Request, host: str) -> bool:
-    """Whether a request comes from our page, from a person, or from a program; not from a site."""
+    """Whether a request comes from our page, a person or a program, not from another site."""
     headers = request.headers
     origin = headers.get("origin")
-    # An origin is SCHEME://HOST and nothing else, and need not even be an address.
+    # An origin is exactly SCHEME://HOST, and need not even be an address.
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
         return False
     if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return True
-    # A link to the page may stand anywhere; nothing else may be asked for from there.
+    # Any site may link to the page; it may request nothing else.
     shown_whole = headers.get("sec-fetch-dest", "document") == "document"
     link = headers.get("sec-fetch-mode") == "navigate" and shown_whole
     return link and request.method == "GET" and request.scope["path"] in ("/", "/docs")
@@ -176,7 +175,7 @@ def _size_words(limit: int) -> str:
 
 
 class _Body:
-    """The body of a request: as it comes, but not more than ``limit`` bytes, and not for ever."""
+    """The body of a request, limited to ``limit`` bytes and to a time."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive, self._limit, self._left = receive, limit, limit
@@ -185,7 +184,7 @@ class _Body:
 
     async def __call__(self) -> Message:
         if self._whole:
-            return await self._receive()  # only that the client has gone can come now
+            return await self._receive()  # only a disconnect can follow
         rest = self._deadline - asyncio.get_running_loop().time()
         try:
             message = await asyncio.wait_for(self._receive(), max(rest, 0.001))
@@ -199,7 +198,7 @@ class _Body:
         return message
 
     async def drain(self) -> None:
-        """Read all, and keep nothing."""
+        """Read everything and discard it."""
         try:
             while not self._whole:
                 await self()

@@ -1,4 +1,4 @@
-"""What the API takes and gives: the objects that commands print with --json, typed."""
+"""Input and output of the API: the objects that commands print with --json, typed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Pair = tuple[float, float, float, float]
 class ImageFacts(BaseModel):
     """One image of a match."""
 
-    path: str | None = Field(description="What the photo is called.")
+    path: str | None = Field(description="Name of the photo.")
     size: tuple[int, int] = Field(description="Width and height of the upright original.")
     keypoints: int
 
 
 class GeometryFacts(BaseModel):
-    """What the inliers agree on."""
+    """The geometry that the inliers fit."""
 
     kind: str | None = Field(description="homography, fundamental, or null: nothing is verified.")
     model: list[list[float]] | None = Field(description="3x3, from pixels of a to pixels of b.")
-    mirrored: bool = Field(description="The one photo shows the other as in a mirror.")
+    mirrored: bool = Field(description="One photo is a mirror image of the other.")
 
 
 class MatchAnswer(BaseModel):
@@ -33,7 +33,7 @@ class MatchAnswer(BaseModel):
     orientation: str
     geometry: GeometryFacts
     matches: list[Pair] = Field(description="x1, y1, x2, y2, best first.")
-    inliers: list[bool] = Field(description="Which matches agree with the geometry.")
+    inliers: list[bool] = Field(description="Which matches fit the geometry.")
     seconds: dict[str, float] = Field(description="Time per stage.")
 
 
@@ -48,7 +48,7 @@ class FeaturesAnswer(BaseModel):
         description="One 2x3 map per keypoint, from the patch square [-1, 1]² to pixels."
     )
     scores: list[float]
-    descriptors: list[list[float]] | None = Field(description="One row per keypoint, if asked for.")
+    descriptors: list[list[float]] | None = Field(description="One row per keypoint, if requested.")
     seconds: dict[str, float]
 
 
@@ -71,7 +71,7 @@ class HitFacts(BaseModel):
     transform: list[list[float]] | None = Field(description="2x3, query pixels to hit pixels.")
     region: list[tuple[float, float]] | None = Field(description="The query's outline in the hit.")
     view: int
-    id: str | None = Field(description="The photo, for other requests.")
+    id: str | None = Field(description="Id of the photo, for other requests.")
     size: tuple[int, int] | None = Field(description="Width and height of the photo.")
 
 
@@ -88,16 +88,16 @@ class SearchAnswer(BaseModel):
 
 
 class ExplainAnswer(BaseModel):
-    """Why a photo is a hit: what it shares with the query, and what agrees on one map."""
+    """Why a photo is a hit: the features it shares with the query, and those that fit one map."""
 
     id: str
     path: str
     size: tuple[int, int]
     query: QueryFacts
-    features: int = Field(description="Features that the index has of the photo.")
-    shared: int = Field(description="Pairs with one visual word and close signatures.")
-    inliers: int = Field(description="Pairs that agree with one affine map.")
-    verified: bool = Field(description="More inliers than chance gives.")
+    features: int = Field(description="Features of the photo in the index.")
+    shared: int = Field(description="Pairs with the same visual word and close signatures.")
+    inliers: int = Field(description="Pairs that fit one affine map.")
+    verified: bool = Field(description="More inliers than chance explains.")
     transform: list[list[float]] | None
     pairs: list[Pair] = Field(description="The inliers: x, y in the query, x, y in the photo.")
 
@@ -107,7 +107,7 @@ class PhotoFacts(BaseModel):
 
     id: str
     path: str
-    name: str = Field(description="The last parts of the path, for people.")
+    name: str = Field(description="Last parts of the path, for display.")
     size: tuple[int, int]
     features: int
 
@@ -115,17 +115,17 @@ class PhotoFacts(BaseModel):
 class PhotosAnswer(BaseModel):
     """A part of the collection, sorted by path."""
 
-    total: int = Field(description="Photos that fit the text.")
+    total: int = Field(description="Photos that match the text.")
     offset: int
     photos: list[PhotoFacts]
 
 
 class RemoveAnswer(BaseModel):
-    """What a removal or its undoing has done; the object of `hardnet index remove --json`."""
+    """The result of a removal or of undoing one; the object of `hardnet index remove --json`."""
 
     index: str
-    removed: int = Field(description="Below zero: this many were restored.")
-    images: int = Field(description="Photos that are in the index now.")
+    removed: int = Field(description="Number removed; negative if photos were restored.")
+    images: int = Field(description="Photos in the index now.")
     undo: int = Field(description="Removals that can be undone.")
 
 
@@ -134,17 +134,17 @@ class FolderFacts(BaseModel):
 
     id: str
     path: str
-    images: int = Field(description="Pictures that lie directly in it.")
+    images: int = Field(description="Images directly in it.")
 
 
 class AddRequest(BaseModel):
     """Which folder to add."""
 
-    folder: str = Field(description="The id of one of GET /folders.", max_length=64)
+    folder: str = Field(description="Id of a folder from GET /folders.", max_length=64)
 
 
 class JobFacts(BaseModel):
-    """Work that takes longer than a request; GET /jobs/{id}/events tells how far it is."""
+    """Work that takes longer than a request; GET /jobs/{id}/events reports its progress."""
 
     id: str
     kind: str
@@ -157,7 +157,7 @@ class JobFacts(BaseModel):
 
 
 class CollectionFacts(BaseModel):
-    """The index that is served; the object of `hardnet index info --json`, and what can be undone.
+    """The served index; the object of `hardnet index info --json`, and what can be undone.
 
     Settings and vocabulary are as the command prints them.
     """
@@ -184,21 +184,23 @@ class InfoAnswer(BaseModel):
     detectors: list[str]
     descriptors: list[str]
     modes: list[str]
-    ratio: float = Field(description="Of the ratio test, if none is given.")
-    max_upload: int = Field(description="Bytes of a request.")
-    max_pixels: int = Field(description="Of an uploaded photo.")
-    results: bool = Field(description="There are stored benchmark results.")
+    ratio: float = Field(description="Default of the ratio test.")
+    max_upload: int = Field(description="Largest request in bytes.")
+    max_pixels: int = Field(description="Largest uploaded photo in pixels.")
+    results: bool = Field(description="Whether there are stored benchmark results.")
 
 
 class PairFacts(BaseModel):
-    """Two photos that show the same; as `hardnet groups --json` has it, with ids and points."""
+    """Two photos of the same thing, as in `hardnet groups --json`, with ids and points."""
 
     a: str
     b: str
     kind: str
     inliers: int
     transform: list[list[float]] = Field(description="2x3, pixels of a to pixels of b.")
-    overlap: tuple[float, float] = Field(description="Share of a that b shows, and of b.")
+    overlap: tuple[float, float] = Field(
+        description="Share of a that b shows, and of b that a shows."
+    )
     ids: tuple[str | None, str | None]
     points: list[Pair] = Field(description="Some of the inliers: x, y in a, x, y in b.")
 
@@ -208,7 +210,7 @@ class GroupFacts(BaseModel):
 
     kind: str
     photos: list[str]
-    best: str = Field(description="The one to keep, if only one is kept.")
+    best: str = Field(description="The photo to keep if only one is kept.")
     ids: list[str | None]
 
 
@@ -224,7 +226,7 @@ class GroupsAnswer(BaseModel):
 
 
 class TableFacts(BaseModel):
-    """A table of stored results; ** around a number says that it is the best."""
+    """A table of stored results; ** around a number marks the best."""
 
     title: str
     note: str
@@ -264,11 +266,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         403: "The request comes from the page of another site.",
         404: "There is no such photo, folder, job or results file.",
         408: "The request took too long to arrive.",
-        409: "Another job is at work, or there is nothing to undo.",
+        409: "Another job is running, or there is nothing to undo.",
         413: "The request has too many bytes, or a photo too many pixels.",
         421: "The host name is not this server's.",
         422: "A parameter is missing or out of range.",
         429: "Too much work at the moment; Retry-After says when to try again.",
     }.items()
 }
-"""What any request may be answered with, for the description of the API."""
+"""Errors that any request may get, for the description of the API."""

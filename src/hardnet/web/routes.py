@@ -33,7 +33,7 @@ def _content(kind: str, words: str = "A picture.") -> dict[int | str, dict[str, 
 
 
 def _known(names: Callable[[], Sequence[str]], what: str) -> Any:
-    """A text that must be one of some names: a request never names a file or code."""
+    """A text that must be one of the given names: a request never names a file or code."""
 
     def check(name: str) -> str:
         if name not in names():
@@ -47,13 +47,13 @@ DetectorName = Annotated[str, _known(detectors.names, "detector")]
 DescriptorName = Annotated[str, _known(descriptors.available_names, "descriptor")]
 ModeName = Annotated[str, _known(lambda: list(MODES), "mode")]
 Id = Annotated[
-    str | None, Form(max_length=64, description="A photo of the index, in place of a file.")
+    str | None, Form(max_length=64, description="A photo of the index, instead of a file.")
 ]
 
 
 @dataclass(frozen=True)
 class Describing:
-    """How photos of a request are described."""
+    """How to describe the photos of a request."""
 
     detector: Annotated[DetectorName, Form()] = "dog"
     descriptor: Annotated[DescriptorName, Form()] = descriptors.DEFAULT
@@ -65,13 +65,13 @@ class Describing:
         """The features of a photo."""
         if isinstance(source, Path):
             return extract(source, **vars(self))
-        # The pixels are not needed again; while many wait, they would fill memory.
+        # Drop the pixels: with many waiting requests they would fill memory.
         return replace(extract(source.pixels(), **vars(self)), path=source.name, pixels=None)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A query: a photo of the request or of the index, and the part of it to look for."""
+    """A query: a photo of the request or of the index, and the part to search for."""
 
     upload: Upload | None
     photo: str | None
@@ -83,7 +83,10 @@ async def _asked(
     photo: Id = None,
     box: Annotated[
         str | None,
-        Form(max_length=100, description="x,y,width,height: only this part of it, in its pixels."),
+        Form(
+            max_length=100,
+            description="x,y,width,height: search for this part only, in pixels of the photo.",
+        ),
     ] = None,
 ) -> Asked:
     region: Box | None = None
@@ -139,7 +142,7 @@ def add_matching(app: FastAPI, state: State) -> None:
         model: Annotated[str, Form(pattern="^(auto|homography|fundamental)$")] = "auto",
         guided: Annotated[bool, Form()] = False,
     ) -> dict[str, Any]:
-        """Match two photos and verify the matches by the geometry between them."""
+        """Match two photos and verify the matches geometrically."""
         first, second = await read_upload(a), await read_upload(b)
         strategy = Strategy(ratio=ratio, guided=guided)
 
@@ -159,7 +162,7 @@ def add_matching(app: FastAPI, state: State) -> None:
         describing: Annotated[Describing, Depends()],
         file: Annotated[UploadFile | None, File(description="The photo.")] = None,
         photo: Id = None,
-        vectors: Annotated[bool, Form(description="Also give the descriptors.")] = False,
+        vectors: Annotated[bool, Form(description="Also return the descriptors.")] = False,
     ) -> dict[str, Any]:
         """Detect and describe the keypoints of a photo."""
         upload = await read_upload(file)
@@ -184,7 +187,7 @@ def add_matching(app: FastAPI, state: State) -> None:
     async def preview_upload(
         request: Request, file: Annotated[UploadFile, File(description="The photo.")]
     ) -> Response:
-        """A photo as JPEG, for pictures that a browser cannot show (TIFF, PGM and others)."""
+        """A photo as JPEG, for formats that a browser cannot show (TIFF, PGM and others)."""
         upload = await read_upload(file)
         assert upload is not None
         data = await state.pictures.run(request, lambda _: to_jpeg(upload.pixels(), PREVIEW))
@@ -220,7 +223,7 @@ def add_searching(app: FastAPI, state: State) -> None:
         asked: Annotated[Asked, Depends(_asked)],
         hit: Annotated[str, Form(max_length=64, description="The id of the hit.")],
     ) -> dict[str, Any]:
-        """Why a photo was found: what it shares with the query, and what agrees on one map."""
+        """Why a photo was found: the features it shares with the query, and those on one map."""
         collection = state.searched()
 
         def work(check: Check) -> dict[str, Any]:
@@ -236,7 +239,7 @@ def add_searching(app: FastAPI, state: State) -> None:
 
 
 def add_photos(app: FastAPI, state: State) -> None:
-    """Add the requests for the collection: its photos, and what changes them."""
+    """Add the requests that list and change the photos of the collection."""
 
     @app.get("/photos", response_model=objects.PhotosAnswer)
     def list_photos(
@@ -255,7 +258,7 @@ def add_photos(app: FastAPI, state: State) -> None:
 
     @app.post("/photos", response_model=objects.JobFacts, status_code=202)
     def add_folder(wanted: objects.AddRequest) -> dict[str, Any]:
-        """Add a folder of photos; GET /jobs/{id}/events tells how far it is."""
+        """Add a folder of photos; GET /jobs/{id}/events reports progress."""
         collection = state.searched()
         folder = collection.folder(wanted.folder)
         return state.jobs.start("adding photos", lambda job: collection.add(folder, job)).to_json()
@@ -267,7 +270,7 @@ def add_photos(app: FastAPI, state: State) -> None:
 
     @app.delete("/photos/{id}", response_model=objects.RemoveAnswer)
     def remove_photo(id: str) -> dict[str, Any]:
-        """Remove a photo from the index; its file stays, and POST /undo restores it."""
+        """Remove a photo from the index; its file is kept, and POST /undo restores it."""
         collection = state.searched()
         return collection.remove(collection.photo(id))
 
@@ -303,12 +306,12 @@ def add_photos(app: FastAPI, state: State) -> None:
 
     @app.get("/photos/{id}/thumbnail", response_class=Response, responses=_content(JPEG))
     async def thumbnail(request: Request, id: str) -> Response:
-        """A photo of the index, small."""
+        """A thumbnail of a photo of the index."""
         return await small(request, id, THUMBNAIL)
 
     @app.get("/photos/{id}/preview", response_class=Response, responses=_content(JPEG))
     async def preview(request: Request, id: str) -> Response:
-        """A photo of the index, as large as a screen."""
+        """A photo of the index at screen size."""
         return await small(request, id, PREVIEW)
 
 
@@ -345,14 +348,14 @@ def add_groups(app: FastAPI, state: State) -> None:
         """Copies, crops and scenes, as the last POST /groups found them."""
         found = state.searched().found_groups
         if found is None:
-            raise HTTPException(404, "the photos are not compared yet: POST /groups does it")
+            raise HTTPException(404, "the photos have not been compared yet: use POST /groups")
         return found
 
     @app.post("/groups", response_model=objects.JobFacts, status_code=202)
     def find_groups(
-        mirrored: Annotated[bool, Query(description="Also look for mirror images.")] = True,
+        mirrored: Annotated[bool, Query(description="Also find mirror images.")] = True,
     ) -> dict[str, Any]:
-        """Compare all photos with each other; only new ones if it was done before."""
+        """Compare all photos with each other; after the first time, only new ones."""
         collection = state.searched()
         job = state.jobs.start("comparing photos", lambda job: collection.groups(job, mirrored))
         return job.to_json()

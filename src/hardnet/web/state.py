@@ -33,39 +33,39 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 class Settings:
     """How to serve."""
 
-    index: Path | None = None  # folder of the index; None: there is nothing to search
+    index: Path | None = None  # folder of the index; None: no search
     roots: Sequence[Path] = ()  # folders from which photos may be added
     results: Path | None = None  # folder of stored benchmark results
-    descriptor: str | None = None  # for an index that was made with a Python function
-    hosts: frozenset[str] = LOOPBACK  # names and addresses that requests may call the server by
-    any_address: bool = False  # every address in numbers, too
-    token: str | None = None  # what every request must show
-    max_upload: int = 64_000_000  # bytes of a request: two photos as cameras write them
-    workers: int | None = None  # threads that work; by default one per core
-    queue: int = 8  # requests that may wait for each of them
+    descriptor: str | None = None  # for an index that was built with a Python function
+    hosts: frozenset[str] = LOOPBACK  # host names and addresses accepted in requests
+    any_address: bool = False  # also accept every numeric address
+    token: str | None = None  # required in every request
+    max_upload: int = 64_000_000  # bytes of a request: two camera files
+    workers: int | None = None  # worker threads; by default one per core
+    queue: int = 8  # waiting requests per worker
 
 
 MAX_PIXELS = 64_000_000
-"""Of an uploaded photo, by its header: more than cameras have, and memory for a few at a time."""
+"""Of an uploaded photo, by its header: above any camera, and a few fit in memory."""
 MAX_BYTES = 4 * MAX_PIXELS
 """Of its pixels."""
 THUMBNAIL, PREVIEW = 256, 1600
-"""Longer side, in pixels, of a photo in the grid and of one that is looked at."""
+"""Longer side in pixels of a photo in the grid, and of one shown alone."""
 QUALITY = {THUMBNAIL: 80, PREVIEW: 88}
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A photo from a request: its bytes, and what it is called in answers.
+    """A photo from a request: its bytes, and its name in answers.
 
-    A name is for people: it never becomes a path.
+    The name is for display and never becomes a path.
     """
 
     name: str
     data: bytes
 
     def pixels(self) -> Pixels:
-        """(H, W) grey or (H, W, 3) RGB, upright; refused if it has too many."""
+        """(H, W) grey or (H, W, 3) RGB, upright; refused if there are too many pixels."""
         header = read_header(self.data)
         if header is not None and header.width * header.height > MAX_PIXELS:
             megapixels = header.width * header.height / 1e6
@@ -92,7 +92,7 @@ def to_jpeg(pixels: Pixels, size: int) -> bytes:
     quality = [cv2.IMWRITE_JPEG_QUALITY, QUALITY.get(size, 85)]
     good, data = cv2.imencode(".jpg", np.ascontiguousarray(small[:, :, ::-1]), quality)
     if not good:
-        raise HardnetError("the picture cannot be written as JPEG")
+        raise HardnetError("the image cannot be written as JPEG")
     return bytes(data)
 
 
@@ -139,7 +139,7 @@ class StoredResults:
         }
 
     def figure(self, name: str, which: str) -> bytes:
-        """A figure as PNG, drawn when it is first asked for."""
+        """A figure as PNG, drawn at the first request."""
         results = self._read(name)
         if which not in _figures(results):
             raise HTTPException(404, "there is no such figure")
@@ -193,7 +193,7 @@ class State:
         return self.collection
 
     def source(self, upload: Upload | None, photo: str | None) -> Upload | Path:
-        """Where the pixels of a request are: in it, or in a photo of the index."""
+        """The source of a request's pixels: an upload, or a photo of the index."""
         if upload is not None and photo is None:
             return upload
         if upload is not None or photo is None:
@@ -202,7 +202,7 @@ class State:
         return collection.file(collection.photo(photo))
 
     def image(self, upload: Upload | None, photo: str | None) -> Pixels | Path:
-        """The same, with the pixels of what is in the request."""
+        """The same, with the pixels of an upload decoded."""
         source = self.source(upload, photo)
         return source.pixels() if isinstance(source, Upload) else source
 

@@ -17,18 +17,18 @@ from hardnet.errors import HardnetError
 T = TypeVar("T")
 
 Check = Callable[[], None]
-"""Called between two stages of some work; raises :class:`Cancelled` if nobody wants the result."""
+"""Called between stages of work; raises :class:`Cancelled` if nobody wants the result."""
 
 CLIENT_GONE = 499
-"""The status that nobody sees: the client has closed the connection."""
+"""A status that nobody receives: the client has closed the connection."""
 POLL_SECONDS = 0.2
 ALIVE_SECONDS = 15.0
-"""An event stream says something at least this often, or proxies would close it."""
+"""An event stream sends something at least this often, or proxies would close it."""
 KEPT_JOBS = 20
 
 
 class Cancelled(Exception):  # noqa: N818 - no error
-    """Nobody waits for this work any more."""
+    """Nobody is waiting for this work any more."""
 
 
 class Pool:
@@ -39,7 +39,7 @@ class Pool:
         self.begun = self.stopped = 0
 
     async def run(self, request: Request, work: Callable[[Check], T]) -> T:
-        """The result of ``work``, which is stopped at its next check if the client goes away."""
+        """The result of ``work``, which stops at its next check if the client disconnects."""
         gone = threading.Event()
 
         def check() -> None:
@@ -79,7 +79,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class Job:
-    """Work that takes longer than a request: what it says is sent as events."""
+    """Work that takes longer than a request and reports its progress as events."""
 
     def __init__(self, kind: str, work: Callable[[Job], Any]) -> None:
         self.id, self.kind = secrets.token_hex(8), kind
@@ -87,12 +87,12 @@ class Job:
         self.progress: tuple[str, int, int] = ("starting", 0, 0)
         self.result: Any = None
         self.problem: str | None = None
-        self.stop = threading.Event()  # set, it ends soon; what it has finished is kept
+        self.stop = threading.Event()  # when set, the job ends soon; finished work is kept
         self._work = work
         self.thread = threading.Thread(target=self._run, name=f"hardnet-{kind}", daemon=True)
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Note how far it is; a job that was asked to end does so here."""
+        """Record progress; a job that was told to stop ends here."""
         if self.stop.is_set():
             raise Cancelled
         self.progress = what, done, total
@@ -105,7 +105,7 @@ class Job:
             self.state = "stopped"
         except HardnetError as error:
             self.problem, self.state = str(error), "failed"
-        except Exception as error:  # the page must not wait for ever
+        except Exception as error:  # the page must not wait forever
             self.problem, self.state = f"{type(error).__name__}: {error}", "failed"
             raise
 
@@ -135,18 +135,18 @@ class Job:
 
 
 class Jobs:
-    """The jobs of a server: one runs at a time, for an index has one writer."""
+    """The jobs of a server: one at a time, because an index has one writer."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
     def start(self, kind: str, work: Callable[[Job], Any]) -> Job:
-        """Begin a job, if no other is running."""
+        """Start a job if no other is running."""
         with self._lock:
             running = [job for job in self._jobs.values() if job.state == "running"]
             if running:
-                raise HTTPException(409, f"{running[0].kind} is at work: wait for its end")
+                raise HTTPException(409, f"{running[0].kind} is running: wait until it ends")
             for old in list(self._jobs)[: -KEPT_JOBS + 1]:
                 del self._jobs[old]
             job = Job(kind, work)

@@ -39,5 +39,5 @@ def test_softmin_has_shades_between(figure: np.ndarray) -> None:
 
 
 def test_unknown_format(tmp_path: Path) -> None:
-    with pytest.raises(HardnetError, match=r"\.png, \.svg"):
+    with pytest.raises(HardnetError, match=r"\.png or \.svg"):
         draw_gradients(tmp_path / "a.pdf")

@@ -119,7 +119,7 @@ def test_matching_by_kind_per_sequence_and_the_share_of_right_answers(values):
     assert values(hits, "easy", "viewpoint")["net"] == pytest.approx(0.65)
     assert hits.rows[0][4] == hits.rows[1][4] == "**0.400**"
     assert values(hits, "mean")["rootsift"] == pytest.approx(0.3667, abs=1e-4)
-    assert values(hits, "right")["rootsift"] == pytest.approx(0.7)
+    assert values(hits, "correct")["rootsift"] == pytest.approx(0.7)
     assert values(trapezoid, "easy", "viewpoint")["net"] == pytest.approx(0.75)
     net = values(per_sequence, "net")
     assert list(net)[:4] == ["v_one", "v_one, easy", "v_one, hard", "v_one, tough"]

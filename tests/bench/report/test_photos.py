@@ -37,7 +37,7 @@ def test_the_best_of_each_setup_and_the_ratio_to_the_baseline():
     assert summary.rows[0] == ["dog", "net", "**0.600** [0.100, 0.900]", "1.50x", "-"]
     assert summary.rows[2][2:4] == ["0.300 [0.100, 0.900]", "0.60x"]
     assert summary.rows[3][2] == "**0.500** [0.100, 0.900]"
-    assert summary.note == "Report: temple; choose: graf. 95% intervals over photos."
+    assert summary.note.startswith("Held-out scenes: temple; tuning scenes: graf. 95% intervals")
     assert scenes.headings == ["keypoints", "descriptor", "temple", "graf"]
     assert list(scenes.columns[3].values) == pytest.approx([0.3, 0.2, 0.15, 0.25])
     assert [row[2] for row in correct.rows] == ["**42.0**", "28.0", "21.0", "**35.0**"]

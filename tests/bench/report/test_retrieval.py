@@ -45,7 +45,7 @@ def test_scores_by_descriptor_and_mode(values):
     assert summary.headings == ["descriptor", *MODES]
     assert values(summary, "bow+qe") == pytest.approx({"hardnet": 94, "rootsift": 89})
     assert summary.rows[0][1] == "**90.00**"
-    assert "photos brought to 640 pixels, 8192 words trained on 240 other photos" in summary.note
+    assert "photos resized to 640 pixels, 8192 words trained on 240 other photos" in summary.note
     assert ns.title.endswith("N-S (of 4)")
     assert values(ns, "bow") == pytest.approx({"hardnet": 3.6, "rootsift": 3.4})
 
@@ -77,7 +77,7 @@ def test_the_paper_stands_beside_ours_and_what_we_lack_is_empty():
     bow, hqe = tables(made_up())[-2:]
     assert bow.rows[5] == ["HardNet++ (paper)", "60.8", "69.6", "84.5", "65.0", "70.3", "79.1"]
     assert bow.rows[6] == ["hardnet (ours)", *"------"]
-    assert "our columns of Oxford5k and Paris6k are empty" in bow.note
+    assert "our columns for Oxford5k and Paris6k are empty" in bow.note
     assert hqe.rows[3:5] == [
         ["HardNet++-HQE (paper)", "65k", "86.8", "88.3", "82.8", "84.9"],
         ["hardnet-HQE (ours)", "8192", *"----"],
@@ -85,7 +85,7 @@ def test_the_paper_stands_beside_ours_and_what_we_lack_is_empty():
     bow, hqe = tables(made_up("Paris6k", ("classic",), (0,), ns=False))[-2:]
     assert bow.rows[6] == ["hardnet (ours)", "-", "-", "-", "90.0", "92.0", "94.0"]
     assert hqe.rows[4] == ["hardnet-HQE (ours)", "8192", "-", "-", "95.0", "96.0"]
-    assert "our columns of Oxford5k are empty" in bow.note
+    assert "our columns for Oxford5k are empty" in bow.note
 
 
 def test_numbers_of_the_paper_are_those_it_averages():

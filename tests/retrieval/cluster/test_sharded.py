@@ -251,9 +251,9 @@ def test_addresses(ray: Any) -> None:
     with pytest.raises(HardnetError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
         reach("127.0.0.1:1")
     for wrong in ("nonsense", "ray://host", "host:port", "ray://:10001"):
-        with pytest.raises(HardnetError, match=f"{wrong} is no address of a Ray cluster"):
+        with pytest.raises(HardnetError, match=f"{wrong} is not the address of a Ray cluster"):
             reach(wrong)
-    with pytest.raises(HardnetError, match="connected to another cluster than 127"):
+    with pytest.raises(HardnetError, match="connected to a cluster other than 127"):
         Connection("127.0.0.1:1")
 
 
@@ -269,7 +269,9 @@ def test_a_cluster_that_refuses(error: Exception, monkeypatch: pytest.MonkeyPatc
             raise error
 
     monkeypatch.setitem(sys.modules, "ray", Refusing)
-    with pytest.raises(HardnetError, match=r"auto cannot be joined: (ConnectionError|no grpc) \("):
+    with pytest.raises(
+        HardnetError, match=r"cannot join the Ray cluster auto: (ConnectionError|no grpc) \("
+    ):
         Connection("auto")
 
 

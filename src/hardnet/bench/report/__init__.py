@@ -1,15 +1,15 @@
-"""Results files as tables (Markdown, LaTeX, terminal) and figures: no number is typed.
+"""Results files as tables (Markdown, LaTeX, terminal) and figures, so that nobody copies numbers.
 
-``KINDS`` names the functions that show each kind of results. A file may also bring tables of its
-own, under "tables": the scripts of ``benchmarks/`` write such files.
+``KINDS`` names the functions that show each kind of results. A file may also contain its own
+tables, under "tables", as those written by the scripts in ``benchmarks/`` do.
 
-A Markdown file says where tables go:
+A Markdown file marks where tables go:
 
     <!-- summary results/match_real_pairs.json -->
     <!-- end -->
 
 ``summary`` asks for the first table of the results file, ``tables`` for all of them, ``table 3`` or
-``tables 1,3`` for those. An overview takes single columns of several files, one per line:
+``tables 1,3`` for those numbers. An overview takes single columns of several files, one per line:
 
     <!-- overview measured | hardnet | rootsift
     correct matches | results/match_real_pairs.json | 1 | correct
@@ -74,7 +74,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> list[str]:
-    """The names of the figures that these results have."""
+    """The names of the figures of these results."""
     return list(_figures(results))
 
 
@@ -99,7 +99,7 @@ _OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", 
 
 
 def refresh(text: str, root: Path) -> str:
-    """``text`` with all its tables renewed from their results files."""
+    """``text`` with all its tables updated from their results files."""
     read = cache(lambda path: tables(read_results(root / path)))
 
     def fill(slot: re.Match[str]) -> str:

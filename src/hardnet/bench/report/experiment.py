@@ -1,4 +1,4 @@
-"""Training studies: our cells beside the paper's, the claims, every run; and their figures."""
+"""Training studies: our cells next to the paper's, the claims, every run; and their figures."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> Figures:
-    """Cells with columns as rows of dots beside the paper's, cells without as a curve."""
+    """A grid of cells as rows of dots next to the paper's, a list of cells as a curve."""
     return {"cells": _draw_dots if _is_grid(results) else _draw_curve}
 
 
 def claim_lines(results: Results) -> list[str]:
-    """The claims for a terminal, which is too narrow for their table."""
+    """The claims as lines for a terminal, which is too narrow for their table."""
     lines = []
     for claim in results["claims"]:
         counted = f"{claim['hold']} of {claim['pairs']} pairs, {claim['clear']} clearly"
@@ -138,10 +138,10 @@ def _claims(results: Results) -> Table:
             column("clearly", claims, "clear", "{}"),
             Column("pairs that contradict", ["; ".join(c["against"]) or None for c in claims]),
         ],
-        "Clearly: the interval of the difference leaves out zero (matching: sequences drawn "
-        "again; FPR95: intervals of the two that do not overlap) and all seeds agree. Open: no "
-        "pair contradicts, but some were not run."
-        + (" Each cell was trained once: the luck of a single run is not counted." if once else ""),
+        "Clearly: the interval of the difference excludes zero (matching: sequences resampled; "
+        "FPR95: the two intervals do not overlap) and all seeds agree. Open: no pair contradicts, "
+        "but some were not run."
+        + (" Each cell was trained once: variation between runs is not included." if once else ""),
     )
 
 

@@ -66,7 +66,7 @@ def tables(results: Results) -> list[Table]:
                 column(noise, field, _NEGATIVES[kind], negatives=kind, noise=noise)
                 for kind, noise in product(kinds, NOISE)
             ]
-            note = "Negative pairs are of a different or of the same sequence."
+            note = "Negative pairs are from different sequences or from the same one."
             add(f"verification: {what}", [*columns, column("mean", field)], note)
     if results.get("matching"):
         column = partial(_column, results, "matching")
@@ -78,9 +78,9 @@ def tables(results: Results) -> list[Table]:
             ]
             add(
                 f"matching: mAP ({_named('matching', convention)})",
-                [*columns, column("mean", field), column("right", "success")],
-                "The mean is over sequences, not over kinds. Right: share of the patches whose "
-                "nearest is the right one.",
+                [*columns, column("mean", field), column("correct", "success")],
+                "The mean is over sequences, not over kinds. Correct: share of patches whose "
+                "nearest neighbour is the correct one.",
             )
         found.append(_per_sequence(results))
     if results.get("retrieval"):
@@ -97,7 +97,7 @@ def tables(results: Results) -> list[Table]:
             add(
                 f"retrieval: mAP against the number of distractors ({named[c]})",
                 [column(str(k), f"ap_{c}", distractors=k) for k in counts],
-                "As published, a number is the size of the pool, with the 5 right answers in it; "
+                "As published, a number is the size of the pool, including the 5 correct answers; "
                 "the last is the whole list of distractors.",
             )
     return found
@@ -178,10 +178,10 @@ def _summary(results: Results) -> Table:
     return Table(
         "HPatches" + (": " if parts else "") + ", ".join(parts),
         [*columns, *against_baseline("matching", ratios)],
-        f"Mean average precision as in the paper: {_SOURCE[PAPER_CONVENTION['matching']]}, in "
-        f"retrieval {_SOURCE[PAPER_CONVENTION['retrieval']]}. Verification is imbalanced (1 true "
-        "pair to 5 false ones), the mean of both kinds of negatives; all are means over easy, hard "
-        "and tough. The 95 % intervals resample sequences.",
+        f"Mean average precision as in the paper: {_SOURCE[PAPER_CONVENTION['matching']]}; for "
+        f"retrieval, {_SOURCE[PAPER_CONVENTION['retrieval']]}. Verification is imbalanced (1 true "
+        "pair to 5 false ones) and averaged over both kinds of negatives. All scores are means "
+        "over easy, hard and tough. The 95 % intervals resample sequences.",
     )
 
 

@@ -35,7 +35,7 @@ PERCENT = "{:.2f}"
 _WEIGHTS = re.compile(r"\.(params|pth|pt|onnx|safetensors)$")
 
 _UNTESTED = (
-    "A descriptor is not tested on the set it was trained on (-), and its mean is of the others."
+    "A descriptor is not tested on the set it was trained on (-); its mean is over the others."
 )
 
 Row = Mapping[str, Any]
@@ -163,7 +163,7 @@ def _panel(axes: Axes, rows: list[Row], names: list[str]) -> None:
     ends = []
     for row in rows:
         y, rate = names.index(_full_name(row)), 100 * row["fpr95"]
-        # A rate of 0 has no logarithm: it is drawn at half of the resolution of the pairs.
+        # A rate of 0 has no logarithm: draw it at half the resolution of the pairs.
         floor = 50 / row["pairs"]
         low, dot, high = (max(x, floor) for x in (100 * row["low"], rate, 100 * row["high"]))
         axes.plot([low, high], [y, y], color="black", lw=1, marker="|", ms=8)
@@ -217,7 +217,7 @@ def tables_of_w1bs(results: Results) -> list[Table]:
 
 
 def _best(measure: str) -> Best | None:
-    """The largest area is not the best."""
+    """None for areas: the largest is not the best."""
     return None if measure in SCORES else "largest"
 
 
@@ -243,9 +243,9 @@ def _summary(results: Results, known: Mapping[str, Means]) -> Table:
             *against_baseline("mAP", ratios),
         ],
         "mAP: the HPatches matching task on these patches. AUC: recall over 1 - precision, as the "
-        "benchmark defines it; this area ends where the curve does, so that a descriptor without "
-        "wrong answers has area 0 and on easy pairs a better one may have less: no best is marked. "
-        "Both are means of the subsets; the 95 % intervals resample the pairs within each subset.",
+        "benchmark defines it. This area ends where the curve does: a descriptor without wrong "
+        "answers has area 0, and on easy pairs a better one may have less, so no best is marked. "
+        "Both are means over subsets; the 95 % intervals resample the pairs within each subset.",
     )
 
 

@@ -1,7 +1,7 @@
 """Benchmarks on photos: pairs, copies and scenes, reconstructions; pose, light, ratio of patches.
 
-The last three have entries of one form, per setup (how keypoints are found) and descriptor: a score
-over the scenes that report and over those that choose, and the scores of each scene.
+The last three share one form of entry per setup (how keypoints are detected) and descriptor: a
+score over the held-out scenes ("report"), one over the tuning scenes ("choose"), and one per scene.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def draw_pairs(results: Results, path: Path) -> None:
 
 
 def tables_of_groups(results: Results) -> list[Table]:
-    """Recall per edit, what was grouped wrongly, sweeps, and the kinds of views of a scene."""
+    """Recall per edit, wrong groups, sweeps, and the kinds of views of a scene."""
     edits, methods, rules = results["edits"], results["methods"], results["rules"]
     settings, photos = results["provenance"]["settings"], results["photos"]
     hashes = f"hashes: {rules['hash']} ({settings['distance']})"
     recall = Table(
-        f"Copies of {photos['sources']} photographs that are found, among {photos['all']} photos",
+        f"Copies of {photos['sources']} photographs found among {photos['all']} photos",
         [
             column("edit", edits, "edit"),
             column("kind", edits, "kind"),
@@ -106,7 +106,7 @@ def tables_of_groups(results: Results) -> list[Table]:
         f"Found: {rules['found']}; {hashes}. Corner error: {rules['map']}.",
     )
     wrong = Table(
-        f"What is joined wrongly, per 1,000 of {photos['all']} photos",
+        f"Wrong groups per 1,000 photos, among {photos['all']}",
         [
             column("method", methods, "method"),
             column("pairs", methods, "pairs", "{}"),
@@ -120,7 +120,7 @@ def tables_of_groups(results: Results) -> list[Table]:
     )
     sweeps, scenes = results.get("sweeps", []), results.get("scenes", [])
     swept = Table(
-        "Sweeps of a camera that are found as a panorama",
+        "Camera sweeps found as panoramas",
         [
             column("neighbours share (%)", sweeps, "shared", "{}"),
             column("sweeps", sweeps, "sweeps", "{}"),
@@ -137,16 +137,16 @@ def tables_of_groups(results: Results) -> list[Table]:
             column("scene", scenes, "scene"),
             column("photos", scenes, "photos", "{}"),
             Column("pairs", [each or MISSING for each in kinds]),
-            column("together", scenes, "together", "{:.2f}"),
-            column("as", scenes, "group"),
+            column("in the largest group", scenes, "together", "{:.2f}"),
+            column("kind of group", scenes, "group"),
         ],
-        f"Together: {rules['together']}.",
+        f"In the largest group: {rules['together']}.",
     )
     return [recall, wrong, *([swept] if sweeps else []), *([views] if scenes else [])]
 
 
 def tables_of_sfm(results: Results) -> list[Table]:
-    """For each scene the size of the models, then for each the errors of the cameras."""
+    """The size of each scene's models, then the camera errors of each scene."""
     scenes = _grouped(results["rows"], "scene")
     known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
     return [
@@ -187,10 +187,10 @@ def _errors(scene: str, rows: list[Row]) -> Table:
     ):
         columns.append(column(heading, errors, field, style, "smallest", factor))
     return Table(
-        f"Errors of the cameras of {scene}",
+        f"Camera errors of {scene}",
         columns,
-        f"Centre errors in units of the truth, after a similarity; truth: {rows[0]['truth']}; "
-        f"calibration {'known' if calibrated else 'estimated'}.",
+        "Centre errors are in units of the ground truth, after alignment by a similarity. Ground "
+        f"truth: {rows[0]['truth']}. Calibration: {'known' if calibrated else 'estimated'}.",
     )
 
 
@@ -205,7 +205,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
 
 
 def draw_sfm(results: Results, path: Path) -> None:
-    """A line of panels per scene: points on the left, errors on the right; a bar per method."""
+    """A row of panels per scene: points on the left, errors on the right; a bar per method."""
     scenes = _grouped(results["rows"], "scene")
     heights = [len(rows) for rows in scenes.values()]
     with canvas(path, 9, 0.3 + sum(0.75 + 0.24 * height for height in heights)) as figure:
@@ -224,7 +224,7 @@ def draw_sfm(results: Results, path: Path) -> None:
 
 
 def _bars(axes: Axes, values: list[float | None], style: str) -> None:
-    """The first, COLMAP's SIFT, has another colour."""
+    """The first bar, COLMAP's SIFT, has its own colour."""
     colours = [line_style(0 if i else 1)["color"] for i in range(len(values))]
     lengths = [value or 0.0 for value in values]
     texts = ["-" if value is None else style.format(value) for value in values]
@@ -236,7 +236,7 @@ def _bars(axes: Axes, values: list[float | None], style: str) -> None:
 
 @dataclass(frozen=True)
 class Show:
-    """How one of the benchmarks is shown."""
+    """How to show one of the benchmarks."""
 
     field: str
     score: str
@@ -254,10 +254,11 @@ SHOWS = {
 _CORRECT = (f"Correct matches per pair at a precision of {PRECISION:.0%}", "correct", "{:.1f}")
 _MORE = {"pose": [_CORRECT, ("Ratio of the ratio test", "ratio", "{:g}")], "light": [_CORRECT]}
 """Other numbers per scene: title, field, style."""
+_ROLES = {"report": "held-out scenes", "choose": "tuning scenes"}
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
-    """Summary, every scene, and other numbers per scene: the ratio chosen, the matches."""
+    """The summary, then the scores of each scene and its chosen ratio and correct matches."""
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(_grouped(results["entries"], "setup").values()))
     title = f"{show.title}: {show.score} per {show.scenes.removesuffix('s')}"
@@ -268,7 +269,7 @@ def tables_of_scenes(results: Results) -> list[Table]:
 
 
 def figures_of_scenes(results: Results) -> Figures:
-    """Curves of pose errors, bars of the others; of the scenes that report."""
+    """Curves of pose errors, bars for the other kinds; held-out scenes only."""
     if all(entry["report"]["interval"][0] is None for entry in results["entries"]):
         return {}
     return {"curves": _draw_pose} if results["kind"] == "pose" else {"bars": _draw_bars}
@@ -283,7 +284,7 @@ def _table(title: str, lines: list[Row], columns: list[Column], note: str = "") 
 def _summary(lines: list[Row], show: Show) -> Table:
     def score(role: str) -> Column:
         return Column(
-            f"{show.score}, scenes that {role}",
+            f"{show.score}, {_ROLES[role]}",
             [entry[role][show.field] for entry in lines],
             best="largest",
             intervals=[tuple(entry[role]["interval"]) for entry in lines],
@@ -300,7 +301,7 @@ def _summary(lines: list[Row], show: Show) -> Table:
         show.title,
         lines,
         [score("report"), *against_baseline("", ratios), score("choose")],
-        f"Report: {report}; choose: {choose}. 95% intervals over photos.",
+        f"Held-out scenes: {report}; tuning scenes: {choose}. 95% intervals over photos.",
     )
 
 
@@ -314,7 +315,7 @@ def _by_scene(lines: list[Row], show: Show, title: str, field: str, style: str) 
 
 
 def _draw_pose(results: Results, path: Path) -> None:
-    """One panel per setup: the share of pairs below 1 to 20 degrees, reported scenes."""
+    """One panel per setup: the share of pairs below 1 to 20 degrees, held-out scenes."""
     setups = _grouped(results["entries"], "setup")
     names = distinct(results["entries"], "descriptor")
     with canvas(path, 1.5 + 3.1 * len(setups), 3.0) as figure:
@@ -335,7 +336,7 @@ def _draw_pose(results: Results, path: Path) -> None:
 
 
 def _draw_bars(results: Results, path: Path) -> None:
-    """Setups along the axis, a bar per descriptor: the score over the scenes that report."""
+    """Setups along the axis, a bar per descriptor: the score over the held-out scenes."""
     show, setups = SHOWS[results["kind"]], distinct(results["entries"], "setup")
     found = {(e["setup"], e["descriptor"]): e["report"] for e in results["entries"]}
     names = distinct(results["entries"], "descriptor")

@@ -1,4 +1,4 @@
-"""The retrieval benchmark, beside the paper's two tables of image retrieval."""
+"""The retrieval benchmark, next to the paper's two tables of image retrieval."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HQE: Mapping[str, tuple[str, float, float, float | None, float | None]] = {
 
 PERCENT = "{:.2f}"
 ACROSS = 4
-"""Panels of the figure side by side."""
+"""Panels per row of the figure."""
 
 Row = Mapping[str, Any]
 Measure = Callable[[Row], Value]
@@ -50,7 +50,7 @@ def tables(results: Results) -> list[Table]:
     named = {p: f", {p}" if len(protocols) > 1 else "" for p in protocols}
     has_ns = any(row["ns"] is not None for row in rows)
     title = "{name}, {images} photos, ".format(**collection) + f"{len(results['queries'])} queries"
-    bootstrap = "Percentiles of the bootstrap over objects (landmarks), not over single queries."
+    bootstrap = "Bootstrap percentiles over objects (landmarks), not over single queries."
     found = [
         _by_mode(
             f"{title}: mAP{named[p]} (%)",
@@ -66,7 +66,7 @@ def tables(results: Results) -> list[Table]:
     for p in protocols:
         between = f"95% intervals of mAP{named[p]} (%)"
         found.append(_by_mode(between, rows, partial(_ends, p), note=bootstrap))
-    note = "Median; words of the query's features included, extraction not."
+    note = "Median. Assigning words to the query's features is included, extracting them is not."
     found.append(
         # As text: the fastest is not the best.
         _by_mode("Milliseconds per query", rows, lambda r: f"{r['milliseconds']:.1f}", note=note)
@@ -84,7 +84,7 @@ def tables(results: Results) -> list[Table]:
         ("BoW", "BoW+SV", "BoW+QE"),
         ("bow", "bow+sv", "bow+qe"),
         BOW,
-        note="The paper has 1M words.",
+        note="The paper uses 1M words.",
     )
     ours = [str(results["provenance"]["settings"]["words"])] * len(distinct(rows, "descriptor"))
     hqe = _beside_the_paper(
@@ -95,7 +95,7 @@ def tables(results: Results) -> list[Table]:
         {who: row[1:] for who, row in HQE.items()},
         "-HQE",
         [*(row[0] for row in HQE.values()), *ours],
-        "SA, MA: single, multiple assignment of the query's features.",
+        "SA: single assignment of the query's features; MA: multiple assignment.",
     )
     return [*found, bow, hqe]
 
@@ -131,7 +131,7 @@ def _about(results: Results) -> str:
     sized = settings["longer_side"]
     return (
         f"{settings['extraction']['detector']}, {per_query:.0f} features per query"
-        + (f", photos brought to {sized} pixels" if sized else "")
+        + (f", photos resized to {sized} pixels" if sized else "")
         + f", {settings['words']} words trained on {settings['vocabulary_photos']} other photos; "
         "best of each column in bold."
     )
@@ -185,7 +185,7 @@ def _beside_the_paper(
     words: Sequence[str] = (),
     note: str = "",
 ) -> Table:
-    """The paper's lines, then ours; ours are empty for a collection other than this file's."""
+    """The paper's lines, then ours; ours stay empty for collections other than this file's."""
     labels, name = distinct(results["rows"], "descriptor"), results["collection"]["name"]
     lines = [*(f"{who} (paper)" for who in paper), *(f"{w}{suffix} (ours)" for w in labels)]
     columns = [Column("method" if words else "descriptor", lines)]
@@ -201,8 +201,8 @@ def _beside_the_paper(
         columns.append(Column(heading, values, "{:.1f}", group=collection))
     where_not = " and ".join(other for other in COLLECTIONS if other != name)
     more = (
-        f"{note} These results are of {name}: our columns of {where_not} are empty, and are filled "
-        "by hardnet bench retrieval --layout oxford where its photos are at hand."
+        f"{note} These results are for {name}, so our columns for {where_not} are empty; with "
+        "their photos, hardnet bench retrieval --layout oxford fills them."
     )
     return Table(title, columns, more)
 

@@ -40,14 +40,14 @@ _MATCHED = {
 PAPER = {name: dict(zip(PAPER_PAIRS, row, strict=True)) for name, row in _MATCHED.items()}
 """Table 3 of the paper: descriptor -> set -> (pairs matched, mean inliers)."""
 
-_INTERVAL = "95%: interval of the bootstrap over scenes."
+_INTERVAL = "95%: bootstrap interval over scenes."
 _PIXELS = (1, 3, 5, 10)
 
 Entry = Mapping[str, Any]
 Entries = Mapping[tuple[str, str, str], Entry]
 """(set, detector, descriptor) -> its entry of the summary."""
 Part = tuple[str, Entries, Callable[[Entry], Value], str]
-"""A column under each set: heading, entries, value of an entry, style; texts have no best."""
+"""A column under each set: heading, entries, value of an entry, style; no text is the best."""
 
 
 def tables(results: Results) -> list[Table]:
@@ -61,16 +61,16 @@ def tables(results: Results) -> list[Table]:
             "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
             [_number("matched", entries), _number("inl.", entries, "mean_inliers")],
             sets,
-            "Inl.: mean inliers per matched pair. Who matches one hard pair more lowers its own "
-            "mean: compare descriptors by the next table. The paper's rows are of the complete "
-            f"sets ({complete}) and of MODS with view synthesis, which has more keypoints of more "
-            "kinds: compare the order, not the numbers. A pair is matched with "
+            "Inl.: mean inliers per matched pair. Matching one more hard pair lowers the mean of "
+            "a descriptor, so compare descriptors by the next table. The paper used the "
+            f"complete sets ({complete}) and MODS, whose view synthesis adds keypoints and "
+            "kinds of keypoints: compare the order, not the numbers. A pair counts as matched with "
             f"{rule.about}.",
             PAPER if set(sets) & set(PAPER_PAIRS) else None,
         ),
         _table(
             results,
-            "Mean inliers over the pairs that all descriptors matched with a detector",
+            "Mean inliers over the pairs that every descriptor matched, per detector",
             [
                 ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
                 _number("inl.", entries, "mean_common"),
@@ -97,8 +97,8 @@ def tables(results: Results) -> list[Table]:
             "auc",
             areas,
             "Mean over thresholds 0 to t of the share of pairs whose four corners are, on average, "
-            "within the threshold of where the true homography puts them (exact: steps, no "
-            f"interpolation). A pair without an estimate is never within. {_INTERVAL}",
+            "within the threshold of where the true homography puts them (computed exactly, not "
+            f"interpolated). A pair without an estimate counts as a failure. {_INTERVAL}",
         ),
         (
             "Mean matching accuracy",
@@ -107,10 +107,10 @@ def tables(results: Results) -> list[Table]:
             "Mean over the pairs of the share of tentative matches within t px of the true "
             f"homography; correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio "
             "threshold is stricter for some descriptors than for others: a high share of few "
-            "matches is not better than a lower one of many.",
+            "matches is not better than a lower share of many.",
         ),
         (
-            "Share of the correspondences picked by hand within t px of the estimated geometry",
+            "Share of hand-picked correspondences within t px of the estimated geometry",
             "agreement",
             _within(entries, "agreement"),
             "",
@@ -139,7 +139,7 @@ def _sets_with(results: Results, entries: Entries, field: str) -> list[str]:
 
 
 def _set_title(results: Results, name: str) -> str:
-    """The set and how much of it there is: ``EVD (8 of 15)``."""
+    """The set and how many of its pairs were run: ``EVD (8 of 15)``."""
     for about in results["sets"]:
         if about["name"] == name:
             total = f" of {about['complete']}" if about["complete"] else ""
@@ -173,7 +173,7 @@ def _table(
     note: str,
     paper: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
 ) -> Table:
-    """One line per detector and descriptor, the best among a detector's lines bold.
+    """One line per detector and descriptor; the best of each detector's lines is bold.
 
     ``paper``: lines to add, name -> set -> a number per part.
     """
@@ -242,7 +242,7 @@ def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: l
 
 
 def _draw_accuracy(results: Results, path: Path) -> None:
-    """Mean matching accuracy over 1 to 10 px: a column per set, a line of panels per detector."""
+    """Mean matching accuracy over 1 to 10 px: a column per set, a row of panels per detector."""
     labels, found = distinct(results["rows"], "descriptor"), _entries(results)
     names, detectors = _sets_with(results, found, "accuracy"), distinct(results["rows"], "detector")
     with canvas(path, 3.2 * len(names), 0.4 + 2.6 * len(detectors)) as figure:

@@ -18,7 +18,7 @@ Figures = dict[str, Callable[[Mapping[str, Any], Path], None]]
 """Name -> how to draw it, from the results into a file."""
 
 NOISE_COLOURS = {"easy": "#009E73", "hard": "#0072B2", "tough": "#D55E00"}
-"""Green, blue and red as in the paper, in the shades that colour-blind readers tell apart."""
+"""Green, blue and red as in the paper, in shades that colour-blind readers can tell apart."""
 BAR = "#D9D9D9"
 FORMATS = (".png", ".svg")
 _LINES = (
@@ -56,14 +56,14 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def check_figure_name(path: Path) -> None:
-    """Raise unless the name of the file has a supported format."""
+    """Raise unless the file name has a supported format."""
     if path.suffix.lower() not in FORMATS:
-        raise HardnetError(f"{path}: a figure is one of {', '.join(FORMATS)}")
+        raise HardnetError(f"{path}: a figure file must end in {' or '.join(FORMATS)}")
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """How line number ``index`` is drawn: a colour, and dashes and marker that differ too."""
-    other = index + index // len(_LINES)  # when the colours start again, the rest is shifted
+    """The style of line number ``index``: its own colour, dashes and marker."""
+    other = index + index // len(_LINES)  # shift dashes and markers once colours repeat
     return {
         "color": _LINES[index % len(_LINES)],
         "linestyle": _DASHES[other % len(_DASHES)],
@@ -90,7 +90,7 @@ def grouped_bars(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> li
 
 
 def legend_beside(figure: Figure) -> None:
-    """Each name once, to the right of all panels, where it hides no bar or curve."""
+    """Each name once, to the right of all panels, where it covers no bar or curve."""
     found: dict[str, Any] = {}
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
@@ -103,7 +103,7 @@ def legend_above(
     axes: Axes,
     loc: Literal["outside upper left", "outside upper center"] = "outside upper left",
 ) -> None:
-    """The names of one panel, which are those of all panels, side by side above them."""
+    """The names of one panel, shared by all panels, side by side above them."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
 
@@ -125,7 +125,7 @@ def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
 def log_ticks(low: float, high: float) -> list[float]:
     """The numbers 1, 3, 10, 30, ... (and below 1) that enclose ``low`` and ``high``.
 
-    Over more than two and a half decades only 1, 10, 100, ...: the labels need the room.
+    Over more than two and a half decades only 1, 10, 100, ...: the labels need the space.
     """
     digits = (1, 3) if high <= low * 300 else (1,)
     grid = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in digits]

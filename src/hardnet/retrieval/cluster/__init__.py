@@ -1,6 +1,6 @@
 """An index on many machines: photos described and shards searched by Ray's workers.
 
-Nothing outside this package imports Ray, and it is imported only when it is used.
+Nothing outside this package imports Ray, and it is imported only when used.
 """
 
 from hardnet.retrieval.cluster.describers import build_on_cluster

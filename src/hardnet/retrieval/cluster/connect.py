@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one here; what its nodes must have in common."""
+"""Joining a Ray cluster or starting one here, and checking that its nodes fit together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_ray() -> Any:
 class Connection(AbstractContextManager["Connection"]):
     """This process as a driver of a cluster, until it is closed.
 
-    A process that has called ``ray.init`` itself keeps its own connection afterwards, too.
+    A process that called ``ray.init`` itself keeps its own connection afterwards.
 
     Args:
         address: "local" starts Ray on this machine, "auto" finds the cluster this machine belongs
@@ -51,35 +51,35 @@ class Connection(AbstractContextManager["Connection"]):
             or address == self.ray.get_runtime_context().gcs_address
         ):
             raise HardnetError(
-                f"this process is connected to another cluster than {address}: call ray.shutdown() "
-                "first, or leave the address out"
+                f"this process is connected to a cluster other than {address}: call ray.shutdown() "
+                "first, or omit the address"
             )
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Leave; a cluster that was started here ends."""
+        """Leave the cluster; one that was started here is stopped."""
         if self._is_ours:
             self._is_ours = False
             self.ray.shutdown()
 
 
 def _start(ray: Any, address: str) -> None:
-    # What the workers print would be mixed with the output of the command.
+    # The output of workers would mix with that of the command.
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody was asked
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody agreed to it
         ray.init(address="local", include_dashboard=False, **quiet)
         return
     if address != "auto":
-        reach(address)  # Ray itself would try for many minutes
+        reach(address)  # Ray itself would keep trying for minutes
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise HardnetError(
-            f"the Ray cluster {address} cannot be joined: {reason} (start one with ray start "
+            f"cannot join the Ray cluster {address}: {reason} (start one with ray start "
             "--head, or use local; if it asks for a token, set RAY_AUTH_MODE=token)"
         ) from error
 
@@ -89,7 +89,7 @@ def reach(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise HardnetError(
-            f"{address} is no address of a Ray cluster: give local, auto, HOST:PORT or "
+            f"{address} is not the address of a Ray cluster: give local, auto, HOST:PORT or "
             "ray://HOST:PORT"
         )
     try:
@@ -106,7 +106,7 @@ PROBE_SECONDS = 60.0
 
 
 def working_nodes(ray: Any) -> list[dict[str, Any]]:
-    """Ray's facts about the nodes that are there and have cores to give; some heads have none."""
+    """Ray's facts about the live nodes that offer cores; some heads have none."""
     nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
     if not nodes:
         raise HardnetError("the Ray cluster has no node with cores: add one with ray start")
@@ -114,7 +114,7 @@ def working_nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
-    """Ask every node that will work whether it can, and sees the folders under the same path.
+    """Check that every worker node can run hardnet and sees the folders under the same path.
 
     Returns Ray's ids of the nodes.
 
@@ -154,7 +154,7 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
         try:
             facts = ray.get(answer)
         except ray.exceptions.RayError:
-            continue  # it left between two breaths: no worker will be there
+            continue  # the node has just left: it will have no worker
         _check(name, facts)
     return [node["NodeID"] for node in nodes]
 
@@ -181,7 +181,7 @@ def _check(node: str, facts: dict[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """One line about why a worker did not do its work."""
+    """One line about why a worker failed."""
     from ray.exceptions import RayActorError, RayTaskError
 
     if isinstance(error, RayTaskError):

@@ -32,9 +32,9 @@ def build_on_cluster(
     workers: int | None = None,
     **options: Any,
 ) -> BuildReport:
-    """Make an index, or continue one, as :func:`~hardnet.retrieval.build.build` does.
+    """Build an index, or resume one, as :func:`~hardnet.retrieval.build.build` does.
 
-    The index is the same, to the last bit. The photos must be on a disk that all nodes share,
+    The index is bit for bit the same. The photos must be on a disk that all nodes share,
     under the same path; the folder of the index need not be. ``workers`` are processes, by default
     as many as the cores of the cluster can keep busy.
     """
@@ -47,7 +47,7 @@ def build_on_cluster(
 def describers_on(
     address: str, settings: IndexSettings, workers: int | None = None
 ) -> Iterator[Describers]:
-    """Workers of the cluster at ``address``, all of which can work with us."""
+    """Workers of the cluster at ``address``, all checked for compatibility."""
     with Connection(address) as connection:
         check_nodes(connection.ray)
         with Describers(connection.ray, settings, workers) as describers:
@@ -55,7 +55,7 @@ def describers_on(
 
 
 class Describers(AbstractContextManager["Describers"]):
-    """Worker processes on all nodes of a cluster, each with a network of its own."""
+    """Worker processes on all nodes of a cluster, each with its own network."""
 
     def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
         self._ray = ray
@@ -63,7 +63,7 @@ class Describers(AbstractContextManager["Describers"]):
         own = max(min(CORES, *cores), 1)
         count = workers or max(sum(cores) // own, 1)
         _, describe = settings.load()
-        # The batches of a worker that died are done again by us, not by Ray: others are free.
+        # We, not Ray, repeat the batches of a dead worker: other workers are free.
         remote = ray.remote(
             num_cpus=own, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
         )(DescribeActor)
@@ -90,7 +90,7 @@ class Describers(AbstractContextManager["Describers"]):
         sent = [
             Photo(os.path.abspath(path), name, dict(states[name])) for name, path in photos.items()
         ]
-        # A copy without what the original may have computed for itself.
+        # A copy without values cached by the original.
         shared = self._ray.put(replace(vocabulary))
         results = self._run(
             sent,
@@ -123,7 +123,7 @@ class Describers(AbstractContextManager["Describers"]):
             len(photos),
             lambda actor, places: ask(actor, [photos[place] for place in places]),
             lambda place, why: Failure(
-                f"{images[place]} cannot be described: {why}, again and again; use a smaller copy"
+                f"{images[place]} cannot be described: {why}, repeatedly; use a smaller copy"
             ),
             batch,
         )
@@ -133,7 +133,7 @@ class Describers(AbstractContextManager["Describers"]):
 
 
 def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
-    """The error of a photo, with the path by which the user called it."""
+    """The error of a photo, with the path that the user gave."""
     if failure.unseen_by and os.path.exists(image):
         raise HardnetError(
             f"node {failure.unseen_by} does not see {photo.path}: put the photos on a disk that "
@@ -146,8 +146,8 @@ def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
 class Photo:
     """A photo to describe."""
 
-    path: str  # of the file, absolute: a worker has a working folder of its own
-    name: str  # what the index calls it
+    path: str  # of the file, absolute: a worker has its own working folder
+    name: str  # in the index
     state: Mapping[str, int]  # of the file; see ``entries.state_of``
 
 
@@ -155,12 +155,12 @@ class Photo:
 class Failure:
     """Why a photo could not be described."""
 
-    why: str  # for people
+    why: str  # for display
     unseen_by: str = ""  # the node that does not see the file at all; "" if it was read
 
 
 class DescribeActor:
-    """Has one network, and describes photos with the driver's settings and weights."""
+    """Describes photos with one network, using the driver's settings and weights."""
 
     def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
         self._settings, self._weights, self._cores = settings, weights, cores
@@ -176,12 +176,12 @@ class DescribeActor:
         node = socket.gethostname()
         try:
             self._load()
-        except Exception as error:  # whatever it is, people must know which node
+        except Exception as error:  # whatever it is, users must know which node
             raise HardnetError(f"node {node}: {error}") from error
         return node
 
     def features(self, photos: Sequence[Photo]) -> list[Features | Failure]:
-        """Features of photos; or why one has none."""
+        """Features of photos, or why a photo has none."""
         import cv2
 
         cv2.setNumThreads(self._cores)
@@ -192,8 +192,8 @@ class DescribeActor:
     def indexed(
         self, photos: Sequence[Photo], digest: str, vocabulary: Vocabulary
     ) -> list[IndexedImage | Failure]:
-        """What an index keeps of photos; or why there is nothing."""
-        # The vocabulary that came first: each batch brings a new one, with nothing computed.
+        """The index entries of photos, or why a photo has none."""
+        # Keep the first vocabulary: each batch brings a new copy without cached values.
         if self._words is None or self._words[0] != digest:
             self._words = digest, vocabulary
         words = self._words[1]
@@ -213,20 +213,20 @@ class DescribeActor:
 
 
 def _plain(path: Path, result: Features | HardnetError) -> Features | Failure:
-    """An error that can be sent to the driver: not every one can."""
+    """An error that can be sent to the driver, which not all can."""
     if isinstance(result, HardnetError):
         return Failure(str(result), "" if os.path.exists(path) else socket.gethostname())
     return replace(result, pixels=None)
 
 
 BATCH = 8
-"""Photos that a worker is given at once: seconds of work, a few megabytes of results."""
+"""Photos per batch: seconds of work, a few megabytes of results."""
 
 IN_HAND = 2
-"""Batches of one worker: it must not wait for the driver between two."""
+"""Batches queued per worker, so that it never waits for the driver."""
 
 AHEAD = 4
-"""Batches per worker that may be done before the first unfinished one: what memory must hold."""
+"""Finished batches per worker that may wait for an earlier one: limits memory."""
 
 ATTEMPTS = 3
 """How often a worker may die with the same photo before the photo is blamed."""
@@ -242,7 +242,7 @@ class Batch:
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker, what it has in hand, and the answer that shows it is back if it died."""
+    """A worker, its current batches, and the answer that shows it is back after dying."""
 
     actor: Any
     waking: Any
@@ -257,11 +257,11 @@ def dispatch(
     failed: Callable[[int, str], Any],
     batch: int = BATCH,
 ) -> Generator[Any, None, None]:
-    """Results of ``count`` items, in order, whatever happens to workers.
+    """Results of ``count`` items, in order, even if workers die.
 
-    Ray's ActorPool would leave workers idle that are done early, and lose those that die. What a
-    worker that dies had in hand is done again by others. A batch that was lost twice is done item
-    by item; an item with which a worker has died three times is given up.
+    Ray's ActorPool would leave workers idle that finish early, and lose those that die. Here, other
+    workers repeat the batches of one that died. A batch lost twice is processed item by item; an
+    item that has killed three workers is given up.
 
     Args:
         ray: the module, connected.
@@ -278,7 +278,7 @@ def dispatch(
     done: dict[int, Any] = {}
 
     def collect(worker: _Worker, ready: set[Any]) -> None:
-        """Take what a worker has finished; what it lost goes back."""
+        """Collect what a worker has finished; lost batches go back to the queue."""
         for ref in [worker.waking, *worker.in_hand]:
             if ref not in ready:
                 continue
@@ -292,7 +292,7 @@ def dispatch(
             except HardnetError as error:
                 raise HardnetError(reason(error)) from error
             except ray.exceptions.RayTaskError:
-                raise  # a fault in the program: others would have it as well
+                raise  # a bug: other workers would fail as well
             except ray.exceptions.RayError as error:
                 worker.waking = worker.actor.ready.remote()
                 if given is not None:
@@ -327,7 +327,7 @@ def dispatch(
 
 
 def _may_take(worker: _Worker, batch: Batch) -> bool:
-    """A batch that was lost before is done alone, so that no other is blamed if it fails again."""
+    """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
     if worker.waking is not None:
         return False
     if batch.attempts or any(other.attempts for other in worker.in_hand.values()):

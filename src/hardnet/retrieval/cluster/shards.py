@@ -1,4 +1,4 @@
-"""An index that is searched by many machines: its shards, each in a process of its own."""
+"""An index searched by many machines: its shards, each in its own process."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ OPEN_SECONDS = 120.0
 _STARTING = "its worker has not started yet"
 
 _BYTES = 2**20
-"""No cores are set aside for a shard, which would keep others from working while nobody searches.
-But one that asks for nothing at all is put on any node, whatever it was told."""
+"""A shard reserves no cores, which would be idle while nobody searches. But Ray ignores the wanted
+node of an actor that asks for no resource at all."""
 
 
 class ShardedIndex(AbstractContextManager["ShardedIndex"]):
     """The shards of an index on the workers of a Ray cluster, searched as one.
 
-    Hits and scores are those of :class:`~hardnet.retrieval.index.Index`, to the last bit. A shard
-    whose process or node dies comes back on another; until then searches are answered by the
-    others and ``Results.missing`` names it. Threads take turns.
+    Hits and scores equal those of :class:`~hardnet.retrieval.index.Index` bit for bit. A shard
+    whose process or node dies restarts on another; until then the other shards answer searches and
+    ``Results.missing`` names it. Threads take turns.
 
     The folder must be on a disk that all nodes share, under the same path. There is one shard for
     each node by default; ``timeout`` is in seconds, for one answer.
@@ -85,7 +85,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The generation that is searched."""
+        """The generation being searched."""
         return self._index.snapshot
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
         Raises:
             HardnetError: no shard answers at all.
         """
-        # Described once, however often shards get lost.
+        # Described once, however often shards are lost.
         views, seconds = self._index.described(image, box)
         with self._lock:
             while True:
@@ -136,7 +136,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             return changed
 
     def wait(self, seconds: float = OPEN_SECONDS) -> bool:
-        """Wait until all shards are there, or some cannot be; whether they are."""
+        """Wait until all shards are ready or some cannot be; returns whether all are."""
         with self._lock:
             deadline = monotonic() + seconds
             while True:
@@ -159,7 +159,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             self._connection.close()
 
     def _open(self) -> None:
-        """Give every shard its segments of the present generation, and wait for them."""
+        """Give every shard its segments of the current generation and wait for them."""
         manifest = self._ray.put(self.snapshot.manifest)
         weights = [segment.features for segment in self.snapshot.segments]
         for slot, positions in zip(self._slots, divide(weights, len(self._slots)), strict=True):
@@ -169,7 +169,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             raise HardnetError(self._nobody())
 
     def _look(self) -> None:
-        """Take back shards that answer; go to the next generation if this one's files are gone."""
+        """Take back shards that answer; move to the next generation if this one's files are gone."""
         for slot in self._slots:
             slot.look()
         if any(slot.is_outdated for slot in self._slots):
@@ -180,7 +180,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
                 self._open()
 
     def _answering(self) -> ShardSet:
-        """The shards that are there; if none is, they get some time."""
+        """The shards that are ready; if none is, wait for a while."""
         self._look()
         if not any(slot.is_open for slot in self._slots):
             away = [slot.opening for slot in self._slots if slot.opening is not None]
@@ -226,17 +226,17 @@ def divide(weights: Sequence[int], parts: int) -> list[list[int]]:
 class Slot:
     """One shard as the driver sees it: its actor, its segments, and whether it answers.
 
-    After the actor has died, or kept a query waiting, the slot sends it the order to open its
-    segments and is not asked anything before that is answered: a query never waits for a shard
-    that is known to be away. A process that hangs is ended and restarted. ``node`` is Ray's id of
-    the node it should be on; it is on any other if that one dies.
+    After the actor has died or kept a query waiting, the slot tells it to open its segments and
+    sends no query until that is answered: a query never waits for a shard that is known to be away. A
+    process that hangs is restarted. ``node`` is Ray's id of the preferred node; if that dies, the
+    shard runs on another.
     """
 
     def __init__(self, ray: Any, node: str) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
-        # No retries: a query is asked again without the shard, which is quicker than its return.
+        # No retries: repeating the query without the shard is faster than waiting for its return.
         remote = ray.remote(
             num_cpus=0,
             memory=_BYTES,
@@ -245,7 +245,7 @@ class Slot:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
         )
         self.actor = remote(ShardActor).remote()
-        self.positions: tuple[int, ...] = ()  # the segments of the snapshot that are its own
+        self.positions: tuple[int, ...] = ()  # its segments of the snapshot
         # It answered last time; the files it should open are gone; it cannot open its segments.
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not, self.where = _STARTING, ""
@@ -254,13 +254,13 @@ class Slot:
         self._order: tuple[str, Manifest] | None = None
 
     def open(self, folder: str, manifest: Manifest, positions: Sequence[int]) -> None:
-        """Give it segments; :meth:`look` tells when it has them."""
+        """Give it segments; :meth:`look` notices when it has them."""
         self.positions = tuple(positions)
         self._order = folder, manifest
         self.lose(_STARTING)
 
     def lose(self, why: str) -> None:
-        """It did not answer: ask nothing more before it has opened its segments again."""
+        """It did not answer: send no query until it has opened its segments again."""
         assert self._order is not None
         self.is_open = self.is_outdated = self.is_refused = False
         self.why_not = why
@@ -268,7 +268,7 @@ class Slot:
         self._since = monotonic()
 
     def restart(self, why: str) -> None:
-        """It hangs: restart its process; this works even on a stopped one."""
+        """It hangs: restart its process, even a stopped one."""
         self._ray.kill(self.actor, no_restart=False)
         self.lose(why)
 
@@ -294,7 +294,7 @@ class Slot:
 
     @property
     def opening(self) -> Any:
-        """What to wait for until it may answer; None if there is nothing."""
+        """What to wait for before it can answer; None if there is nothing."""
         return None if self.is_open else self._opening
 
 
@@ -307,9 +307,9 @@ class LostError(Exception):
 
 
 class ShardSet:
-    """Several shards, all of which have opened one generation, as one ``search.Shard``.
+    """Several shards that have all opened one generation, as one ``search.Shard``.
 
-    All must answer within ``timeout`` seconds; ``missing`` names those that are not there.
+    All must answer within ``timeout`` seconds; ``missing`` names the absent ones.
     """
 
     def __init__(
@@ -392,12 +392,12 @@ class ShardSet:
                 continue
             try:
                 answers.append(self._ray.get(answer))
-            except OutdatedError:  # its process was restarted between two questions
+            except OutdatedError:  # its process was restarted between two calls
                 lost[slot] = "its worker died and is being restarted"
             except HardnetError as error:
                 raise HardnetError(reason(error)) from error
             except self._ray.exceptions.RayTaskError:
-                raise  # a fault in the program, which the next attempt would have as well
+                raise  # a bug, which would also fail the next attempt
             except self._ray.exceptions.RayError as error:
                 lost[slot] = reason(error)
         if lost or hanging:
@@ -406,25 +406,25 @@ class ShardSet:
 
 
 class OutdatedError(HardnetError):
-    """The shard does not hold the generation it is asked for, or can no longer read it."""
+    """The shard does not have the requested generation, or can no longer read it."""
 
 
 class ShardActor:
     """The process of a shard: some segments of one generation of an index.
 
-    Ray starts it again, empty, wherever there is room, when its process or its node dies; whoever
-    asks must then call :meth:`open` again. Every question names the generation it is about.
+    When its process or node dies, Ray restarts it empty on any node with room; the caller must then
+    call :meth:`open` again. Every call names its generation.
     """
 
     def __init__(self) -> None:
         self._shard: LocalShard | None = None
 
     def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> str:
-        """Map segments of a generation, and make ready to answer quickly; the name of the node.
+        """Map segments of a generation and warm up; returns the name of the node.
 
         Raises:
             OutdatedError: files of this generation are gone.
-            HardnetError: the folder is not there, or its files are not what the manifest says.
+            HardnetError: the folder is missing, or its files do not fit the manifest.
         """
         node = socket.gethostname()
         if not Path(folder).is_dir():
@@ -450,7 +450,7 @@ class ShardActor:
 
 
 def _warm_up(shard: LocalShard) -> None:
-    """Search for an image of the shard, so that no query waits for a compiler."""
+    """Search for an image of the shard once, so that no query waits for compilation."""
     compiled.load()
     snapshot = shard.snapshot
     filled = [p for p in shard.positions if snapshot.segments[p].features]

@@ -32,7 +32,7 @@ export async function openGroups(panel, info) {
     found = await ask("/groups");
     show();
   } catch {
-    say(status, "The photos are not compared yet. What is compared once is kept: the next time only new photos are.");
+    say(status, "The photos have not been compared yet. Results are kept: next time, only new photos are compared.");
   }
 
   async function compare() {
