@@ -1,7 +1,7 @@
 """How small a crop of an indexed photo can be found: strongest against spread keypoints.
 
 Exact crops of indexed photos are searched for in two indexes of the same photos with the same
-number of keypoints, and so the same size. The rule that spreads keypoints was tuned on other photos.
+number of keypoints, and so the same size. The rule that spreads keypoints was tuned on others.
 
 Example: python benchmarks/crops.py photos/*.jpg
 """

@@ -6,7 +6,7 @@ Both have the same weights, patches and loss, and every measurement runs in a ne
 peak memory and allocator settings are its own. Speeds are from alternating processes.
 
 In float32, two correct steps differ where rounding decides whether an activation close to zero
-passes ReLU. So the gradients are compared in three ways: in float64, where rounding hardly matters; in
+passes ReLU. So gradients are compared in three ways: in float64, where rounding hardly matters; in
 float32; and the plain float32 step with the plain float64 step, which shows the effect of rounding.
 
 Example: python benchmarks/train_step.py --quick
