@@ -1,8 +1,8 @@
-"""Nearest words of descriptors: ours, and faiss flat and HNSW, in one run.
+"""Assigning descriptors to words: ours, faiss flat and faiss HNSW, in one run.
 
-Faiss flat is what the asmk package assigns with. Words of the first size are learned from every
-second photograph; the larger vocabularies, which would take long to learn, have as words means of
-two descriptors of one such word. Descriptors of the other photographs are assigned.
+The asmk package assigns with faiss flat. Words of the first size are learned from every second
+photograph. Larger vocabularies would take long to learn, so their words are means of two
+descriptors of one such word. Descriptors of the other photographs are assigned.
 
 Example: HARDNET_DATA=data python benchmarks/assign_words.py
 """
@@ -32,7 +32,7 @@ Words = NDArray[Any]
 REPETITIONS = 3
 COUNT = 3  # words per descriptor of a query
 QUERY = 500  # descriptors of a query
-PRODUCTS = 80_000_000  # descriptors times words that faiss is given: seconds per repetition
+PRODUCTS = 80_000_000  # descriptors times words for faiss: seconds per repetition
 HNSW_LIMIT = 65_536  # larger graphs take minutes to build
 
 
@@ -44,7 +44,7 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/assign_words.json"),
 ) -> None:
     """Descriptors per second, recall, and milliseconds for the descriptors of a query."""
@@ -73,7 +73,7 @@ def main(
 
 
 def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
-    """Means of two descriptors of one word, ``size`` of them, in cells if they are many."""
+    """``size`` means of two descriptors of one word, in cells if there are many."""
     rng = np.random.default_rng(1)
     prepared = first.prepare(descriptors)
     labels = first.assign(prepared)[:, 0]
@@ -84,7 +84,7 @@ def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
     other = order[rng.integers(low, high)]
     share = rng.uniform(0.2, 0.8, (size, 1)).astype(np.float32)
     words = share * prepared[one] + (1 - share) * prepared[other]
-    words += np.float32(0.01) * rng.standard_normal(words.shape, np.float32)  # none is there twice
+    words += np.float32(0.01) * rng.standard_normal(words.shape, np.float32)  # no duplicates
     cells = None
     if size > LARGE:
         words, cells = make_cells(words)
@@ -93,7 +93,7 @@ def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
 
 
 def _measure(vocabulary: Vocabulary, descriptors: Rows) -> dict[str, dict[str, float]]:
-    """Per contestant: descriptors per second, times faiss flat, recall, milliseconds of a query."""
+    """Per contestant: descriptors per second, ratio to faiss flat, recall, ms per query."""
     import faiss
 
     prepared = vocabulary.prepare(descriptors)

@@ -1,8 +1,8 @@
-"""Which data, batches and objectives help on photographs: short trainings from one start, scored.
+"""Which data, batch sizes and objectives help on photos: short training runs from the same weights.
 
 Each cell is the recipe with some of its keys changed. All cells are trained for the same number of
-pairs, by `hardnet train` (a cell that was interrupted is resumed), and scored by `hardnet bench
-light` and `bench ratio` on scenes that choose; those that report are refused.
+pairs, by `hardnet train` (interrupted cells resume), and scored by `hardnet bench light` and
+`bench ratio` on tuning scenes; held-out scenes are refused.
 
 Example: python benchmarks/axes.py benchmarks/axes.yaml "" "images=0" "negatives=all"
     --runs runs/axes --camera data/webcam/mexico --camera data/webcam/panorama
@@ -24,14 +24,16 @@ from hardnet.learn.recipe import read_recipe
 
 
 def main(
-    recipe: Annotated[Path, typer.Argument(help="What all cells have in common.")],
-    cells: Annotated[list[str], typer.Argument(help='Changes: "key=value key=value"; "" is none.')],
-    camera: Annotated[
-        list[Path], typer.Option(help="Frames of a fixed camera that chooses; several times.")
+    recipe: Annotated[Path, typer.Argument(help="Recipe that all cells share.")],
+    cells: Annotated[
+        list[str], typer.Argument(help='Changes: "key=value key=value"; "" for none.')
     ],
-    sequences: Annotated[Path, typer.Option(help="Sequences that choose.")],
-    runs: Annotated[Path, typer.Option(help="Where the cells are trained.")] = Path("runs/axes"),
-    keypoints: Annotated[int, typer.Option(help="Of the sequences, per image.")] = 1000,
+    camera: Annotated[
+        list[Path], typer.Option(help="Frames of a fixed camera for tuning; repeatable.")
+    ],
+    sequences: Annotated[Path, typer.Option(help="Sequences for tuning.")],
+    runs: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("runs/axes"),
+    keypoints: Annotated[int, typer.Option(help="Keypoints per image of the sequences.")] = 1000,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/axes.json"),
 ) -> None:
     """Train and score every cell; writes a JSON file."""
@@ -79,7 +81,7 @@ def _hardnet(*words: object) -> Any:
 def _chosen(entry: dict[str, Any]) -> float:
     ap = entry["choose"]["ap"]
     if ap is None or entry["report"]["ap"] is not None:
-        raise HardnetError("this camera or these sequences report; give some that choose")
+        raise HardnetError("this camera or these sequences are held out: give tuning scenes")
     return float(ap)
 
 

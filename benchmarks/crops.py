@@ -1,7 +1,7 @@
-"""How small may a part of an indexed photo be to be found: strongest against spread keypoints.
+"""How small a crop of an indexed photo can be found: strongest against spread keypoints.
 
-Exact crops of indexed photos are searched in two indexes of the same photos with the same number of
-keypoints, so of the same size. The rule that spreads keypoints was chosen on other photos.
+Exact crops of indexed photos are searched for in two indexes of the same photos with the same
+number of keypoints, and so the same size. The rule that spreads keypoints was tuned on others.
 
 Example: python benchmarks/crops.py photos/*.jpg
 """
@@ -26,8 +26,8 @@ SIDES = {"1/2": 1 / 2, "1/3": 1 / 3, "1/4": 1 / 4, "0.15": 0.15}
 
 def main(
     photos: Annotated[list[Path], typer.Argument(help="All are indexed.")],
-    crops: Annotated[int, typer.Option(help="Photos that are cropped, once per size.")] = 20,
-    keypoints: Annotated[int, typer.Option(help="Per photo and per crop.")] = 1024,
+    crops: Annotated[int, typer.Option(help="Number of photos to crop, once per size.")] = 20,
+    keypoints: Annotated[int, typer.Option(help="Keypoints per photo and per crop.")] = 1024,
     max_size: Annotated[int, typer.Option(help="Longer side, in pixels.")] = 1024,
     descriptor: Annotated[str, typer.Option(help="Of everybody.")] = "hardnet-small@12",
     seed: Annotated[int, typer.Option(help="Of the crops.")] = 0,

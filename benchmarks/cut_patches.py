@@ -2,8 +2,8 @@
 
     python benchmarks/cut_patches.py [IMAGE]
 
-Prints the time of both and how many times faster ours is; CPU only, as many threads as OpenCV and
-PyTorch choose. Differences in value are printed, too: both read a pyramid, but not the same one.
+Prints both times and their ratio; CPU only, with the default threads of OpenCV and PyTorch. It also
+prints differences in value: both read a pyramid, but not the same one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPEATS = 5
 
 
 def main(path: Annotated[Path, typer.Argument()] = SKIMAGE / "motorcycle_left.png") -> None:
-    """Seconds of both, and how far their patches are apart."""
+    """Seconds of both, and how much their patches differ."""
     image = to_grey(read_image(path))
     found, _ = detect(image, max(COUNTS))
     print(f"{path.name}, {image.shape[1]} x {image.shape[0]}, median of {REPEATS}, taking turns")
@@ -37,7 +37,7 @@ def main(path: Annotated[Path, typer.Argument()] = SKIMAGE / "motorcycle_left.pn
         f"{'frames':>8} {'kornia s':>10} {'hardnet s':>10} {'times':>7} {'grey levels apart':>18}"
     )
     for count in COUNTS:
-        # A photo with fewer keypoints lends each of them more than once.
+        # Repeat keypoints if a photo has too few.
         frames = found[np.arange(count) % len(found)]
         work = {
             "kornia": partial(kornia_patches, image, frames),
@@ -49,7 +49,7 @@ def main(path: Annotated[Path, typer.Argument()] = SKIMAGE / "motorcycle_left.pn
 
 
 def kornia_patches(image: NDArray[np.uint8], frames: Frames) -> NDArray[np.uint8]:
-    """(N, S, S) by kornia, from uint8 to uint8 as ours."""
+    """(N, S, S) patches by kornia, from uint8 to uint8 as ours."""
     with torch.inference_mode():
         grey = torch.from_numpy(image)[None, None].float()
         lafs = torch.from_numpy(np.ascontiguousarray(frames))[None]

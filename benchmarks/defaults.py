@@ -1,10 +1,10 @@
-"""Which defaults photographs ask for: detector, window, ratio, mutual matches or not.
+"""Which defaults suit photos best: detector, window, ratio, mutual matching.
 
-Only scenes that choose are looked at, never those that report (`hardnet.bench.development`). Each
-detector, orientation and window is tried with several ratios; the best of all once more with
-matches that are not mutual. `12+24` is one descriptor of two windows.
-They are judged by the pose of photo pairs, and by the homography between frames of a fixed camera
-and images of a planar scene: by what matches are for, not by their number.
+It uses only tuning scenes, never held-out ones (`hardnet.bench.development`). Each detector,
+orientation and window is tried with several ratios; the best one is also tried without mutual
+matching. `12+24` is one descriptor of two windows. The scores are the pose of photo pairs, and the
+homography between frames of a fixed camera and between images of a planar scene: the purpose of
+matches, not their number.
 
 Example: python benchmarks/defaults.py data/sfm/lund-door data/webcam/mexico data/oxford-affine
 """
@@ -38,14 +38,16 @@ RATIOS = (0.8, 0.85, 0.9, 0.95, 1.0)
 
 
 def main(
-    scenes: Annotated[list[Path], typer.Argument(help="Of pose, of a fixed camera, sequences.")],
+    scenes: Annotated[
+        list[Path], typer.Argument(help="Scenes with poses, fixed cameras, sequences.")
+    ],
     descriptor: Annotated[str, typer.Option(help="Name or weights file.")] = "hardnet",
     found_by: Annotated[str, typer.Option("--detectors")] = "dog,hessian-affine",
     windows: Annotated[str, typer.Option(help="In sigmas.")] = "12,12+24,12+24+48",
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/defaults.json"),
 ) -> None:
-    """Score every detector, orientation, window, ratio, mutual or not; writes a JSON file."""
+    """Score every detector, orientation, window, ratio and mutual matching; writes a JSON file."""
     tasks = [task for folder in scenes for task in _tasks(folder)]
     rows: list[dict[str, Any]] = []
     setups: dict[int, Callable[[Path], Features]] = {}
@@ -86,7 +88,7 @@ class _Pose:
 
 
 class _Plane:
-    """Two images with a known homography: where the estimated one puts the corners.
+    """Two images with a known homography, scored by the corners of the estimated one.
 
     The score is the share of the thresholds 1, 2, ... 10 px above the mean error of the corners.
     """
@@ -125,7 +127,7 @@ def _tasks(folder: Path) -> list[Any]:
 
 def _must_choose(scene: str) -> None:
     if role(scene) != "choose":
-        raise HardnetError(f"{scene} reports; choose on {', '.join(sorted(CHOOSING))}")
+        raise HardnetError(f"{scene} is held out: tune on {', '.join(sorted(CHOOSING))}")
 
 
 def _score(

@@ -27,21 +27,21 @@ BATCHES = (256, 2048)
 
 def main(
     images: Annotated[
-        Path | None, typer.Option(help="Folder of photographs [those of scikit-image].")
+        Path | None, typer.Option(help="Folder of photographs [scikit-image's].")
     ] = None,
-    weights: Annotated[Path, typer.Option(help="Folder that hardnet export wrote.")] = WEIGHTS,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    weights: Annotated[Path, typer.Option(help="Folder written by hardnet export.")] = WEIGHTS,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     patches: Annotated[int, typer.Option(help="Patches per measurement.")] = 2048,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
     memory: Annotated[
         list[int] | None,
-        typer.Option(help="Measure memory at these numbers of patches [10000, 100000]."),
+        typer.Option(help="Numbers of patches at which to measure memory [10000, 100000]."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/describe.json"),
 ) -> None:
     """Throughput, agreement and memory of describing patches; writes a JSON file."""
     found = photo_patches(images or SKIMAGE, patches)
-    # Exactly as many: repeated if there are fewer, which no network can notice.
+    # Repeat patches if there are too few: the time does not depend on their content.
     real = np.tile(found, (-(-patches // len(found)), 1, 1))[:patches]
     contestants: dict[str, Describe] = {"kornia": _kornia(weights, threads)}
     cv2.setNumThreads(threads)

@@ -29,15 +29,21 @@ Find = Callable[[Image], Frames]
 OURS = ("hessian-affine", "hessian", "dog", "mser")
 TIMED = "graf"
 SETS = "oxford-affine", "hpatches-sequences"
-CHOSEN_ON = "graf", "wall", "trees", "ubc"  # pairs of these decided the settings of affine shape
+CHOSEN_ON = (
+    "graf",
+    "wall",
+    "trees",
+    "ubc",
+)  # the settings of affine shape were tuned on pairs of these
 RULES = {
     "overlap": (
-        f"frames of the common part whose ellipses, scaled to a radius of {RADIUS:g} px, overlap"
-        f" with an error below {MAX_OVERLAP_ERROR:.0%}, one to one, over the smaller number"
+        f"number of frames in the common part whose ellipses, scaled to a radius of {RADIUS:g} px,"
+        f" overlap one to one with an error below {MAX_OVERLAP_ERROR:.0%}, divided by the smaller"
+        " number of frames"
     ),
     "distance": f"the same, for centres less than {MAX_DISTANCE:g} px apart",
     "time": (
-        "median over turns of detecting all images of one sequence, with affine shape (where the"
+        "median over runs of detecting all images of one sequence, with affine shape (if the"
         " detector has one) and one dominant orientation (dog: all)"
     ),
 }
@@ -48,7 +54,7 @@ def main(
         Path, typer.Option(help="Folder of sequences with H_1_k files.", envvar="HARDNET_DATA")
     ],
     keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/detect.json"),
 ) -> None:
@@ -126,7 +132,7 @@ def _opencv(keypoints: int) -> Find:
 
 
 def _kornia(keypoints: int, threads: int, oriented: bool = False) -> Find:
-    """Its Hessian, its second-moment shape and, if wanted, its dominant gradient."""
+    """Kornia's Hessian, second-moment shape and, optionally, dominant gradient."""
     import torch
     from kornia import feature
     from kornia.geometry import ScalePyramid

@@ -1,7 +1,7 @@
-"""A folder of photos: one after the other, overlapped, and each stage alone, in one run.
+"""A folder of photos: one by one, overlapped, and each stage alone, in one run.
 
-No pipeline can be faster than its slowest stage, nor than the work of all stages shared evenly by
-all cores; where every stage already uses all cores, the second limit is the one that counts.
+No pipeline can be faster than its slowest stage, or than the work of all stages shared evenly by
+all cores. If every stage already uses all cores, the second limit applies.
 
 Example: python benchmarks/extract_folder.py --images photos
 """
@@ -34,7 +34,7 @@ from hardnet.retrieval.photos import IndexSettings, named_photos
 
 OURS = ("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8")
 MIN_SIDE = 400
-"""Smaller pictures of scikit-image are icons and test patterns, not photographs."""
+"""Smaller images of scikit-image are icons and test patterns, not photographs."""
 
 
 def main(
@@ -42,7 +42,7 @@ def main(
         list[Path] | None,
         typer.Option(help="Folders of photos [scikit-image's, and those in HARDNET_DATA]."),
     ] = None,
-    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 20,
+    count: Annotated[int, typer.Option(help="Number of photos, spread evenly.")] = 20,
     descriptor: Annotated[
         list[str] | None,
         typer.Option(help="Names or weights files [hardnet and hardnet-small]."),
@@ -88,7 +88,7 @@ def _default_folders() -> list[Path]:
 
 
 def _choose(folders: list[Path], count: int) -> list[Path]:
-    """Photos from all folders alike, in an order that mixes them."""
+    """Photos taken evenly from all folders, in mixed order."""
     groups = []
     for folder in folders:
         good = []
@@ -108,7 +108,7 @@ def _choose(folders: list[Path], count: int) -> list[Path]:
 def _measure(
     paths: list[Path], settings: ExtractionSettings, workers: int | None, repetitions: int
 ) -> dict[str, Any]:
-    """Medians; what is compared takes turns, so that load hits all alike."""
+    """Medians of alternating runs, so that load affects all equally."""
     detect, network = detectors.load(settings.detector), descriptors.load(settings.descriptor)
     how = IndexSettings(settings.detector, settings.descriptor, settings.keypoints)
     options = {"detector": detect, "descriptor": network, "keypoints": settings.keypoints}
@@ -130,8 +130,8 @@ def _measure(
             index = Path(folder) / "index"
             build(index, named_photos(paths, index), how, workers=workers)
 
-    to_index()  # reads what is read once
-    one_by_one()  # fills the caches of the system, and starts all threads
+    to_index()  # warms up what is loaded once
+    one_by_one()  # fills the system caches and starts all threads
     taken: dict[str, list[tuple[float, float]]] = {}
     same = True
     for _ in range(repetitions):
@@ -194,7 +194,7 @@ print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) /
 def _peak_memory(
     how: str, paths: list[Path], settings: ExtractionSettings, workers: int | None
 ) -> float:
-    """Peak memory in MB of a process that describes the first photos and keeps nothing."""
+    """Peak memory in MB of a process that describes the first photos and discards the results."""
     words = json.dumps([how, [str(path) for path in paths[:8]], asdict(settings), workers])
     command = [sys.executable, "-c", _MEMORY, words]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

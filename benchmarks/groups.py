@@ -1,7 +1,8 @@
 """`hardnet groups` on collections from a thousand to a hundred thousand photos: time and memory.
 
-Photos are drawn like real ones, see ``synthetic.py``, and every tenth has a copy. To
-describe a photo takes the same time at any size; it is measured on real photos in the same run.
+Photos are simulated from the statistics of real ones, see ``synthetic.py``, and every tenth is a
+copy. Describing a photo takes the same time at any size and is measured on real photos in the same
+run.
 
 Example: python benchmarks/groups.py --photos photos --largest 100000
 """
@@ -32,9 +33,9 @@ BATCH = 5000
 EVERY = 10
 """Every tenth photo is a copy of the one before it."""
 COPIES = 50
-"""Copies that are looked for."""
+"""Number of copies to search for."""
 ASKED = 100
-"""Photos that are compared, spread over the collection; the rest would take as long each."""
+"""Photos to compare, spread over the collection; the others would take as long each."""
 
 
 def main(
@@ -42,13 +43,13 @@ def main(
         list[Path] | None,
         typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
     ] = None,
-    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 60,
+    count: Annotated[int, typer.Option(help="Number of photos, spread evenly.")] = 60,
     largest: Annotated[int, typer.Option(help="Photos of the largest collection.")] = 100_000,
-    features: Annotated[int, typer.Option(help="Of a photo, on average.")] = 400,
-    words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
-    descriptor: Annotated[str, typer.Option(help="Of the photos that are described.")] = "hardnet",
+    features: Annotated[int, typer.Option(help="Features per photo, on average.")] = 400,
+    words: Annotated[int, typer.Option(help="Words of the growing index.")] = WORDS,
+    descriptor: Annotated[str, typer.Option(help="Descriptor of the real photos.")] = "hardnet",
     work: Annotated[
-        Path | None, typer.Option(help="Where the index is made, and deleted [a temporary one].")
+        Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups_growth.json"),
 ) -> None:
@@ -86,7 +87,7 @@ def describe(folder: Path, paths: list[Path], descriptor: str) -> tuple[Index, f
 
 
 def grow(folder: Path, collection: Collection, sizes: list[int]) -> list[dict[str, Any]]:
-    """One row per size; the index of one size is that of the size before, with photos added."""
+    """One row per size; each index is the previous one with photos added."""
     rows, images = [], 0
     create: Any = {"settings": {"max_size": None}, "vocabulary": collection.vocabulary()}
     for size in sizes:
@@ -103,7 +104,7 @@ def grow(folder: Path, collection: Collection, sizes: list[int]) -> list[dict[st
 
 
 def with_copies(images: list[IndexedImage]) -> list[IndexedImage]:
-    """Every tenth image shows what the one before it shows."""
+    """Every tenth image shows the same as the one before it."""
     out = list(images)
     for at in range(1, len(images), EVERY):
         out[at] = replace(images[at - 1], name=images[at].name)
@@ -111,7 +112,7 @@ def with_copies(images: list[IndexedImage]) -> list[IndexedImage]:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Compare some photos, in a process that has done nothing else."""
+    """Compare some photos in a new process."""
     index = Index(folder)
     comparing = Comparing(index, Thresholds())
     photos = Photos(index.snapshot)

@@ -1,7 +1,7 @@
 """Time and memory of the HPatches tasks against the size of the set, on generated descriptors.
 
 The full size is that of the published set: 116 sequences, about 1300 patches in each of 16 strips,
-128 floats; 3 x 1M pairs, 10 000 queries and 20 000 distractors. The plain way of the
+128 floats; 3 x 1M pairs, 10 000 queries and 20 000 distractors. The plain method of the
 benchmark's Python code runs on a part of the same data; its full time is extrapolated.
 
 Example: python benchmarks/hpatches_scale.py --quick
@@ -44,20 +44,20 @@ from hardnet.provenance import data_digest
 
 SEQUENCES, DIM = 116, 128
 NOISE = {"r": 0.0, "e": 2.0, "h": 4.0, "t": 6.0}
-"""Length of what is added to the unit vector of a point, by the first letter of the strip."""
+"""Length of the noise added to the unit vector of a point, by the first letter of the strip."""
 SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 QUICK_SIZES = (1 / 58, 1 / 29)
 PLAIN_PAIRS, PLAIN_SEQUENCES, PLAIN_QUERIES = 20_000, 3, 20
-"""The part that the plain way is given."""
+"""The part of the data for the plain method."""
 
 Descriptors = dict[tuple[str, str], NDArray[np.float32]]
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="Small sizes only: does it work?")] = False,
+    quick: Annotated[bool, typer.Option(help="Small sizes only, as a check.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/hpatches_scale.json"),
 ) -> None:
-    """Measure each task at each size in a fresh process; writes a JSON file."""
+    """Measure each task at each size in a new process; writes a JSON file."""
     rows = []
     for size in QUICK_SIZES if quick else SIZES:
         for task in run.TASKS:
@@ -71,7 +71,7 @@ def main(
 
 
 def measure(task: str, size: float) -> dict[str, Any]:
-    """One task on ``size`` of the full set: our time and memory, and the plain way's time."""
+    """One task on ``size`` of the full set: our time and memory, and the plain method's time."""
     tasks, descriptors, drawing = generate(size, with_pairs=task == "verification")
 
     def lookup(name: str, tag: str) -> NDArray[np.float32]:
@@ -83,7 +83,7 @@ def measure(task: str, size: float) -> dict[str, Any]:
     extra = extra_memory_mb(lambda: rows.extend(evaluate(lookup, tasks)[0]))
     seconds = time.perf_counter() - start
     scores = seconds
-    if task == "verification":  # the plain way has no intervals
+    if task == "verification":  # the plain method has no intervals
         scores = seconds_of(lambda: evaluate(lookup, tasks, resamples=0))
     plain_seconds, difference = PLAIN[task](lookup, tasks)
     return {
@@ -130,7 +130,7 @@ def generate(size: float, with_pairs: bool) -> tuple[Tasks, Descriptors, float]:
 
 
 def from_patches(sequences: int, count: int) -> dict[str, Any]:
-    """The whole way on a small set: strips on disk, hardnet, stored descriptors, all tasks."""
+    """The whole run on a small set: strips on disk, hardnet, stored descriptors, all tasks."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -246,11 +246,11 @@ PLAIN = {
     "matching": matching_seconds,
     "retrieval": retrieval_seconds,
 }
-"""The tasks the plain way, on a part of the data, as the benchmark's Python code goes.
+"""The tasks by the plain method of the benchmark's Python code, on a part of the data.
 
 A loop over pairs; a whole distance matrix per image pair; a sort per query, noise level and pool.
-Each function returns the seconds that all of the task would take, extrapolated, and the largest
-difference of what it found to what hardnet finds.
+Each function returns the extrapolated seconds of the full task, and the largest difference between
+its result and hardnet's.
 """
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Time and memory of detecting in, and extracting from, an image of any size as it is.
+"""Time and memory of detection and extraction in a large image at full size.
 
-Each row is a process of its own. Keypoints found in tiles are compared with OpenCV's of the whole
-image at a size that OpenCV can take.
+Each row runs in its own process. Keypoints found in tiles are compared with OpenCV's of the whole
+image, at a size that OpenCV can handle.
 
 Example: python benchmarks/large_image.py photos/*.jpg
 """
@@ -34,14 +34,18 @@ ALIKE = (1e-5, 0.01, 0.01, 0.01, 0.1)  # contrast; pixels; pixels; pixels; degre
 def main(
     photos: Annotated[list[Path], typer.Argument(help="The first one becomes the large image.")],
     megapixels: Annotated[float, typer.Option(help="Size of the large image.")] = 100.0,
-    compared: Annotated[float, typer.Option(help="Megapixels where OpenCV is compared.")] = 12.0,
+    compared: Annotated[
+        float, typer.Option(help="Megapixels for the comparison with OpenCV.")
+    ] = 12.0,
     keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
-    most: Annotated[float, typer.Option(help="GB that a row may take besides the image.")] = 8.0,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    most: Annotated[
+        float, typer.Option(help="Memory limit of a row in GB, without the image.")
+    ] = 8.0,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/large_image.json"),
 ) -> None:
     """Memory of large images; writes a JSON file."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # of the processes that measure
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # for the measuring processes
     rows = []
     for name in ROWS:
         rows.append(
@@ -67,7 +71,7 @@ def main(
 def measure(
     file: Path, name: str, keypoints: int, megapixels: float, threads: int, most: float
 ) -> dict[str, Any]:
-    """One row: memory, time and frames of a detector or of extraction; None if it is too little."""
+    """One row: memory, time and frames of a detector or of extraction; None if memory runs out."""
     cv2.setNumThreads(threads)
     small = read_image(file)
     if name != EXTRACT:
@@ -80,7 +84,7 @@ def measure(
 
     factor = (megapixels * 1e6 / (small.shape[0] * small.shape[1])) ** 0.5
     times = int(np.ceil(factor))
-    # A mosaic of the photograph has the detail of a large one; an enlarged one would be smooth.
+    # A mosaic of the photo has the detail of a large image; an enlargement would be smooth.
     image = np.tile(small, (times, times, 1)[: small.ndim])
     height, width = (int(side * factor) for side in small.shape[:2])
     image = np.ascontiguousarray(image[:height, :width])
@@ -99,7 +103,7 @@ def measure(
 
 
 def _compare(small: NDArray[np.uint8], megapixels: float, places: int) -> dict[str, Any]:
-    """Shares of the strongest keypoints that only the whole image, or only tiles, have."""
+    """How many of the strongest keypoints are found only in the whole image, or only in tiles."""
     factor = (megapixels * 1e6 / small.size) ** 0.5
     image = np.asarray(
         cv2.resize(small, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC), np.uint8

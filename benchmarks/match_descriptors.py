@@ -35,7 +35,7 @@ Rows = NDArray[np.float32]
 Pairs = set[tuple[int, int]]
 
 REPETITIONS = {2_000: 5, 10_000: 3}  # larger sets once
-BF_LIMIT = 10_000  # OpenCV would take minutes for more: it is given a part of the queries
+BF_LIMIT = 10_000  # OpenCV would take minutes for more: it gets only some of the queries
 DIM = 128
 
 
@@ -47,7 +47,7 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path(
         "results/match_descriptors.json"
     ),
@@ -68,9 +68,9 @@ def main(
 
 
 def descriptors(count: int) -> tuple[Rows, Rows]:
-    """Two sets of unit vectors; half of the second is a disturbed half of the first.
+    """Two sets of unit vectors; half of the second are noisy copies from the first.
 
-    Exact search does the same work whatever the vectors; about half of the rows find a match.
+    Exact search does the same work for any vectors; about half of the rows find a match.
     """
     rng = np.random.default_rng(0)
     a = rng.normal(size=(count, DIM)).astype(np.float32)
@@ -88,7 +88,7 @@ def _measure(size: int) -> dict[str, dict[str, float]]:
     seconds: dict[str, list[float]] = {}
     found: dict[str, Pairs] = {}
     for _ in range(REPETITIONS.get(size, 1)):
-        for name, run in contestants.items():  # they take turns: load hits all alike
+        for name, run in contestants.items():  # alternating, so that load affects all equally
             start = time.perf_counter()
             found[name] = run()
             seconds.setdefault(name, []).append(time.perf_counter() - start)
@@ -108,7 +108,7 @@ def _measure(size: int) -> dict[str, dict[str, float]]:
 
 
 def _contestants(a: Rows, b: Rows) -> dict[str, Callable[[], Pairs]]:
-    """Each finds the matches that pass the ratio test; "mutual" ones those of both directions."""
+    """Each finds the matches that pass the ratio test; "mutual" in both directions."""
     import faiss
 
     def opencv() -> Pairs:
@@ -138,7 +138,7 @@ def _pairs(indices: NDArray[np.intp]) -> Pairs:
 def _recall(photos: list[Path]) -> dict[str, dict[str, float]]:
     """Share of the true nearest neighbours that approximate search finds, and its time.
 
-    Every tenth descriptor of every second photograph is looked for in the others.
+    Every tenth descriptor of every second photo is searched for in the others.
     """
     described = [f.descriptors for _, f in extract_many(photos) if isinstance(f, Features)]
     a, b = np.concatenate(described[::2])[::10], np.concatenate(described[1::2])
@@ -162,7 +162,7 @@ def extra_memory(name: str, size: int) -> float:
     """Peak memory in MB of one call, without its input and output."""
     a, b = descriptors(size)
     xy = np.random.default_rng(1).uniform(0, 4000, (size, 2))
-    two_nearest_and_back(a[:300], b[:300])  # BLAS takes its buffers once
+    two_nearest_and_back(a[:300], b[:300])  # BLAS allocates its buffers once
 
     def work() -> None:
         fginn = FarSecond(xy, xy, 10.0) if name.endswith("fginn") else None

@@ -1,8 +1,8 @@
 """From two image files to verified matches: ours, kornia's HardNet pipeline and OpenCV's SIFT.
 
-Everybody reads the same files, keeps as many keypoints, uses as many threads, and has its matches
-verified by the same function. Models are loaded before the clock starts. The contestants take
-turns, so that load on the machine hits all alike.
+All read the same files, keep the same number of keypoints, use the same number of threads and
+verify matches with the same function. Models are loaded before the clock starts. Runs alternate, so
+that load on the machine affects all equally.
 
 Example: python benchmarks/match_pair.py
 """
@@ -35,7 +35,7 @@ OURS = (
     *("hardnet", "hardnet-int8", "hardnet-small", "hardnet-small-int8"),
     *("hardnet-small@12+24+48", "hardnet-small-int8@12+24+48", "rootsift"),
 )
-RATIO = 0.8  # of OpenCV's and kornia's ratio test, as their tutorials have it
+RATIO = 0.8  # for OpenCV's and kornia's ratio test, as in their tutorials
 CORRECT_PIXELS = 3.0
 
 
@@ -45,16 +45,16 @@ def main(
         typer.Option(help="Two images [graf 1 and 3 of HARDNET_DATA, else a stereo pair]."),
     ] = None,
     keypoints: Annotated[int, typer.Option(help="Per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
     descriptor: Annotated[
         list[str] | None,
         typer.Option(help="Names or weights files [hardnet and hardnet-small, rootsift]."),
     ] = None,
-    kornia: Annotated[bool, typer.Option(help="Measure kornia's pipeline, too.")] = True,
+    kornia: Annotated[bool, typer.Option(help="Also measure kornia's pipeline.")] = True,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/match_pair.json"),
 ) -> None:
-    """Time per pair and per stage, and what is found; writes a JSON file."""
+    """Time per pair and per stage, and the matches found; writes a JSON file."""
     image_a, image_b, homography = _pair(pair)
     cv2.setNumThreads(threads)
     ours = descriptor or list(OURS)
@@ -91,7 +91,7 @@ def main(
 
 
 def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float64] | None]:
-    """The images, and the true homography between them where it is known."""
+    """The images, and the true homography between them if it is known."""
     if pair is not None:
         return *pair, None
     a, b = photo_pair(3)
@@ -117,7 +117,7 @@ def _contestants(
 def _ours(
     detector: str, descriptor: str, keypoints: int, threads: int, orientation: Orientation
 ) -> Run:
-    """``auto`` is what hardnet.match does by default: upright, and turned if that does not do."""
+    """``auto`` is the default of hardnet.match: upright, then dominant orientation if needed."""
     describe = load(descriptor, threads)
     how = DescribeSettings(detector, describe, keypoints, orientation=orientation)
 
@@ -163,8 +163,8 @@ def _sift(keypoints: int) -> Run:
 def _kornia(keypoints: int, threads: int, doubled: bool) -> Run:
     """Hessian blobs, dominant gradient orientation and HardNet with our weights, by kornia.
 
-    ``doubled``: the image is enlarged twice before detection, as in kornia's ready-made detectors,
-    in SIFT and in ours; small blobs are lost without it.
+    ``doubled``: the image is doubled in size before detection, as in kornia's ready-made detectors,
+    in SIFT and in ours; without it, small blobs are lost.
     """
     import kornia.feature as kf
     import torch
@@ -204,7 +204,7 @@ def _kornia(keypoints: int, threads: int, doubled: bool) -> Run:
 
 
 class _Clock:
-    """Books the time since its last call under a stage's name."""
+    """Adds the time since its last call to a stage."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = {}
@@ -223,7 +223,7 @@ def _read(path: Path) -> NDArray[np.uint8]:
 
 
 def _judge(a: Points, b: Points, homography: NDArray[np.float64] | None) -> dict[str, int]:
-    """How many matches are verified, and how many of them true."""
+    """How many matches are verified, and how many of them are correct."""
     found = {"inliers": len(a)}
     if homography is not None:
         error = transfer_error(homography, a.astype(np.float64), b.astype(np.float64))
@@ -232,7 +232,7 @@ def _judge(a: Points, b: Points, homography: NDArray[np.float64] | None) -> dict
 
 
 def _ratios(medians: dict[str, Seconds], rival: str) -> dict[str, float]:
-    """How many times faster than the rival everybody is."""
+    """How many times faster than the rival each contestant is."""
     return {name: medians[rival]["total"] / row["total"] for name, row in medians.items()}
 
 

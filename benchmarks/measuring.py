@@ -1,4 +1,4 @@
-"""What the scripts share: threads, turns, fresh processes, photos, and the results file."""
+"""Shared by the scripts: threads, alternating runs, new processes, photos, results files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hardnet.errors import HardnetError
 from hardnet.images import list_images
 
 SKIMAGE = Path(str(files("skimage") / "data"))
-"""The photographs that come with scikit-image."""
+"""The photos that come with scikit-image."""
 
 
 def finish(
@@ -33,7 +33,7 @@ def finish(
     output: Path,
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Write a results file with its tables, and print these.
+    """Write a results file with its tables, and print the tables.
 
     ``arguments`` stand for those of the command line.
     """
@@ -45,7 +45,7 @@ def finish(
 
 
 def use_threads(threads: int) -> None:
-    """Start the script again if BLAS, which reads the number when it is loaded, has another."""
+    """Restart the script if BLAS, which reads the number when loaded, uses a different one."""
     if os.environ.get("OMP_NUM_THREADS") != str(threads):
         variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
@@ -53,7 +53,7 @@ def use_threads(threads: int) -> None:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long something takes."""
+    """The seconds that a call takes."""
     start = perf_counter()
     work()
     return perf_counter() - start
@@ -62,7 +62,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 def median_seconds(
     contestants: Mapping[str, Callable[[], object]], repetitions: int
 ) -> dict[str, float]:
-    """Median seconds of each; the contestants take turns, so that load hits all alike."""
+    """Median seconds of each contestant; runs alternate, so that load affects all equally."""
     spent: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repetitions):
         for name, work in contestants.items():
@@ -71,19 +71,19 @@ def median_seconds(
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Memory that an earlier measurement left behind would count as this one's."""
+    """Run in a new process: memory left by an earlier measurement would count as this one's."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def memory_mb(field: str, process: int | str = "self") -> float:
-    """A field of a process: VmRSS is now, VmHWM the peak, RssAnon its own, RssFile of files."""
+    """A field of a process: VmRSS current, VmHWM peak, RssAnon own, RssFile mapped files."""
     text = Path(f"/proc/{process}/status").read_text()
     return int(text.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def extra_memory_mb(work: Callable[[], object]) -> float:
-    """By how much the peak of this process is above its present memory."""
+    """By how much the peak memory of a call exceeds the current memory."""
     before = memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
     work()
@@ -107,7 +107,7 @@ def photo_pair(second: int) -> tuple[Path, Path]:
 
 
 def choose(folders: Sequence[Path], count: int) -> list[Path]:
-    """At most ``count`` photos, spread evenly over those of the folders."""
+    """At most ``count`` photos, spread evenly over the folders."""
     paths = [path for folder in folders for path in list_images(folder)]
     if not paths:
         raise HardnetError(f"no photos in {', '.join(str(folder) for folder in folders)}")

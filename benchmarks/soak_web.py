@@ -1,4 +1,4 @@
-"""Many clients use `hardnet serve` for a while: no server's error, and memory that does not grow.
+"""Many clients use `hardnet serve` for a while: no server errors, and memory that does not grow.
 
 Example: python benchmarks/soak_web.py --minutes 10
 """
@@ -33,12 +33,12 @@ PHOTOS = (
     "motorcycle_left.png", "motorcycle_right.png", "page.png", "rocket.jpg",
 )  # fmt: skip
 EVERY = 2.0
-"""Seconds between two looks at the memory of the server."""
+"""Seconds between two measurements of the server's memory."""
 SETTLED = 0.25
-"""Share of the run after which all caches and threads are there: memory is compared from here."""
+"""Share of the run until caches and threads have settled: memory is compared after it."""
 
 Request = Callable[["Visitor"], httpx.Response]
-"""What a visitor may ask for."""
+"""The requests that a client may send."""
 
 
 def main(
@@ -108,7 +108,7 @@ def _serving(index: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 @dataclass(frozen=True)
 class Visitor:
-    """One client, its luck, the photos of the index and those it may upload."""
+    """One client, its random generator, the photos of the index and those it may upload."""
 
     client: httpx.Client
     rng: np.random.Generator
@@ -116,14 +116,14 @@ class Visitor:
     uploads: list[bytes]
 
     def match(self) -> httpx.Response:
-        """Two photos, matched."""
+        """Match two photos."""
         a, b = self.rng.choice(len(self.uploads), 2)
         both = {"a": ("a.jpg", self.uploads[a]), "b": ("b.jpg", self.uploads[b])}
         how = {"keypoints": "200", "max_size": "300", "descriptor": "rootsift"}
         return self.client.post("/match", files=both, data=how)
 
     def search(self) -> httpx.Response:
-        """A part of a photo of the index, searched."""
+        """Search for a part of a photo of the index."""
         asked = {"photo": self._photo(), "box": "50,50,200,150"}
         return self.client.post("/search", data=asked)
 
@@ -156,7 +156,7 @@ REQUESTS: dict[str, Request] = {
 def _use(
     url: str, process: subprocess.Popen[str], clients: int, seconds: float, uploads: list[bytes]
 ) -> tuple[list[tuple[str, int, float]], list[dict[str, float]]]:
-    """(request, status, seconds) of everything that was asked, and the course of the memory."""
+    """(request, status, seconds) of all requests, and the memory over time."""
     log: list[tuple[str, int, float]] = []
     start = time.monotonic()
 

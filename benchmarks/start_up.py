@@ -1,10 +1,10 @@
-"""What a person waits for besides the work: each command in a fresh process.
+"""How long users wait for a command: each one in a new process.
 
 Every command is timed from the start of its process to its end. ``python -c pass`` and OpenCV's
-SIFT matching the same two photos, import included, are measured in the same turns for comparison.
+SIFT matching the same two photos, import included, alternate with them for comparison.
 For the first search after installation, an index is built and searched, and searched again, with
-empty caches. Name the Python of an installation as users have it (`pip install .`): typer imports
-what it finds of other packages.
+empty caches. Give the Python of an installation like a user's (`pip install .`), because typer
+imports other packages if they are installed.
 
 Example: python benchmarks/start_up.py --python venv/bin/python
 """
@@ -53,7 +53,7 @@ def main(
         Path | None, typer.Option(help="Folder of the collection [HARDNET_DATA/ukbench, skimage].")
     ] = None,
     count: Annotated[int, typer.Option(help="Photos of the large index.")] = 1000,
-    few: Annotated[int, typer.Option(help="Photos of the index of a fresh installation.")] = 20,
+    few: Annotated[int, typer.Option(help="Photos of the index of a new installation.")] = 20,
     pair: Annotated[
         tuple[Path, Path] | None,
         typer.Option(help="Photos to match [graf 1 and 2 of HARDNET_DATA, else a stereo pair]."),
@@ -62,7 +62,7 @@ def main(
         str | None, typer.Option(help="A name or a weights file [hardnet-small, or hardnet].")
     ] = None,
     python: Annotated[
-        Path, typer.Option(help="Of the installation that is measured.", show_default="this one")
+        Path, typer.Option(help="Python of the installation to measure.", show_default="this one")
     ] = Path(sys.executable),
     repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
@@ -93,7 +93,7 @@ def main(
         for repetition in range(repetitions + 1):
             for name, command in commands.items():
                 times = _run(command)
-                if repetition:  # the first one fills the caches of the system
+                if repetition:  # the first one fills the system caches
                     taken[name].append(times)
         rows = {name: _median(times) for name, times in taken.items()}
         fresh = {
@@ -126,16 +126,16 @@ def main(
 
 
 def _packages(python: Path) -> int:
-    """How many packages the installation has: what is there is imported, whoever asks for it."""
+    """How many packages the installation has, since some are imported if they are there."""
     script = "import importlib.metadata as m; print(len(list(m.distributions())))"
     done = subprocess.run([str(python), "-c", script], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 def _run(command: list[str], variables: dict[str, str] | None = None) -> tuple[float, float]:
-    """Seconds, and processor seconds, of a command that must not fail (1: nothing verified)."""
+    """Seconds and CPU seconds of a command that must succeed (or exit with 1: nothing verified)."""
     environment = os.environ | (variables or {})
-    # A person's Python keeps what it compiled.
+    # A user's Python keeps its compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start, before = time.perf_counter(), os.times()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -1,6 +1,6 @@
-"""Collections of any size that look to an index like photographs.
+"""Simulated collections of any size that an index cannot tell from photos.
 
-Four things are measured on a real index and drawn from: how many features an image has, how
+Images are sampled from four statistics of a real index: how many features an image has, how
 unevenly words are used, how often a word is repeated within an image, and which share of the
 features of one word have close signatures.
 """
@@ -23,15 +23,15 @@ from hardnet.retrieval.store.snapshot import Snapshot
 from hardnet.retrieval.vocabulary import BITS, Vocabulary, distances, pack_bits
 
 TICKETS = 1 << 22
-"""A word is drawn by taking one of this many tickets; popular words have more of them."""
+"""A word is drawn by picking one of this many tickets; popular words have more tickets."""
 NOISES = 1 << 17
-"""How many different disturbances of signatures."""
+"""Number of different signature disturbances."""
 SIZE = (1024, 768)
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What is measured on a real index.
+    """The statistics of a real index.
 
     Attributes:
         features: (I,) features of its images.
@@ -46,7 +46,7 @@ class Shape:
     close: float
 
     def facts(self) -> dict[str, Any]:
-        """The numbers a reader can compare, as JSON values."""
+        """Summary numbers, as JSON values."""
         often = np.sort(self.popularity)[::-1]
         return {
             "images": len(self.features),
@@ -85,13 +85,13 @@ def measure_shape(snapshot: Snapshot, pairs: int = 200_000, seed: int = 0) -> Sh
 
 
 class Collection:
-    """Images by number, the same for the same seed.
+    """Images by number, reproducible by seed.
 
     Args:
         shape: what to draw from.
         words: size of the vocabulary; each is as popular as one of the real words.
         features: of an image, on average.
-        seed: of everything.
+        seed: of all random numbers.
     """
 
     def __init__(self, shape: Shape, words: int, features: float, seed: int = 0) -> None:
@@ -134,7 +134,7 @@ class Collection:
         ]
 
     def query(self, image: IndexedImage, ma: int) -> Query:
-        """Another photograph of what an image shows: half of its signatures are little disturbed.
+        """Another photo of the same subject: half of its signatures are slightly disturbed.
 
         The other words of a feature, beyond the first, are drawn like those of images.
         """

@@ -1,14 +1,13 @@
 """A training step of HardNet in chunks against the plain PyTorch step: speed, memory, gradients.
 
-Beside them the step of a small network with a teacher, whose descriptors are read from a file.
+It also measures a step of a small network with a teacher, whose descriptors are read from a file.
 
-Both have the same weights, patches and loss, and every measurement runs in a fresh process, so that
-peak memory and allocator settings are its own. The speeds are of processes that take turns.
+Both have the same weights, patches and loss, and every measurement runs in a new process, so that
+peak memory and allocator settings are its own. Speeds are from alternating processes.
 
-In float32 two correct steps differ where an activation is within rounding of zero: ReLU passes the
-gradient of one and not of the other. So the gradients are compared three ways: in float64, where
-rounding hardly plays a part; in float32; and the plain float32 step with the plain float64 step,
-which shows how much of it is rounding.
+In float32, two correct steps differ where rounding decides whether an activation close to zero
+passes ReLU. So gradients are compared in three ways: in float64, where rounding hardly matters; in
+float32; and the plain float32 step with the plain float64 step, which shows the effect of rounding.
 
 Example: python benchmarks/train_step.py --quick
 """
@@ -42,9 +41,9 @@ STUDENT = "hardnet-small"
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="Small batches only: does it work?")] = False,
+    quick: Annotated[bool, typer.Option(help="Small batches only, as a check.")] = False,
     chunk: Annotated[int, typer.Option(help="Patches computed at a time.")] = Recipe().chunk,
-    threads: Annotated[int, typer.Option(help="Threads of everybody.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
     repetitions: Annotated[int, typer.Option(help="Processes per median.")] = 3,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/train_step.json"),
 ) -> None:
@@ -122,7 +121,7 @@ def compare(batch: int, chunk: int, threads: int, dtype: str) -> dict[str, Any]:
 
 
 def difference(net: Net, expected: Net, loss: Tensor, expected_loss: Tensor) -> dict[str, float]:
-    """Of the loss; of the gradients, the worst parameter by three measures."""
+    """Differences of the loss, and of the worst parameter's gradient by three measures."""
     absolute, largest, norm = 0.0, 0.0, 0.0
     for parameter, other in zip(net.parameters(), expected.parameters(), strict=True):
         assert parameter.grad is not None
@@ -202,7 +201,7 @@ def generate(batch: int) -> Tensor:
 def plain_step(net: Net, patches: Tensor) -> Tensor:
     """Forward, triplet margin loss with the hardest negative in the batch, backward: the loss.
 
-    The plain way: all patches, (2 n, 1, S, S), anchors and then their positives, at once; the whole
+    The plain method: all patches at once, (2 n, 1, S, S), anchors and then positives; the whole
     distance matrix; autograd.
     """
     net.zero_grad()

@@ -1,13 +1,13 @@
-"""Record what the commands answer today, and compare with it after a change of the code.
+"""Record the results of the commands, and compare them after a change of the code.
 
-A change of structure must not change a single number. This script runs every command on small real
-data, keeps what it printed or wrote, and later says which answers differ:
+Refactoring must not change a single number. This script runs every command on small real data,
+records what it printed or wrote, and later reports which results differ:
 
     python tools/reference.py record reference.json --data ../shared/data
     python tools/reference.py check reference.json --data ../shared/data --only match,train
 
-Times, machine facts, versions and paths are left out; all else must be equal to the last digit. A
-check makes sense with the weights of the record only: other weights are other numbers.
+Times, machine facts, versions and paths are left out; everything else must be equal to the last
+digit. A check is valid only with the weights of the record.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ STEPS = 20
 
 
 class Recorder:
-    """Runs commands in a scratch folder and gives their answers without what may vary."""
+    """Runs commands in a scratch folder and returns their results without what may vary."""
 
     def __init__(self, data: Path, scratch: Path) -> None:
         self.data, self.scratch = data, scratch
 
     def run(self, *words: str | Path) -> Any:
-        """What a command printed: its JSON if it is one, else nothing."""
+        """The JSON that a command printed, if any."""
         call = [sys.executable, "-m", "hardnet.cli.app", *map(str, words)]
-        # One thread: sums in another order are other last digits.
+        # One thread: summing in another order changes the last digits.
         limits = {"OMP_NUM_THREADS": "1", "HARDNET_THREADS": "1", "COLUMNS": "200"}
         done = subprocess.run(
             call, cwd=self.scratch, env=os.environ | limits, capture_output=True, text=True
         )
-        # 1 with an answer is an answer: nothing could be verified.
+        # Exit code 1 with output is a result, too: nothing was verified.
         if done.returncode > 1 or (done.returncode and not done.stdout.strip()):
             raise SystemExit(f"{' '.join(call)} ended with {done.returncode}:\n{done.stderr}")
         try:
@@ -66,14 +66,16 @@ class Recorder:
         return value
 
     def bench(self, *words: str | Path) -> Any:
-        """A benchmark, with nothing kept from an earlier one."""
+        """A benchmark without anything cached by an earlier one."""
         return self.run("bench", *words, "--json")
 
     def photos(self, *patterns: str) -> list[Path]:
         """Photos of the data folder by pattern, in order."""
         found = [path for pattern in patterns for path in sorted(self.data.glob(pattern))]
         if not found:
-            raise SystemExit(f"{self.data}: no photo like {patterns}; give the folder with --data")
+            raise SystemExit(
+                f"{self.data}: no photo matches {patterns}; give the folder with --data"
+            )
         return found
 
 
@@ -218,7 +220,7 @@ def colmap(on: Recorder) -> Iterator[tuple[str, Any]]:
 
 
 def _tree(folder: Path) -> dict[str, str]:
-    # JSON beside the patches names versions and the command; the patches are what must not change.
+    # Skip the JSON next to the patches, which has versions and the command.
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     kept = [path for path in files if path.suffix not in (".json", ".safetensors")]
     return {str(path.relative_to(folder)): _digest(path.read_bytes()) for path in kept}
@@ -249,7 +251,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             on = Recorder(options.data.resolve(), Path(scratch))
             for name, answer in PARTS[part](on):
-                # Through JSON: tuples become lists as they are in the file.
+                # Through JSON, so that tuples become lists as in the file.
                 answer, key = json.loads(json.dumps(answer)), f"{part}: {name}"
                 if options.action == "record":
                     known[key] = answer

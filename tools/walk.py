@@ -1,4 +1,4 @@
-"""The walks through the house: which files of the package run, in the order they are entered.
+"""Code walks: which files of the package run, in the order they are entered.
 
     python tools/walk.py match a.jpg b.jpg          one photo pair through hardnet.match
     python tools/walk.py search photos.index q.jpg  one query through an index
@@ -6,7 +6,7 @@
     python tools/walk.py train recipe.yaml KEY=...  the first batches of a training
 
 A file counts when one of its functions runs, not when it is imported. docs/architecture.md draws
-the walks; this is how to see whether they are still true.
+the walks; run this to check that they are still right.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def walk(action: Callable[[], Any]) -> list[str]:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a frame is part of an import, also a lazy one: a reader follows calls."""
+    """Whether a frame is part of an import, including lazy ones: readers follow calls."""
     while frame is not None:
         name = frame.f_code.co_name
         if name in ("<module>", "__getattr__") and frame.f_code.co_filename != __file__:

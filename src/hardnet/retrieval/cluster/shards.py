@@ -169,7 +169,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             raise HardnetError(self._nobody())
 
     def _look(self) -> None:
-        """Take back shards that answer; move to the next generation if this one's files are gone."""
+        """Take back shards that answer; go to the next generation if this one's files are gone."""
         for slot in self._slots:
             slot.look()
         if any(slot.is_outdated for slot in self._slots):
@@ -227,7 +227,7 @@ class Slot:
     """One shard as the driver sees it: its actor, its segments, and whether it answers.
 
     After the actor has died or kept a query waiting, the slot tells it to open its segments and
-    sends no query until that is answered: a query never waits for a shard that is known to be away. A
+    sends no query until that is answered: a query never waits for a shard known to be away. A
     process that hangs is restarted. ``node`` is Ray's id of the preferred node; if that dies, the
     shard runs on another.
     """
