@@ -200,7 +200,7 @@ def test_missing_and_foreign_files_are_named(torch: Any, tmp_path: Path) -> None
     with pytest.raises(HardnetError, match=r"text\.pth does not contain the weights of AffNet"):
         detectors.load(f"affnet:{tmp_path / 'text.pth'}")
     torch.save({"features.0.weight": torch.zeros(16, 1, 3, 3)}, tmp_path / "part.pth")
-    with pytest.raises(HardnetError, match=r"part\.pth does not hold"):
+    with pytest.raises(HardnetError, match=r"part\.pth does not contain"):
         detectors.load(f"affnet:{tmp_path / 'part.pth'}")
     with pytest.raises(HardnetError, match="write affnet:"):
         detectors.load("affnet:")
