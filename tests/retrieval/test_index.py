@@ -201,8 +201,21 @@ def test_a_removal_can_be_undone(own: Path) -> None:
     assert (after.path, after.inliers) == (before.path, before.inliers)
     index.compact()
     assert index.removed() == []
-    assert index.restore(page) == 1, "described again"
-    assert page in index.paths()
+    with pytest.raises(HardnetError, match=r"page\.png was not removed from this index, or its"):
+        index.restore(page)
+    assert index.add(page).indexed == 1
+
+
+def test_only_what_was_removed_is_restored(own: Path) -> None:
+    index = Index(own / "index")
+    coins, new = own / "photos" / "coins.png", own / "new.png"
+    shutil.copy(coins, new)
+    count = len(index)
+    index.remove(coins)
+    with pytest.raises(HardnetError, match=r"new\.png was not removed from this index"):
+        index.restore([coins, new])
+    assert len(index) == count - 1, "neither was restored"
+    assert index.restore(coins) == 1
 
 
 def test_add_remove_replace(own: Path, photos: Path, tmp_path: Path) -> None:
