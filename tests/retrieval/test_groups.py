@@ -134,7 +134,9 @@ def test_a_photo_and_its_copy_are_found_without_other_photos(
 ) -> None:
     (tmp_path / "photos").mkdir()
     shutil.copy(photos / SOURCE, tmp_path / "photos")
-    write_image(tmp_path / "photos/copy.png", resize(read_image(photos / SOURCE), factor, factor)[0])
+    write_image(
+        tmp_path / "photos/copy.png", resize(read_image(photos / SOURCE), factor, factor)[0]
+    )
     settings = {**SETTINGS, "words": None}
     index = Index.build(tmp_path / "index", tmp_path / "photos", **settings)
     pair = pair_of(find_groups(index), SOURCE, "copy.png")

@@ -90,7 +90,7 @@ def test_mistakes(album: dict[str, Path], tmp_path: Path) -> None:
         train_on_photos(album, tmp_path / "work", SETTINGS, words=0)
     broken = tmp_path / "broken.jpg"
     broken.write_text("words")
-    with pytest.raises(HardnetError, match=r"none of 1 photo has a keypoint.*skipped: 1"):
+    with pytest.raises(HardnetError, match=r"no photo has a keypoint.*skipped: "):
         train_on_photos({"broken.jpg": broken}, tmp_path / "none", SETTINGS)
 
 
