@@ -94,7 +94,7 @@ def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([str(tmp_path / "absent")], "is not a folder"),
         ([str(album), "--camera-model", "round"], "no camera model 'ROUND'"),
-        ([str(album), "--camera-params", "1,x"], "give numbers"),
+        ([str(album), "--camera-params", "1,x"], "give comma-separated numbers"),
         ([str(album), "--camera-params", "1,2"], "got 2 numbers"),
         ([str(album), "--camera-params", "900,nan,9,0"], "must be numbers"),
         ([str(album), "--camera-params", "-900,9,9,0"], "focal length above 0"),
