@@ -97,7 +97,8 @@ def train_on_photos(
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
     kept = [features / f"{key}{NPZ}" for key in chosen if key not in report.skipped]
-    rows, name, weights = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
+    most = min(expected * SAMPLE_PER_WORD, len(kept) * settings.keypoints)
+    rows, name, weights = _descriptors(kept, most, progress)
     if not len(rows):
         if (described := OwnedFolder.find(features)) is not None:
             described.dissolve()  # nothing that a later run could use
@@ -163,7 +164,12 @@ def _descriptors(
         if not len(vectors):
             continue
         if not found:  # all at once: to join parts at the end would take twice the memory
-            rows = np.empty((most, vectors.shape[1]), np.float32)
+            try:
+                rows = np.empty((most, vectors.shape[1]), np.float32)
+            except MemoryError as error:
+                raise HardnetError(
+                    f"{most} features to learn words from do not fit in memory: ask for fewer words"
+                ) from error
         part = vectors[: most - found]
         rows[found : found + len(part)] = part
         found += len(part)
