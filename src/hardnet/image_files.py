@@ -161,11 +161,20 @@ _DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
 
 
 def looks_like_image(path: Path) -> bool:
-    """Whether a file in a folder is an image by its name or, if it can be opened, its content."""
-    if not path.is_file():
+    """Whether a file in a folder is an image by its name or, if it can be opened, its content.
+
+    A pipe or a loop of links that is named like an image is one: reading it tells the user why it
+    cannot be used. A broken link is none.
+    """
+    is_named = (suffix := path.suffix.lower()) in SUFFIXES | _RAW_SUFFIXES
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
         return False
-    if (suffix := path.suffix.lower()) in SUFFIXES | _RAW_SUFFIXES:
-        return True
+    except OSError:
+        return is_named
+    if is_named or not stat.S_ISREG(mode):
+        return is_named and not stat.S_ISDIR(mode)
     try:
         with path.open("rb") as file:
             head = file.read(4096)  # enough to show what it is

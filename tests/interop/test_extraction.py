@@ -282,11 +282,34 @@ def test_outputs_that_are_not_ours_are_refused(folder: Path, tmp_path: Path, kin
         words = "somebody else"
         if kind == "damaged state":
             (output / "extract.json").write_text("{")
-            words = "extract.json is damaged"
+            words = "extract.json is in the way"
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(HardnetError, match=words):
         run(output, folder)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_overwrite_does_not_help_against_a_file_that_is_not_ours(
+    folder: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "x"
+    output.mkdir()
+    (output / "extract.json").write_text("{}")
+    with pytest.raises(HardnetError, match=r"extract\.json is in the way.*move it") as caught:
+        run(output, folder, overwrite=True)
+    assert "--overwrite" not in str(caught.value)
+    assert (output / "extract.json").read_text() == "{}"
+
+
+def test_pipes_and_loops_of_links_are_listed(folder: Path, output: Path) -> None:
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    (folder / "broken.jpg").symlink_to("nowhere.jpg")
+    os.mkfifo(folder / "pipe")
+    report = run(output, folder)
+    assert sorted(report.skipped) == ["loop.jpg", "pipe.jpg"]
+    assert "symbolic links" in report.skipped["loop.jpg"]
+    assert "is a pipe" in report.skipped["pipe.jpg"]
 
 
 def test_a_full_disk_is_said_and_what_was_done_is_kept(
@@ -371,7 +394,7 @@ def test_odd_names(photos: Path, tmp_path: Path, output: Path) -> None:
     assert len(report.skipped) == 2
     reasons = " ".join(report.skipped.values())
     assert "too long a name" in reasons
-    assert "latin1 \\udcfc.png is not a name in UTF-8" in reasons
+    assert f"{folder}/latin1 \\udcfc.png is not a name in UTF-8" in reasons
     for name in good:
         assert len(read(output, name)) == 60
     json.dumps(report.skipped).encode()

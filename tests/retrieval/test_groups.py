@@ -126,3 +126,27 @@ def test_a_stopped_run_continues(place: Path, found: Groups, tmp_path: Path) -> 
     assert ("mirror images", len(index)) in seen
     assert len(again.pairs) == len(found.pairs)
     assert [pair.kind for pair in again.pairs] == [pair.kind for pair in found.pairs]
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.6])
+def test_a_photo_and_its_copy_are_found_without_other_photos(
+    factor: float, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    shutil.copy(photos / SOURCE, tmp_path / "photos")
+    write_image(
+        tmp_path / "photos/copy.png", resize(read_image(photos / SOURCE), factor, factor)[0]
+    )
+    settings = {**SETTINGS, "words": None}
+    index = Index.build(tmp_path / "index", tmp_path / "photos", **settings)
+    pair = pair_of(find_groups(index), SOURCE, "copy.png")
+    assert pair is not None
+    assert pair.kind == "copy"
+
+
+def test_every_copy_is_found_in_a_folder_of_copies(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(5):
+        shutil.copy(photos / SOURCE, tmp_path / f"photos/{number}.png")
+    index = Index.build(tmp_path / "index", tmp_path / "photos", **SETTINGS)
+    assert len(find_groups(index).pairs) == 10

@@ -168,11 +168,40 @@ def test_a_query_of_more_features_than_the_index_has_words(index: Index, made: P
     assert names(index.search([features, features]))[0] == "astronaut.png"
 
 
+def test_a_build_without_a_usable_photo_says_why(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(5):
+        (tmp_path / f"photos/{number}.jpg").touch()
+    with pytest.raises(HardnetError, match=r"0\.jpg.*; .*1\.jpg.*; .*2\.jpg.*; and 2 photos more"):
+        Index.build(tmp_path / "index", tmp_path / "photos", **QUICK)
+    with pytest.raises(HardnetError, match=r"skipped: .*nowhere does not exist"):
+        Index.build(tmp_path / "index", tmp_path / "nowhere", **QUICK)
+    with pytest.raises(HardnetError, match="there are no photos"):
+        Index.build(tmp_path / "index", [], **QUICK)
+    latin = tmp_path / os.fsdecode(b"latin1 \xfc.png")
+    with pytest.raises(
+        HardnetError, match=rf"^{tmp_path}/latin1 \\udcfc.png is not a name in UTF-8"
+    ):
+        Index.build(tmp_path / "index", latin, **QUICK)
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_build_that_was_refused_does_not_choose_the_settings(made: Path, tmp_path: Path) -> None:
+    words, photo = Index(made / "index").snapshot.vocabulary, made / "photos" / "coins.png"
+    with pytest.raises(HardnetError, match="the vocabulary has words of rootsift"):
+        Index.build(tmp_path / "index", photo, vocabulary=words, descriptor="sift")
+    flat = tmp_path / "flat.png"
+    write_image(flat, np.full((100, 150), 90, np.uint8))
+    with pytest.raises(HardnetError, match="no photo has a keypoint"):
+        Index.build(tmp_path / "index", flat, descriptor="sift", keypoints=99)
+    assert len(Index.build(tmp_path / "index", photo, vocabulary=words, **QUICK)) == 1
+
+
 def test_one_photo_and_photos_without_features(tmp_path: Path, photos: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     write_image(folder / "flat.png", np.full((100, 150), 90, np.uint8))
-    with pytest.raises(HardnetError, match="none of 1 photo has a keypoint"):
+    with pytest.raises(HardnetError, match="no photo has a keypoint"):
         Index.build(tmp_path / "index", folder, **QUICK)
     shutil.copy(photos / "coins.png", folder)
     index = Index.build(tmp_path / "index", folder, **QUICK)
@@ -201,8 +230,21 @@ def test_a_removal_can_be_undone(own: Path) -> None:
     assert (after.path, after.inliers) == (before.path, before.inliers)
     index.compact()
     assert index.removed() == []
-    assert index.restore(page) == 1, "described again"
-    assert page in index.paths()
+    with pytest.raises(HardnetError, match=r"page\.png was not removed from this index, or its"):
+        index.restore(page)
+    assert index.add(page).indexed == 1
+
+
+def test_only_what_was_removed_is_restored(own: Path) -> None:
+    index = Index(own / "index")
+    coins, new = own / "photos" / "coins.png", own / "new.png"
+    shutil.copy(coins, new)
+    count = len(index)
+    index.remove(coins)
+    with pytest.raises(HardnetError, match=r"new\.png was not removed from this index"):
+        index.restore([coins, new])
+    assert len(index) == count - 1, "neither was restored"
+    assert index.restore(coins) == 1
 
 
 def test_add_remove_replace(own: Path, photos: Path, tmp_path: Path) -> None:

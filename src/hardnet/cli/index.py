@@ -254,7 +254,8 @@ def _restore(
 ) -> None:
     """Undo the removal of photos.
 
-    If `hardnet index compact` has already freed the space of a photo, it is described again.
+    Once its space is freed, by `hardnet index compact` or when photos are added, a removed photo
+    cannot be restored: add it again.
 
     Example:  hardnet index restore photos.index photos/blurred.jpg
     """

@@ -138,7 +138,8 @@ def _todo(
             name.encode()
         except UnicodeEncodeError:
             shown = name.encode(errors="backslashreplace").decode()
-            report.skipped[shown] = f"{shown} is not a name in UTF-8: rename the file"
+            given = str(image).encode(errors="backslashreplace").decode()
+            report.skipped[shown] = f"{given} is not a name in UTF-8: rename the file"
             continue
         try:
             state = state_of(image)
@@ -182,7 +183,7 @@ def open_output(
         if owned is None:
             ours = []
             if (folder / STATE).exists():  # made by a version without lists of files
-                _read_state(folder)
+                _read_state(folder, ours=False)
                 ours = [STATE, *_old_entries(folder)]
             owned = OwnedFolder.mark(folder)
             owned.adopt(*ours)
@@ -275,10 +276,11 @@ class FeatureOutput:
 
     def _begin(self, overwrite: bool) -> None:
         fresh: dict[str, Any] = {"settings": self._settings, "overwrite": overwrite}
+        ours = STATE in self._owned
         try:
-            begun = _read_state(self.folder)
+            begun = _read_state(self.folder, ours)
         except HardnetError:
-            if not overwrite or STATE not in self._owned:
+            if not overwrite or not ours:
                 raise
             begun = None
         if (self.folder / STATE).exists():
@@ -312,7 +314,7 @@ class FeatureOutput:
         self._owned.remove(*self._owned.names(NPZ))
 
 
-def _read_state(folder: Path) -> dict[str, Any] | None:
+def _read_state(folder: Path, ours: bool) -> dict[str, Any] | None:
     path = folder / STATE
     try:
         state: dict[str, Any] = json.loads(path.read_text())
@@ -320,9 +322,11 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
+        if ours:
+            raise HardnetError(f"{path} is damaged: begin again with --overwrite") from error
         raise HardnetError(
-            f"{path} is damaged, or not of hardnet extract: begin again with --overwrite, or move "
-            "it if it is another program's"
+            f"{path} is in the way: it is not from hardnet extract, or it is damaged; move it, or "
+            "choose another --output"
         ) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
+    WEIGHTS,
     WORK,
     Describing,
     DescribingHere,
@@ -37,7 +38,7 @@ from hardnet.retrieval.photos import (
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer, committed
-from hardnet.retrieval.training import VOCABULARY, kept_features, train_on_photos
+from hardnet.retrieval.training import VOCABULARY, has_features, kept_features, train_on_photos
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.storage import FolderLock, OwnedFolder, publish, refuse_foreign, replacing
 
@@ -89,6 +90,10 @@ def build(
     describing = describing or DescribingHere(settings, workers)
     report = BuildReport()
     photos = _with_good_names(photos, report)
+    if report.skipped and not photos and not is_index(folder):
+        raise HardnetError(next(iter(report.skipped.values())))
+    if vocabulary is not None:
+        _check_descriptor(vocabulary, describe)
     with _building(folder) as work:
         create: NewIndex | None = None
         if is_index(folder):
@@ -107,7 +112,6 @@ def build(
                     seed=seed,
                     progress=progress,
                 )
-            _check_descriptor(vocabulary, describe)
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
             writer.commit()  # an empty index, which later commits fill
@@ -232,7 +236,8 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
             good[name] = photo
         except UnicodeEncodeError:
             readable = name.encode(errors="backslashreplace").decode()
-            report.skipped[readable] = f"{readable} is not a name in UTF-8: rename the file"
+            given = str(photo).encode(errors="backslashreplace").decode()
+            report.skipped[readable] = f"{given} is not a name in UTF-8: rename the file"
     return good
 
 
@@ -254,13 +259,21 @@ def _building(folder: Path) -> Iterator[OwnedFolder]:
         raise HardnetError(f"{folder} is a file: name a folder for the index")
     begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
     if folder.is_dir() and not is_index(folder) and begun is None:
-        other = next((path for path in folder.iterdir() if path.name != WORK), None)
+        names = (WORK, WEIGHTS)  # a build that failed leaves copies of weights files
+        other = next((path for path in folder.iterdir() if path.name not in names), None)
         if other is not None:
             raise HardnetError(
                 f"{folder} is no index and not empty (it has {other.name}): name a new folder"
             )
-    with _owned(work, folder) as ours:
-        yield ours
+    is_new = not folder.exists()
+    try:
+        with _owned(work, folder) as ours:
+            yield ours
+    except HardnetError:
+        if is_new:
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
+        raise
 
 
 def _check_index(
@@ -297,7 +310,8 @@ _LOCK = "lock"
 def _owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
     """Nobody else works in the folder, which is made; what we made there goes in the end.
 
-    After an error it stays: the same work continues with it.
+    After an error described photos stay, and the same work continues with them. A folder without
+    any goes, too: a command that was refused must not decide the settings of the next one.
     """
     with _writing(result):
         refuse_foreign(work, [_LOCK])
@@ -308,7 +322,12 @@ def _owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
         try:
             ours = OwnedFolder.begin(work, [_LOCK])
             ours.sweep()
-            yield ours
+            try:
+                yield ours
+            except HardnetError:
+                if not has_features(work):
+                    ours.dissolve(lock)
+                raise
             ours.dissolve(lock)
         finally:
             lock.remove()

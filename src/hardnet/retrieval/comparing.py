@@ -134,9 +134,7 @@ class Comparing:
         """Verified photos; ``before`` maps pixels of the photo to those of the query."""
         if not len(query):
             return {}
-        scoring = Scoring()
-        images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
-        candidates = images[(images != features.image) & (scores > 0)][:SHORTLIST]
+        candidates = self._candidates(features.image, query)
         verified = self.shard.verify(query, candidates, self._verification)
         found: dict[int, Evidence] = {}
         likely = [one for one in verified if one.inliers >= self.thresholds.fewest]
@@ -157,6 +155,22 @@ class Comparing:
             bordered = crop and self._is_bordered(features, other, evidence)
             found[one.image] = replace(evidence, bordered=bordered)
         return found
+
+    def _candidates(self, image: int, query: Query) -> NDArray[np.int64]:
+        """The photos most similar to a query, best first, without the photo itself."""
+        candidates = self._similar(image, query, Scoring())
+        words = query.words[query.words >= 0]
+        # A word that every photo has weighs nothing. Where photos share only such words, as in a
+        # folder of copies, they would never meet: count the words without their weights.
+        if len(candidates) < SHORTLIST and not self.shard.statistics.idf[words].all():
+            others = self._similar(image, query, Scoring(idf=False, normalise=False))
+            new = others[~np.isin(others, candidates)]
+            candidates = np.concatenate([candidates, new])[:SHORTLIST]
+        return candidates
+
+    def _similar(self, image: int, query: Query, scoring: Scoring) -> NDArray[np.int64]:
+        images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
+        return images[(images != image) & (scores > 0)][:SHORTLIST]
 
     def _evidence(
         self,
@@ -251,7 +265,7 @@ FOLDER = "groups"
 """Inside the folder of an index; it lists its files itself: no writer of the index sweeps them."""
 
 _LOG = "compared.jsonl"
-_FORMAT = "hardnet-groups-3"
+_FORMAT = "hardnet-groups-4"
 _NUMBERS: dict[str, Any] = {
     **dict.fromkeys(("inliers", "precise", "tentatives"), int),
     **dict.fromkeys(("bordered", "agreed"), bool),

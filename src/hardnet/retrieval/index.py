@@ -331,15 +331,19 @@ class Index:
     def restore(self, images: Photos) -> int:
         """Undo the removal of photos; returns how many are in the index again.
 
-        What is no longer stored, as after :meth:`compact`, is described again from its file.
+        Raises:
+            HardnetError: one was never removed, or a compaction has freed its space: the index
+                cannot tell which. Nothing is restored then.
         """
         paths = {name_of(path, self.folder): path for path in _paths(images)}
         self.refresh()
         before = len(self)
         with self._changing() as writer:
-            missing = writer.restore(paths)
-        if missing:
-            self.add([paths[name] for name in missing])
+            if missing := writer.restore(paths):
+                raise HardnetError(
+                    f"{paths[missing[0]]} was not removed from this index, or its space has been "
+                    "freed since: `hardnet index add` adds it"
+                )
         return len(self) - before
 
     def remove_gone(self) -> int:

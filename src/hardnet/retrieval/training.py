@@ -45,6 +45,9 @@ SAMPLE_PER_WORD = 12
 FEWEST_PER_WORD = 8
 """A collection of a few photos gets few words, so that views of one thing can share them."""
 
+REASONS = 3
+"""Skipped photos that an error gives reasons for."""
+
 VOCABULARY = "vocabulary.safetensors"
 
 
@@ -74,6 +77,8 @@ def train_on_photos(
     """
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
+    if not photos:
+        raise HardnetError("there are no photos to learn visual words from: name some")
     expected = words or size_for(len(photos) * settings.keypoints)
     count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
     sample = sorted(photos, key=lambda name: hashlib.sha256(_bytes(f"{seed} {name}")).digest())
@@ -92,11 +97,13 @@ def train_on_photos(
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
     kept = [features / f"{key}{NPZ}" for key in chosen if key not in report.skipped]
-    rows, name, weights = _descriptors(kept, expected * SAMPLE_PER_WORD, progress)
+    most = min(expected * SAMPLE_PER_WORD, len(kept) * settings.keypoints)
+    rows, name, weights = _descriptors(kept, most, progress)
     if not len(rows):
+        if (described := OwnedFolder.find(features)) is not None:
+            described.dissolve()  # nothing that a later run could use
         raise HardnetError(
-            f"none of {counted(len(chosen), 'photo')} has a keypoint: there is nothing to make "
-            "visual words of" + (f" (skipped: {len(skipped)})" if skipped else "")
+            f"no photo has a keypoint, so there are no visual words to learn{_reasons(skipped)}"
         )
     suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
     size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)
@@ -120,6 +127,14 @@ def train_on_photos(
     return vocabulary, skipped
 
 
+def _reasons(skipped: Mapping[str, str]) -> str:
+    if not skipped:
+        return ""
+    first, rest = [skipped[name] for name in sorted(skipped)[:REASONS]], len(skipped) - REASONS
+    more = [f"and {counted(rest, 'photo')} more"] if rest > 0 else []
+    return f" (skipped: {'; '.join(first + more)})"
+
+
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
     path = work / "features" / f"{_key(name)}{NPZ}"
@@ -129,6 +144,11 @@ def kept_features(name: str, photo: Path, work: Path) -> Features | None:
         return from_entry(entry, path.parent, str(path), "") if state == state_of(photo) else None
     except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
         return None
+
+
+def has_features(work: Path) -> bool:
+    """Whether the sample has any features so far."""
+    return any((work / "features").glob(f"*{NPZ}"))
 
 
 def _descriptors(
@@ -144,7 +164,12 @@ def _descriptors(
         if not len(vectors):
             continue
         if not found:  # all at once: to join parts at the end would take twice the memory
-            rows = np.empty((most, vectors.shape[1]), np.float32)
+            try:
+                rows = np.empty((most, vectors.shape[1]), np.float32)
+            except MemoryError as error:
+                raise HardnetError(
+                    f"{most} features to learn words from do not fit in memory: ask for fewer words"
+                ) from error
         part = vectors[: most - found]
         rows[found : found + len(part)] = part
         found += len(part)

@@ -247,7 +247,12 @@ class Collection:
         with self._change:
             if not self._undo:
                 raise HTTPException(409, "there is no removal to undo")
-            restored = self.index.restore(self._undo[-1])
+            photo = self._undo[-1]
+            self.index.refresh()
+            if photo in self.index.removed():
+                restored = self.index.restore(photo)
+            else:  # its space was freed when photos were added
+                restored = self.index.add(photo).indexed
             self._undo.pop()
         return self._changed(-restored)
 

@@ -208,6 +208,20 @@ def test_pairs_of_a_file_and_a_photo_without_keypoints(album: Path, tmp_path: Pa
     assert (report.pairs, report.verified_pairs) == (2, 1)
 
 
+def test_a_wrong_list_of_pairs_is_refused_at_once(album: Path, tmp_path: Path) -> None:
+    work, listed = tmp_path / "work", tmp_path / "pairs.txt"
+    settings = replace(SMALL, pairs=listed)
+    listed.write_text("camera.png nobody.png\n")
+    with pytest.raises(HardnetError, match=r"line 1: no photo is called nobody\.png"):
+        reconstruct(album, work, settings, mapping=False)
+    assert not work.exists()
+    listed.write_text("moto é/left 1.png moto é/right 1.png\n", "utf-8")
+    reconstruct(album, work, settings, mapping=False)
+    listed.write_text("camera.png moto é/right 1.png\n", "utf-8")
+    with pytest.raises(HardnetError, match=r"settings pairs=list \w{16}, not list \w{16}: "):
+        reconstruct(album, work, settings, mapping=False)
+
+
 def test_our_own_verification_and_guided_matches(album: Path, tmp_path: Path) -> None:
     names = ("left 1.png", "right 1.png")
     counts = {}

@@ -375,5 +375,12 @@ def write_json(path: Path, value: Any) -> None:
 
 def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:
     """Name, size and time of change of each photo: enough to notice that they are others."""
-    facts = [(p.relative_to(folder).as_posix(), p.stat()) for p in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in facts]
+    facts: list[list[Any]] = []
+    for path in files:
+        try:
+            status = path.stat()
+            state = [status.st_size, status.st_mtime_ns]
+        except OSError:  # a loop of links; reading it will say so
+            state = []
+        facts.append([path.relative_to(folder).as_posix(), *state])
+    return facts

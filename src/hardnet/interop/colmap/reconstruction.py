@@ -5,6 +5,7 @@ To look at, a model is also a PLY file of its points and a picture of them and t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -102,9 +103,11 @@ class ReconstructionSettings:
             raise HardnetError(f"no verification '{self.verification}': choose colmap or hardnet")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; of a file of pairs its content, which is what the result depends on."""
-        pairs = read_text(self.pairs) if isinstance(self.pairs, Path) else asdict(self.pairs)
-        return {**asdict(self), "pairs": pairs}
+        """As JSON values; a list of pairs is known by its content, whatever its file is called."""
+        if isinstance(self.pairs, Path):
+            digest = hashlib.sha256(read_text(self.pairs).encode()).hexdigest()
+            return {**asdict(self), "pairs": f"list {digest[:16]}"}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ def reconstruct(
     settings = settings or ReconstructionSettings()
     pycolmap = require_pycolmap()
     files = {p.relative_to(images).as_posix(): p for p in list_images(images)}
+    if isinstance(settings.pairs, Path):
+        read_pairs(settings.pairs, list(files))  # a wrong name shows before the work begins
     check_cameras(settings.cameras)
     detectors.load(settings.detector)  # a wrong name shows before anything is written
     describe = descriptors.load(settings.descriptor)
