@@ -170,7 +170,7 @@ class Comparing:
 
     def _similar(self, image: int, query: Query, scoring: Scoring) -> NDArray[np.int64]:
         images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
-        return images[(images != image) & (scores > 0)][:SHORTLIST]
+        return np.asarray(images[(images != image) & (scores > 0)][:SHORTLIST], np.int64)
 
     def _evidence(
         self,
