@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 
+import numpy as np
+import pytest
 from rich.console import Console
 
 from hardnet.cli.output import now_and_then
+from hardnet.images import write_image
+
+from .conftest import run
 
 
 def lines(terminal: bool, every: float) -> list[str]:
@@ -19,3 +26,34 @@ def test_a_training_that_is_redirected_says_a_line_now_and_then() -> None:
     assert lines(False, 0) == [f"step {step} of 3: loss [0.5]" for step in range(3)]
     assert lines(False, 100) == []
     assert lines(True, 0) == []
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.png"
+    write_image(path, np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8))
+    return path
+
+
+@pytest.mark.parametrize("link", [None, os.link, os.symlink])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "match PHOTO PHOTO -o OUTPUT",
+        "search nowhere.index PHOTO -o OUTPUT",
+        "extract PHOTO -o OUTPUT --overwrite",
+        "data light PHOTO -o OUTPUT",
+        "data info PHOTO --sheet OUTPUT",
+        "data info FOLDER --sheet OUTPUT",
+        "bench table PHOTO --figure OUTPUT",
+    ],
+)
+def test_an_output_that_is_an_input_is_refused(command: str, link, photo: Path) -> None:  # type: ignore[no-untyped-def]
+    before, output = photo.read_bytes(), photo
+    if link is not None:
+        link(photo, output := photo.with_name("output.png"))
+    words = {"PHOTO": photo, "FOLDER": photo.parent, "OUTPUT": output}
+    done = run(*(words.get(word, word) for word in command.split()))
+    assert done.returncode == 1
+    assert f"{output} is an input of this command: choose another name" in done.stderr
+    assert photo.read_bytes() == before

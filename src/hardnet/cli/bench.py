@@ -9,6 +9,7 @@ import typer
 
 from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, option
+from hardnet.cli.output import refuse_inputs
 from hardnet.errors import HardnetError
 
 ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
@@ -51,6 +52,7 @@ def table(
     from hardnet.bench import report
     from hardnet.bench.report.style import check_figure_name
 
+    refuse_inputs(figure, [results])
     if figure is not None:
         check_figure_name(figure)
     content = report.read_results(results)

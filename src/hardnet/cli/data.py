@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hardnet.cli import data_build
 from hardnet.cli.options import AsJson, argument, option, reads_images
-from hardnet.cli.output import Stage, answer, console, say, show
+from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def info(
     """
     from hardnet.patchsets.info import describe
 
+    refuse_inputs(sheet, path.rglob("*") if path.is_dir() else [path])
     with console(stderr=True).status("Reading..."):
         found = describe(path, seed)
         if sheet:
@@ -129,6 +130,7 @@ def light(
     from hardnet.images import read_image, to_colour, to_grey, write_image
     from hardnet.patchsets.build.views import draw_changes
 
+    refuse_inputs(output, [photo])
     pixels = read_image(photo)
     if patches:
         write_image(output, _shaded_patches(to_grey(pixels), seed))

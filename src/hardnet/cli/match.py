@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
-from hardnet.cli.output import console, say, show
+from hardnet.cli.output import console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def match(
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
 
+    refuse_inputs(output, [image_a, image_b, *(camera or [])])
     asked = given(matches.Strategy, locals())
     if output is not None:
         check_picture_name(output)

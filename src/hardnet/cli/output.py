@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from hardnet.errors import HardnetError, Steps
 from hardnet.errors import Progress as Told
-from hardnet.errors import Steps
 
 EVERY = 30.0
 """Seconds between two lines of progress where there is no bar."""
@@ -27,6 +29,18 @@ EVERY = 30.0
 def console(*, stderr: bool = False) -> Console:
     """Where commands print; ``:x:`` in a file name does not become an emoji."""
     return Console(stderr=stderr, emoji=False, highlight=False)
+
+
+def refuse_inputs(output: Path | None, inputs: Iterable[Path]) -> None:
+    """Raise, before any work, if the file to write is one of the files to read, or a link to it."""
+    if output is None or not output.exists():
+        return
+    for path in inputs:
+        with suppress(OSError):
+            if output.samefile(path):
+                raise HardnetError(
+                    f"{output} is an input of this command: choose another name for the output"
+                )
 
 
 def say(line: str, *, error: bool = False) -> None:
