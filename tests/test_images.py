@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import struct
 import subprocess
 import sys
@@ -197,6 +198,29 @@ def test_shrink_averages() -> None:
 def test_unwritable_pictures(camera: np.ndarray, tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(HardnetError, match=words):
         write_image(tmp_path / name, camera)
+
+
+def test_a_picture_that_does_not_fit_on_the_disk_leaves_the_old_one(
+    camera: np.ndarray, tmp_path: Path
+) -> None:
+    path = tmp_path / "camera.png"
+    write_image(path, camera[:32, :32])
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(HardnetError, match="cannot be written"):
+            write_image(path, camera)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_written_through_a_link(camera: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to("camera.png")
+    write_image(tmp_path / "link.png", camera)
+    assert (tmp_path / "link.png").is_symlink()
+    assert (read_image(tmp_path / "camera.png") == to_colour(camera)).all()
 
 
 def test_every_fuzzed_image_is_read_or_refused(fuzzed_images: FuzzedImages) -> None:

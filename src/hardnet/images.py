@@ -38,7 +38,7 @@ from hardnet.image_files import (
     may_be_transparent,
     read_bytes,
 )
-from hardnet.storage import as_path
+from hardnet.storage import as_path, replacing
 
 
 class PillowImage(Protocol):
@@ -171,7 +171,10 @@ def check_picture_name(path: Path) -> None:
 
 
 def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
-    """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format."""
+    """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format.
+
+    A file that exists is replaced once the new one is complete; a link stays a link.
+    """
     path = as_path(path)
     check_picture_name(path)
     try:
@@ -181,7 +184,8 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     if not good:
         raise _no_picture(path)
     try:
-        path.write_bytes(data.tobytes())
+        with replacing(path.resolve()) as part:
+            part.write_bytes(data.tobytes())
     except OSError as error:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -57,3 +57,23 @@ def test_an_output_that_is_an_input_is_refused(command: str, link, photo: Path) 
     assert done.returncode == 1
     assert f"{output} is an input of this command: choose another name" in done.stderr
     assert photo.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "match PHOTO PHOTO --model essential --camera PIPE",
+        "bench table PIPE",
+        "bench report PIPE -o report",
+        "bench refresh PIPE",
+        "search FOLDER PHOTO",
+    ],
+)
+def test_a_pipe_is_refused(command: str, photo: Path) -> None:
+    """A name that another file of the command may have, too: ``search`` reads the manifest."""
+    pipe = photo.with_name("manifest.json")
+    os.mkfifo(pipe)
+    words = {"PHOTO": photo, "FOLDER": photo.parent, "PIPE": pipe}
+    done = run(*(words.get(word, word) for word in command.split()))
+    assert done.returncode == 1
+    assert f"{pipe} is a pipe, device or socket: save it as a file first" in done.stderr

@@ -11,6 +11,8 @@ from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, option
 from hardnet.cli.output import refuse_inputs
 from hardnet.errors import HardnetError
+from hardnet.image_files import require_regular_file
+from hardnet.storage import replacing
 
 ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 
@@ -74,7 +76,9 @@ def refresh(
 
     for path in documents:
         try:
+            require_regular_file(path)
             text = path.read_text()
         except OSError as error:
             raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
-        path.write_text(refreshed(text, Path.cwd()))
+        with replacing(path.resolve()) as part:
+            part.write_text(refreshed(text, Path.cwd()))

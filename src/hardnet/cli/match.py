@@ -144,14 +144,17 @@ def _read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas count as spaces."""
     import numpy as np
 
+    from hardnet.image_files import require_regular_file
     from hardnet.matching.geometry import check_cameras
 
     try:
-        words = path.read_text().replace(",", " ").split()
-        camera = np.array([float(word) for word in words]).reshape(3, 3)
-        return check_cameras((camera, camera))[0]
+        require_regular_file(path)
+        words = path.read_text(errors="replace").replace(",", " ").split()
     except OSError as error:
         raise HardnetError(f"cannot read --camera {path}: {error.strerror}") from None
+    try:
+        camera = np.array([float(word) for word in words]).reshape(3, 3)
+        return check_cameras((camera, camera))[0]
     except (ValueError, HardnetError):
         raise HardnetError(
             f"--camera {path} is not a camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"
