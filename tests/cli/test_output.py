@@ -77,3 +77,17 @@ def test_a_pipe_is_refused(command: str, photo: Path) -> None:
     done = run(*(words.get(word, word) for word in command.split()))
     assert done.returncode == 1
     assert f"{pipe} is a pipe, device or socket: save it as a file first" in done.stderr
+
+
+HOSTILE = "a\x1b[2J\nb.png"
+
+
+def test_a_file_name_cannot_control_the_terminal(photo: Path) -> None:
+    other = photo.rename(photo.with_name(HOSTILE))
+    done = run("match", other, other, "--descriptor", "rootsift", "--keypoints", 50)
+    assert r"a\x1b[2J\nb.png" in done.stdout.replace(" ", "")
+    missing = run("match", other.with_name(f"no {HOSTILE}"), other)
+    assert missing.returncode == 1
+    assert r"no a\x1b[2J\nb.png does not exist" in missing.stderr
+    assert not {"\x1b"} & {*done.stdout, *done.stderr, *missing.stderr}
+    assert missing.stderr.count("\n") == 1

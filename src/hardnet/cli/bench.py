@@ -9,7 +9,7 @@ import typer
 
 from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, option
-from hardnet.cli.output import refuse_inputs
+from hardnet.cli.output import refuse_inputs, say
 from hardnet.errors import HardnetError
 from hardnet.image_files import require_regular_file
 from hardnet.storage import replacing
@@ -37,7 +37,7 @@ def report(
     from hardnet.bench.report import read_results, write_report
 
     for path in write_report(read_results(results), output, results.stem):
-        print(path)
+        say(str(path))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from rich.table import Table
 from hardnet.cli import data_build
 from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ def fetch(
     from hardnet.patchsets.fetch import CREDITS, fetch_photos
 
     def warn(sentence: str) -> None:
-        stage.console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
+        stage.console.print(f"[yellow]warning:[/] {escape(printable(sentence))}", soft_wrap=True)
 
     with Stage() as stage:
         made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
@@ -134,10 +134,10 @@ def light(
     pixels = read_image(photo)
     if patches:
         write_image(output, _shaded_patches(to_grey(pixels), seed))
-        print(f"{output}: patches of the photograph, and below with edges of light")
+        say(f"{output}: patches of the photograph, and below with edges of light")
         return
     write_image(output, draw_changes(to_colour(pixels), seed=seed))
-    print(f"{output}: one row for each change of light, the photograph on the left")
+    say(f"{output}: one row for each change of light, the photograph on the left")
 
 
 def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:

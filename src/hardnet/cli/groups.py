@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from hardnet.cli.options import AsJson, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import Stage, console, refuse_inputs, say
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, counted, printable
 
 if TYPE_CHECKING:
     from hardnet.retrieval.groups import Groups
@@ -95,7 +95,7 @@ def groups(
         _print_csv(found)
     elif listed:
         for path in found.removable():
-            print(path)
+            print(printable(path))
     else:
         _show(found)
         if output is not None:
