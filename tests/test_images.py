@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from hardnet.errors import HardnetError
 from hardnet.images import list_images, read_image, shrink, to_colour, to_grey, write_image
@@ -277,3 +278,15 @@ print(len(found), *found.image_size, resource.getrusage(resource.RUSAGE_SELF).ru
     count, width, height, megabytes = map(int, done.stdout.split())
     assert (count, width, height) == (2048, 10000, 10000)
     assert megabytes < 1500
+
+
+def test_complex_numbers_are_no_image(camera: np.ndarray) -> None:
+    with pytest.raises(HardnetError, match="contains complex128 values"):
+        read_image(camera.astype(complex))
+
+
+def test_a_pillow_image_of_half_a_file(camera: np.ndarray, tmp_path: Path) -> None:
+    data = cv2.imencode(".png", camera)[1].tobytes()
+    (tmp_path / "half.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(HardnetError, match="the Pillow image cannot be read"):
+        read_image(Image.open(tmp_path / "half.png"))

@@ -110,10 +110,13 @@ def as_array(source: Source) -> NDArray[Any] | None:
         return source
     if isinstance(source, str | os.PathLike) or not hasattr(source, "convert"):
         return None
-    if source.mode in ("1", "L", "I", "I;16", "F", "RGB", "RGBA"):
-        return np.asarray(source)
-    is_clear = source.mode in ("LA", "La", "PA", "RGBa") or "transparency" in source.info
-    return np.asarray(source.convert("RGBA" if is_clear else "RGB"))
+    try:  # Pillow reads the file only now
+        if source.mode in ("1", "L", "I", "I;16", "F", "RGB", "RGBA"):
+            return np.asarray(source)
+        is_clear = source.mode in ("LA", "La", "PA", "RGBa") or "transparency" in source.info
+        return np.asarray(source.convert("RGBA" if is_clear else "RGB"))
+    except (OSError, ValueError, SyntaxError) as error:  # the last of a broken PNG
+        raise HardnetError(f"the Pillow image cannot be read: {error}") from error
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -197,6 +200,8 @@ def _no_picture(path: Path) -> HardnetError:
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
     if array.size == 0 or array.ndim not in (2, 3):
         raise HardnetError(f"{name} has shape {array.shape}: give (H, W), (H, W, 3) or (H, W, 4)")
+    if array.dtype.kind not in "buif":
+        raise HardnetError(f"{name} contains {array.dtype} values: give integers or floats")
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:
