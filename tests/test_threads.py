@@ -95,12 +95,17 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 
 def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
-    reached = False
+    reached = []
+
+    def work() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), interrupts_held():
-            signal.raise_signal(signal.SIGINT)
-            reached = True
+        with pytest.raises(KeyboardInterrupt):
+            work()
     finally:
         signal.signal(signal.SIGINT, before)
     assert reached

@@ -23,6 +23,8 @@ from hardnet.cli import app as module
 from hardnet.cli.output import Stage, console, in_words, training_bar
 from hardnet.errors import counted, install_from
 
+from .conftest import run
+
 runner = CliRunner()
 
 
@@ -251,3 +253,23 @@ def test_each_of_two_photos_has_a_core() -> None:
         command = [sys.executable, "-c", program, *arguments]
         done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("group", ["index", "data", "bench", "experiment"])
+def test_no_group_offers_completion(group: str) -> None:
+    assert "completion" not in runner.invoke(module.app, [group, "--help"]).output
+
+
+def test_a_photo_that_may_not_be_read_is_no_mistake_in_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says so here, since root may read everything."""
+    photo = tmp_path / "photo.png"
+    photo.touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run("match", photo, photo).returncode == 1
+
+
+def test_a_negative_number_of_threads() -> None:
+    done = runner.invoke(module.app, ["train", "post-nips", "--threads", "-4"])
+    assert done.exit_code == 2

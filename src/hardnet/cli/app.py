@@ -17,15 +17,15 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 COMMANDS = {
-    "match": "Match two photos and verify the matches by the geometry between them.",
+    "match": "Match two photos and verify the matches geometrically.",
     "extract": "Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.",
     "search": "Find the photos of an index that show the same object or place as the query.",
-    "groups": "Find copies, crops, turned and mirrored photos, bursts, panoramas and scenes.",
+    "groups": "Find copies, crops, rotated and mirrored photos, bursts, panoramas and scenes.",
     "serve": "Serve a page in the browser: match two photos, search an index, see its groups.",
     "colmap": "Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.",
     "train": "Train a descriptor; interrupt with ctrl-C and continue with --resume.",
     "export": "Write a trained network as ONNX (for use) and safetensors (for training).",
-    "index": "Make, change and examine an index of photos.",
+    "index": "Build, change and inspect an index of photos.",
     "data": "Build patch sets and look at them.",
     "bench": "Compare descriptors on real patches and images.",
     "experiment": "Repeat the paper's studies of the loss, the batch and the recipe.",

@@ -18,7 +18,10 @@ ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 
 
 app = typer.Typer(
-    name="bench", help="Compare descriptors on real patches and images.", no_args_is_help=True
+    name="bench",
+    help="Compare descriptors on real patches and images.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 for module in (bench_patches, bench_images, bench_retrieval):
     for command in module.COMMANDS:

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from hardnet.patchsets.info import Contents, Description
 
 
-app = typer.Typer(name="data", help="Build patch sets and look at them.", no_args_is_help=True)
+app = typer.Typer(
+    name="data",
+    help="Build patch sets and look at them.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app.add_typer(data_build.app)
 
 

@@ -129,7 +129,9 @@ class ModelSet(BrownSet):
         self.say(counts, f"{line}; {counted(len(failed), 'scene')} skipped")
 
 
-app = typer.Typer(name="build", help="Build a patch set.", no_args_is_help=True)
+app = typer.Typer(
+    name="build", help="Build a patch set.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command()

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.image_files import require_regular_file
 from hardnet.features import Features
 from hardnet.frames import points_to_colmap
+from hardnet.image_files import require_regular_file
 from hardnet.interop.colmap.database import (
     CameraSettings,
     DatabasePhoto,
