@@ -3,10 +3,11 @@
 To add one, write a subclass of :class:`Net` in a file here and add it to ``NETS``. Constructors
 take the dropout rate, with a default; ``layers()`` gives modules, or functions that treat every
 patch independently, in order: normally ``normalise_patches`` first and ``unit_length`` last.
-Recipes, weights files, chunked and distributed training, ``hardnet export`` and the tests of all networks
-(``tests/nets``) then accept its name. If ONNX export reports an unknown layer, add a function to
-``hardnet.interop.onnx``. To try a network without a file here, give recipes and ``hardnet export
---net`` a ``module:Class``. The weights store that name, but no file is trusted to name code.
+Recipes, weights files, chunked and distributed training, ``hardnet export`` and the tests of all
+networks (``tests/nets``) then accept its name. If ONNX export reports an unknown layer, add a
+function to ``hardnet.interop.onnx``. To try a network without a file here, give recipes and
+``hardnet export --net`` a ``module:Class``. The weights store that name, but no file is trusted to
+name code.
 
 Our weights are safetensors files whose metadata names the network. Files published by others are
 PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` before
