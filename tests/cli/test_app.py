@@ -111,19 +111,20 @@ def test_ctrl_c_while_modules_are_imported_is_130_without_a_word() -> None:
 
 
 def test_ctrl_c_in_a_command_is_130(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never.json")  # who reads it waits
-    command = [sys.executable, "-m", "hardnet", "bench", "table", tmp_path / "never.json"]
+    (tmp_path / "slow.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "hardnet", "match", "a", "b", "--descriptor", "slow:describe"]
     process = subprocess.Popen(
         command,
+        cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    writer = os.open(tmp_path / "never.json", os.O_WRONLY)  # returns when the command reads
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    os.close(writer)
     assert process.returncode == 130
     assert "Traceback" not in said
 
