@@ -431,3 +431,22 @@ def test_features_of_other_weights_are_not_mixed(camera: np.ndarray, tmp_path: P
 def test_a_misspelt_descriptor_is_reported_before_any_photo_is_read() -> None:
     with pytest.raises(InputError, match="did you mean 'hardnet'"):
         hardnet.extract("no such photo.jpg", descriptor="hardnte")
+
+
+@pytest.mark.parametrize("keypoints", [0, 2**31, 99999999999, 10.5, True])
+def test_numbers_of_keypoints_that_make_no_sense(keypoints: int) -> None:
+    with pytest.raises(InputError, match="keypoints is"):
+        DescribeSettings(keypoints=keypoints)
+
+
+def test_features_are_not_saved_without_a_name(camera: np.ndarray) -> None:
+    found = extract(camera, descriptor="rootsift", keypoints=10)
+    with pytest.raises(HardnetError, match="a path is empty"):
+        found.save("")
+
+
+def test_a_photo_is_not_loaded_as_features(tmp_path: Path, camera: np.ndarray) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), camera)
+    with pytest.raises(HardnetError, match="holds no features") as raised:
+        hardnet.Features.load(tmp_path / "a.png")
+    assert "pickle" not in str(raised.value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import cv2
@@ -276,3 +277,9 @@ def test_a_broken_oxford_file_is_named(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(HardnetError, match="broken"):
         frames.read_oxford(file)
+
+
+def test_a_pipe_is_not_read_as_ellipses(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ellipses")
+    with pytest.raises(HardnetError, match="is a pipe"):
+        frames.read_oxford(tmp_path / "ellipses")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import struct
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from hardnet.errors import HardnetError
 from hardnet.images import list_images, read_image, shrink, to_colour, to_grey, write_image
@@ -199,6 +201,29 @@ def test_unwritable_pictures(camera: np.ndarray, tmp_path: Path, name: str, word
         write_image(tmp_path / name, camera)
 
 
+def test_a_picture_that_does_not_fit_on_the_disk_leaves_the_old_one(
+    camera: np.ndarray, tmp_path: Path
+) -> None:
+    path = tmp_path / "camera.png"
+    write_image(path, camera[:32, :32])
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(HardnetError, match="cannot be written"):
+            write_image(path, camera)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_written_through_a_link(camera: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to("camera.png")
+    write_image(tmp_path / "link.png", camera)
+    assert (tmp_path / "link.png").is_symlink()
+    assert (read_image(tmp_path / "camera.png") == to_colour(camera)).all()
+
+
 def test_every_fuzzed_image_is_read_or_refused(fuzzed_images: FuzzedImages) -> None:
     files = {p for p in fuzzed_images.folder.rglob("*") if p.is_file()}
     names = {p.relative_to(fuzzed_images.folder).as_posix() for p in files}
@@ -253,3 +278,15 @@ print(len(found), *found.image_size, resource.getrusage(resource.RUSAGE_SELF).ru
     count, width, height, megabytes = map(int, done.stdout.split())
     assert (count, width, height) == (2048, 10000, 10000)
     assert megabytes < 1500
+
+
+def test_complex_numbers_are_no_image(camera: np.ndarray) -> None:
+    with pytest.raises(HardnetError, match="contains complex128 values"):
+        read_image(camera.astype(complex))
+
+
+def test_a_pillow_image_of_half_a_file(camera: np.ndarray, tmp_path: Path) -> None:
+    data = cv2.imencode(".png", camera)[1].tobytes()
+    (tmp_path / "half.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(HardnetError, match="the Pillow image cannot be read"):
+        read_image(Image.open(tmp_path / "half.png"))

@@ -250,3 +250,8 @@ def test_a_program_that_forgets_the_iterator_ends(photos: Path) -> None:
     )
     command = [sys.executable, "-c", script, photos / "camera.png"]
     assert subprocess.run(command, timeout=60).returncode == 0
+
+
+def test_one_path_is_not_a_list_of_letters() -> None:
+    with pytest.raises(HardnetError, match="images is one path"):
+        extract_many("a.png")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
 import cv2
 import pytest
 
-from hardnet.threads import map_threads
+from hardnet.threads import interrupts_held, map_threads
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,29 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         if child.is_alive():
             child.kill()
     assert child.exitcode == 0
+
+
+def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
+    reached = []
+
+    def work() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert reached
+
+
+def test_interrupts_are_left_alone_in_other_threads() -> None:
+    def hold() -> None:
+        with interrupts_held():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold).result()

@@ -58,6 +58,8 @@ def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
     """Read an npz file, or only what is called ``names``."""
     try:
         require_regular_file(path)
+        if not zipfile.is_zipfile(path):  # numpy would advise loading it as a pickle: unsafe
+            raise ValueError("it is not an npz file")
         with np.load(path, allow_pickle=False) as file:
             refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
             found: dict[str, NDArray[Any]] = {n: file[n] for n in names if n in file}

@@ -45,6 +45,11 @@ class MissingExtraError(HardnetError, ImportError):
         )
 
 
+def printable(text: str) -> str:
+    """``text`` in one line: a control character, as a file name may have, becomes an escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def counted(number: int, thing: str) -> str:
     """``1 photo``, ``2 photos``, ``3 matches``, ``4 copies``: a count as messages say it."""
     if number == 1:

@@ -52,6 +52,9 @@ patches and, where :func:`hardnet.match` finds that they do not do, dominant one
 KEYPOINTS = 2048
 """How many keypoints are kept by default."""
 
+MOST_KEYPOINTS = 2**31 - 1
+"""OpenCV counts in 32 bits."""
+
 MAX_SIZE = 1600
 """Longer side, in pixels, to which larger images are shrunk by default."""
 
@@ -117,7 +120,7 @@ class Features:
 
         The image itself is not kept, only where it was, seen from the folder of the file.
         """
-        path = Path(path)
+        path = as_path(path)
         try:
             write_entry(path, to_entry(self, path.parent))
         except OSError as error:
@@ -417,8 +420,10 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
 
 def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
     """Raise an InputError if an image cannot be described like this."""
-    if keypoints < 1:
-        raise InputError(f"keypoints is {keypoints}: ask for at least 1")
+    if isinstance(keypoints, bool) or not isinstance(keypoints, int | np.integer):
+        raise InputError(f"keypoints is {keypoints!r}: give a whole number")
+    if not 1 <= keypoints <= MOST_KEYPOINTS:
+        raise InputError(f"keypoints is {keypoints}: ask for 1 to {MOST_KEYPOINTS}")
     if max_size is not None and max_size < 1:
         raise InputError(f"max_size is {max_size}: give a size in pixels, or None")
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError
+from hardnet.image_files import require_regular_file
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def to_oxford(frames: Frames) -> NDArray[np.float64]:
 def read_oxford(path: str | os.PathLike[str]) -> Frames:
     """Frames of an ellipse file: "1.0" or the descriptor's size, the count, a row per ellipse."""
     try:
+        require_regular_file(as_path(path))
         _, count, *rows = as_path(path).read_text().strip().splitlines()
         if len(rows) != int(count):
             raise ValueError(f"{count} ellipses announced, {len(rows)} rows found")

@@ -38,7 +38,7 @@ from hardnet.image_files import (
     may_be_transparent,
     read_bytes,
 )
-from hardnet.storage import as_path
+from hardnet.storage import as_path, replacing
 
 
 class PillowImage(Protocol):
@@ -110,10 +110,13 @@ def as_array(source: Source) -> NDArray[Any] | None:
         return source
     if isinstance(source, str | os.PathLike) or not hasattr(source, "convert"):
         return None
-    if source.mode in ("1", "L", "I", "I;16", "F", "RGB", "RGBA"):
-        return np.asarray(source)
-    is_clear = source.mode in ("LA", "La", "PA", "RGBa") or "transparency" in source.info
-    return np.asarray(source.convert("RGBA" if is_clear else "RGB"))
+    try:  # Pillow reads the file only now
+        if source.mode in ("1", "L", "I", "I;16", "F", "RGB", "RGBA"):
+            return np.asarray(source)
+        is_clear = source.mode in ("LA", "La", "PA", "RGBa") or "transparency" in source.info
+        return np.asarray(source.convert("RGBA" if is_clear else "RGB"))
+    except (OSError, ValueError, SyntaxError) as error:  # the last of a broken PNG
+        raise HardnetError(f"the Pillow image cannot be read: {error}") from error
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -171,7 +174,10 @@ def check_picture_name(path: Path) -> None:
 
 
 def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
-    """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format."""
+    """Write a grey or RGB image; the suffix of ``path`` (.png, .jpg, ...) chooses the format.
+
+    A file that exists is replaced once the new one is complete; a link stays a link.
+    """
     path = as_path(path)
     check_picture_name(path)
     try:
@@ -181,7 +187,8 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     if not good:
         raise _no_picture(path)
     try:
-        path.write_bytes(data.tobytes())
+        with replacing(path.resolve()) as part:
+            part.write_bytes(data.tobytes())
     except OSError as error:
         raise HardnetError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -193,6 +200,8 @@ def _no_picture(path: Path) -> HardnetError:
 def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
     if array.size == 0 or array.ndim not in (2, 3):
         raise HardnetError(f"{name} has shape {array.shape}: give (H, W), (H, W, 3) or (H, W, 4)")
+    if array.dtype.kind not in "buif":
+        raise HardnetError(f"{name} contains {array.dtype} values: give integers or floats")
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

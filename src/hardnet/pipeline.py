@@ -75,6 +75,8 @@ def extract_many(
     Raises:
         HardnetError: the settings are wrong; raised before any image is read.
     """
+    if isinstance(images, str | os.PathLike):
+        raise InputError(f"images is one path, {os.fspath(images)!r}: give a list, [path]")
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
     how = DescribeSettings(detector, descriptor, keypoints, max_size, spread=spread)

@@ -23,6 +23,8 @@ from hardnet.cli import app as module
 from hardnet.cli.output import Stage, console, in_words, training_bar
 from hardnet.errors import counted, install_from
 
+from .conftest import run
+
 runner = CliRunner()
 
 
@@ -109,19 +111,20 @@ def test_ctrl_c_while_modules_are_imported_is_130_without_a_word() -> None:
 
 
 def test_ctrl_c_in_a_command_is_130(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never.json")  # who reads it waits
-    command = [sys.executable, "-m", "hardnet", "bench", "table", tmp_path / "never.json"]
+    (tmp_path / "slow.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "hardnet", "match", "a", "b", "--descriptor", "slow:describe"]
     process = subprocess.Popen(
         command,
+        cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    writer = os.open(tmp_path / "never.json", os.O_WRONLY)  # returns when the command reads
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    os.close(writer)
     assert process.returncode == 130
     assert "Traceback" not in said
 
@@ -251,3 +254,23 @@ def test_each_of_two_photos_has_a_core() -> None:
         command = [sys.executable, "-c", program, *arguments]
         done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("group", ["index", "data", "bench", "experiment"])
+def test_no_group_offers_completion(group: str) -> None:
+    assert "completion" not in runner.invoke(module.app, [group, "--help"]).output
+
+
+def test_a_photo_that_may_not_be_read_is_no_mistake_in_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says so here, since root may read everything."""
+    photo = tmp_path / "photo.png"
+    photo.touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run("match", photo, photo).returncode == 1
+
+
+def test_a_negative_number_of_threads() -> None:
+    done = runner.invoke(module.app, ["train", "post-nips", "--threads", "-4"])
+    assert done.exit_code == 2

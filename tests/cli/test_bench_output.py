@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
 import pytest
 
 from hardnet.cli.bench_output import Spec, parse_specs
 from hardnet.errors import HardnetError
+
+from .conftest import run
 
 
 def test_names_files_functions_and_labels() -> None:
@@ -48,3 +53,16 @@ def test_one_label_for_several_training_sets() -> None:
 def test_wrong_lists_say_why(text: str, message: str) -> None:
     with pytest.raises(HardnetError, match=message):
         parse_specs(text)
+
+
+def test_a_full_disk_leaves_the_document_as_it_was(tmp_path: Path) -> None:
+    document = tmp_path / "README.md"
+    document.write_text("words " * 2000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        done = run("bench", "refresh", document)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.returncode == 1
+    assert document.read_text() == "words " * 2000

@@ -149,3 +149,12 @@ def test_mistakes_are_one_line(
     result = run.invoke(app, ["groups", *arguments])
     assert result.exit_code == 1
     assert message in str(result.exception)
+
+
+def test_a_removable_copy_is_one_line_whatever_its_name(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(place / "photos", folder)
+    (folder / "small <b>.png").rename(folder / "small\nwhole.png")
+    settings = {"words": 64, "descriptor": "rootsift", "keypoints": 400, "max_size": 600}
+    Index.build(tmp_path / "index", folder, **settings)
+    assert ask(tmp_path / "index", "--list") == f"{folder}/small\\nwhole.png\n"

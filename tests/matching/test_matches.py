@@ -469,3 +469,11 @@ def test_memory_of_duplicates_does_not_grow_with_the_square() -> None:
     tracemalloc.stop()
     assert 5000 < len(kept) < 10_020
     assert peak < 150e6
+
+
+def test_strategies_by_name(camera: np.ndarray) -> None:
+    found = extract(camera, descriptor="rootsift", keypoints=100)
+    named, given = match(found, found, strategy="mods"), match(found, found, strategy=MODS)
+    assert len(named) == len(given)
+    with pytest.raises(HardnetError, match="no strategy 'best': choose default, mods"):
+        match(found, found, strategy="best")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, printable
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -146,8 +146,8 @@ def _refuse_empty(arguments: list[str]) -> None:
 def _fail(message: str) -> None:
     from hardnet.cli.output import console
 
-    # Escaped: a file called "photo [1].jpg" is not markup.
-    line = f"[bold red]error:[/] {escape(message)}"
+    # Escaped: a file called "photo [1].jpg" is not markup, and no name may control the terminal.
+    line = f"[bold red]error:[/] {escape(printable(message))}"
     console(stderr=True).print(line, soft_wrap=True)
     sys.exit(1)
 

@@ -9,13 +9,19 @@ import typer
 
 from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, option
+from hardnet.cli.output import refuse_inputs, say
 from hardnet.errors import HardnetError
+from hardnet.image_files import require_regular_file
+from hardnet.storage import replacing
 
 ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 
 
 app = typer.Typer(
-    name="bench", help="Compare descriptors on real patches and images.", no_args_is_help=True
+    name="bench",
+    help="Compare descriptors on real patches and images.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 for module in (bench_patches, bench_images, bench_retrieval):
     for command in module.COMMANDS:
@@ -34,7 +40,7 @@ def report(
     from hardnet.bench.report import read_results, write_report
 
     for path in write_report(read_results(results), output, results.stem):
-        print(path)
+        say(str(path))
 
 
 @app.command()
@@ -51,6 +57,7 @@ def table(
     from hardnet.bench import report
     from hardnet.bench.report.style import check_figure_name
 
+    refuse_inputs(figure, [results])
     if figure is not None:
         check_figure_name(figure)
     content = report.read_results(results)
@@ -72,7 +79,9 @@ def refresh(
 
     for path in documents:
         try:
+            require_regular_file(path)
             text = path.read_text()
         except OSError as error:
             raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
-        path.write_text(refreshed(text, Path.cwd()))
+        with replacing(path.resolve()) as part:
+            part.write_text(refreshed(text, Path.cwd()))

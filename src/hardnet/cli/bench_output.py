@@ -14,6 +14,7 @@ from hardnet.cli.options import option
 from hardnet.cli.output import console, say
 from hardnet.descriptors import names
 from hardnet.errors import HardnetError
+from hardnet.storage import replacing
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor
@@ -113,7 +114,8 @@ class Reported:
         results = {**body, "provenance": origin}
         text = json.dumps(results, indent=1)
         if self.output is not None:
-            self.output.write_text(text + "\n")
+            with replacing(self.output.resolve()) as part:
+                part.write_text(text + "\n")
         if self.as_json:
             print(text)
             return

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from hardnet.cli import data_build
 from hardnet.cli.options import AsJson, argument, option, reads_images
-from hardnet.cli.output import Stage, answer, console, say, show
-from hardnet.errors import HardnetError, counted
+from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
+from hardnet.errors import HardnetError, counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from hardnet.patchsets.info import Contents, Description
 
 
-app = typer.Typer(name="data", help="Build patch sets and look at them.", no_args_is_help=True)
+app = typer.Typer(
+    name="data",
+    help="Build patch sets and look at them.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app.add_typer(data_build.app)
 
 
@@ -44,6 +49,7 @@ def info(
     """
     from hardnet.patchsets.info import describe
 
+    refuse_inputs(sheet, path.rglob("*") if path.is_dir() else [path])
     with console(stderr=True).status("Reading..."):
         found = describe(path, seed)
         if sheet:
@@ -79,7 +85,7 @@ def fetch(
     from hardnet.patchsets.fetch import CREDITS, fetch_photos
 
     def warn(sentence: str) -> None:
-        stage.console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
+        stage.console.print(f"[yellow]warning:[/] {escape(printable(sentence))}", soft_wrap=True)
 
     with Stage() as stage:
         made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
@@ -129,13 +135,14 @@ def light(
     from hardnet.images import read_image, to_colour, to_grey, write_image
     from hardnet.patchsets.build.views import draw_changes
 
+    refuse_inputs(output, [photo])
     pixels = read_image(photo)
     if patches:
         write_image(output, _shaded_patches(to_grey(pixels), seed))
-        print(f"{output}: patches of the photograph, and below with edges of light")
+        say(f"{output}: patches of the photograph, and below with edges of light")
         return
     write_image(output, draw_changes(to_colour(pixels), seed=seed))
-    print(f"{output}: one row for each change of light, the photograph on the left")
+    say(f"{output}: one row for each change of light, the photograph on the left")
 
 
 def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from hardnet.cli.options import AsJson, argument, given, grouped, option, reads_images
 from hardnet.cli.output import Stage, say
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, counted, printable
 from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ class ModelSet(BrownSet):
         self.say(counts, f"{line}; {counted(len(failed), 'scene')} skipped")
 
 
-app = typer.Typer(name="build", help="Build a patch set.", no_args_is_help=True)
+app = typer.Typer(
+    name="build", help="Build a patch set.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command()
@@ -351,7 +353,7 @@ def _windows(text: str) -> tuple[float, ...]:
 
 
 def _warn(stage: Stage, name: str, reason: str) -> None:
-    line = f"[yellow]skipped[/] {escape(name)}: {escape(reason)}"
+    line = f"[yellow]skipped[/] {escape(printable(name))}: {escape(printable(reason))}"
     stage.console.print(line, soft_wrap=True)
 
 

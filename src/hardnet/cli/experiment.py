@@ -25,6 +25,7 @@ app = typer.Typer(
     name="experiment",
     help="Repeat the paper's studies of the loss, the batch and the recipe.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hardnet.cli.options import AsJson, Describing, Photos, Workers, grouped, option, reads_images
-from hardnet.cli.output import Stage, finish
+from hardnet.cli.output import Stage, finish, refuse_inputs
 from hardnet.errors import counted
 
 
@@ -39,6 +39,7 @@ def extract(
     from hardnet.images import named_images
     from hardnet.interop.extraction import ExtractionSettings, extract_to
 
+    refuse_inputs(output, [path for path in images if not path.is_dir()])
     start = time.perf_counter()
     form, photos = for_photos(how.descriptor), named_images(images)
     settings = ExtractionSettings(**how.asked(descriptor=form, half=half))

@@ -16,8 +16,8 @@ import typer
 from rich.markup import escape
 
 from hardnet.cli.options import AsJson, KnownDescriptor, argument, option, reads_images
-from hardnet.cli.output import Stage, console, say
-from hardnet.errors import HardnetError, counted
+from hardnet.cli.output import Stage, console, refuse_inputs, say
+from hardnet.errors import HardnetError, counted, printable
 
 if TYPE_CHECKING:
     from hardnet.retrieval.groups import Groups
@@ -70,6 +70,7 @@ def groups(
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")
     kinds = _kinds(kind)
+    refuse_inputs(output, [photos])
     if output is not None:
         if output.suffix.lower() not in (".html", ".htm"):
             raise HardnetError(f"{output}: the report is an HTML page, name it {output.stem}.html")
@@ -94,7 +95,7 @@ def groups(
         _print_csv(found)
     elif listed:
         for path in found.removable():
-            print(path)
+            print(printable(path))
     else:
         _show(found)
         if output is not None:

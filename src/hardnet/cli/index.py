@@ -42,7 +42,10 @@ Hidden = Annotated[
 ]
 
 app = typer.Typer(
-    name="index", help="Build, change and inspect an index of photos.", no_args_is_help=True
+    name="index",
+    help="Build, change and inspect an index of photos.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 

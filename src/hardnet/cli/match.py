@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
-from hardnet.cli.output import console, say, show
+from hardnet.cli.output import console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def match(
     from hardnet.images import check_picture_name
     from hardnet.matching import matches
 
+    refuse_inputs(output, [image_a, image_b, *(camera or [])])
     asked = given(matches.Strategy, locals())
     if output is not None:
         check_picture_name(output)
@@ -143,14 +144,17 @@ def _read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas count as spaces."""
     import numpy as np
 
+    from hardnet.image_files import require_regular_file
     from hardnet.matching.geometry import check_cameras
 
     try:
-        words = path.read_text().replace(",", " ").split()
-        camera = np.array([float(word) for word in words]).reshape(3, 3)
-        return check_cameras((camera, camera))[0]
+        require_regular_file(path)
+        words = path.read_text(errors="replace").replace(",", " ").split()
     except OSError as error:
         raise HardnetError(f"cannot read --camera {path}: {error.strerror}") from None
+    try:
+        camera = np.array([float(word) for word in words]).reshape(3, 3)
+        return check_cameras((camera, camera))[0]
     except (ValueError, HardnetError):
         raise HardnetError(
             f"--camera {path} is not a camera: write nine numbers, fx 0 cx 0 fy cy 0 0 1"

@@ -16,18 +16,21 @@ from rich.markup import escape
 from hardnet.descriptors import DEFAULT, names
 from hardnet.image_files import ENVIRONMENT, parse_size
 
+# ``readable=False``: code that reads a file reports one that may not be read, with exit code 1;
+# typer's own check would call it a mistake in usage and exit with 2.
+
 
 def option(default: Any, text: str, *flags: str, **settings: Any) -> Any:
     """An option: its default (``...`` for none), its help, then arguments of ``typer.Option``.
 
     Brackets in the help are shown literally, as in ``--set data=[sets/mine]``.
     """
-    return typer.Option(default, *flags, help=escape(text), **settings)
+    return typer.Option(default, *flags, help=escape(text), readable=False, **settings)
 
 
 def argument(text: str, default: Any = ..., **settings: Any) -> Any:
     """An argument: its help, its default, then arguments of ``typer.Argument``."""
-    return typer.Argument(default, help=escape(text), **settings)
+    return typer.Argument(default, help=escape(text), readable=False, **settings)
 
 
 Photos = Annotated[

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from hardnet.errors import HardnetError, Steps, printable
 from hardnet.errors import Progress as Told
-from hardnet.errors import Steps
 
 EVERY = 30.0
 """Seconds between two lines of progress where there is no bar."""
@@ -29,9 +31,21 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, emoji=False, highlight=False)
 
 
+def refuse_inputs(output: Path | None, inputs: Iterable[Path]) -> None:
+    """Raise, before any work, if the file to write is one of the files to read, or a link to it."""
+    if output is None or not output.exists():
+        return
+    for path in inputs:
+        with suppress(OSError):
+            if output.samefile(path):
+                raise HardnetError(
+                    f"{output} is an input of this command: choose another name for the output"
+                )
+
+
 def say(line: str, *, error: bool = False) -> None:
-    """Print one line as it is, on stdout or stderr."""
-    console(stderr=error).print(line, soft_wrap=True, markup=False)
+    """Print one line on stdout or stderr, without markup; control characters are escaped."""
+    console(stderr=error).print(printable(line), soft_wrap=True, markup=False)
 
 
 def answer(as_json: bool, facts: Mapping[str, Any], line: str) -> None:
@@ -48,7 +62,8 @@ def show(rows: Iterable[tuple[str, object]], bold: Collection[str] = ()) -> None
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(str(value), style="bold" if name in bold else ""))
+        text = printable(str(value))
+        table.add_row(Text(printable(name)), Text(text, style="bold" if name in bold else ""))
     console().print(table)
 
 
@@ -130,7 +145,7 @@ class Stage:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
-        now = perf_counter()
+        now, what = perf_counter(), printable(what)
         if what != self._what:  # a new kind of step takes a different time
             self._what, self._since, self._first = what, now, done
         steps = done - self._first

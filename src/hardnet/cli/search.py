@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from hardnet.cli.options import AsJson, Cluster, KnownDescriptor, argument, option, reads_images
-from hardnet.cli.output import console, say
+from hardnet.cli.output import console, refuse_inputs, say
 from hardnet.errors import HardnetError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def search(
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.retrieval.search import DEFAULT_MODE, mode_named
 
+    refuse_inputs(output, query)
     boxes = [_box(text) for text in box or []]
     if boxes and len(boxes) != len(query):
         raise HardnetError(f"{len(boxes)} --box for {len(query)} QUERY: give one for each")

@@ -41,7 +41,7 @@ def train(
         "Train for about this long: measures the speed and sets the recipe's pairs so "
         "that the learning rate reaches zero in time.",
     ),
-    threads: int = option(0, "CPU threads of each process; 0 shares all cores."),
+    threads: int = option(0, "CPU threads of each process; 0 shares all cores.", min=0),
 ) -> None:
     r"""Train a descriptor; interrupt with ctrl-C and continue with --resume.
 

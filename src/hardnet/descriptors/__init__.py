@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
 from hardnet.storage import file_digest, file_state
 from hardnet.stored_names import check_registered
-from hardnet.threads import map_threads, usable_cores
+from hardnet.threads import interrupts_held, map_threads, usable_cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -404,7 +404,8 @@ class OnnxDescriptor:
 
 @lru_cache(maxsize=8)
 def _open_onnx(path: Path, _state: tuple[int, ...]) -> tuple[InferenceSession, str]:
-    import onnxruntime
+    with interrupts_held():
+        import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

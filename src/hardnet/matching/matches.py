@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,7 @@ def match(
     b: Features | Source,
     model: Model = "auto",
     ratio: float | None = None,
-    strategy: Strategy | None = None,
+    strategy: Strategy | Literal["default", "mods"] | None = None,
     cameras: Cameras | None = None,
     *,
     detector: str | Detector = "dog",
@@ -239,7 +239,7 @@ def match(
         model: "homography" (planes, panoramas), "fundamental" (scenes with depth), "auto" for the
             better of these two, or "essential" (as fundamental, for cameras that are known).
         ratio: of the ratio test: smaller is stricter, 1 switches it off; default: the strategy's.
-        strategy: how matches are found and verified.
+        strategy: how matches are found and verified: "default", "mods", or a Strategy.
         cameras: (3, 3) intrinsics of both images, in original pixels; "essential" needs them.
         detector: how images are described, as for :func:`hardnet.extract`, like all the following.
             Features are described already: for two of them these must not be given.
@@ -254,7 +254,7 @@ def match(
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    strategy = strategy or Strategy()
+    strategy = _named(strategy)
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
@@ -287,6 +287,14 @@ def match(
         if again.inliers.sum() > found.inliers.sum():
             return again
     return found
+
+
+def _named(strategy: Strategy | str | None) -> Strategy:
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy not in (None, "default", "mods"):
+        raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
+    return MODS if strategy == "mods" else Strategy()
 
 
 def level(found: Matches) -> bool:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import InputError
 from hardnet.matching.geometry import Grid
+from hardnet.threads import interrupts_held
 
 Rows = NDArray[np.float32] | NDArray[np.uint8]
 """(N, D) float32 vectors, or (N, B) uint8 packed bits."""
@@ -136,7 +137,8 @@ def _clear_nearest(a: Rows, b: Rows, ratio: float, mutual: bool, chunk: int) -> 
     if a.dtype == np.uint8:
         return _nearest(a, b, mutual, chunk, "exact", 2)
     # Here: to import onnxruntime takes as long as to match a few descriptors.
-    from hardnet.matching.integers import GROUP, largest_products
+    with interrupts_held():
+        from hardnet.matching.integers import GROUP, largest_products
 
     left, right = _vectors(a), _vectors(b)
     largest = largest_products(left, right)

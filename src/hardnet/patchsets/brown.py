@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardnet.errors import HardnetError, Steps, silent
+from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     Ints,
@@ -143,6 +144,7 @@ def read_sheet(path: Path) -> Pixels:
 
 def _read_info(info: Path) -> Ints:
     """(2, N) the point and image of each patch; 0 where a row names no image."""
+    require_regular_file(info)
     refuse_stand_in(info, info.read_bytes())
     rows = [row.split() for row in info.read_text().splitlines()]
     try:
@@ -177,6 +179,7 @@ def _find_pairs(folder: Path) -> Path | None:
 
 
 def _read_pairs(file: Path, info: Path, points: Ints) -> Ints:
+    require_regular_file(file)
     refuse_stand_in(file, file.read_bytes())
     try:
         table = np.loadtxt(file, np.int64, usecols=(0, 1, 3, 4), ndmin=2)

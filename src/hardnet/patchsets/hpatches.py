@@ -18,6 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hardnet.errors import HardnetError, Steps, silent
+from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     PatchSet,
@@ -128,6 +129,7 @@ def has_strips(folder: Path) -> bool:
 def read_splits(path: str | Path) -> dict[str, Split]:
     """Read ``splits.json`` of the benchmark: ``{"a": {"test": [...], "train": [...]}, ...}``."""
     try:
+        require_regular_file(Path(path))
         text = Path(path).read_text("utf-8")
         refuse_stand_in(Path(path), text.encode())
         table = json.loads(text)

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import require_regular_file
 from hardnet.patchsets.patchset import Floats
 from hardnet.storage import as_path
 
@@ -96,6 +97,7 @@ def read_homography(path: Path) -> Floats:
     positive.
     """
     try:
+        require_regular_file(path)
         matrix = np.loadtxt(path, dtype=np.float64)
     except (OSError, ValueError) as error:
         raise HardnetError(f"{path}: cannot read a homography: {error}") from error
@@ -259,6 +261,7 @@ def _numbers(path: Path) -> list[tuple[int, list[float]]]:
 
 def _text(path: Path) -> str:
     try:
+        require_regular_file(path)
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hardnet import descriptors, detectors
 from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector, affine
-from hardnet.errors import HardnetError, counted
+from hardnet.errors import HardnetError, counted, printable
 from hardnet.features import Features, check_settings
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
@@ -68,8 +68,7 @@ def path_of(name: str, folder: Path) -> str:
 
 def shown(path: str) -> str:
     """A path as one would type it here, in one line: short if it lies below the current folder."""
-    short = path.removeprefix(os.getcwd() + os.sep)
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
+    return printable(path.removeprefix(os.getcwd() + os.sep))
 
 
 LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})

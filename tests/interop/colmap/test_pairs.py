@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations
 from pathlib import Path
 
@@ -86,3 +87,9 @@ def test_blocks_keep_every_pair_and_need_few_photos_at_a_time() -> None:
     assert sorted(blocks) == pairs
     first = blocks[:6]  # the pairs within the first four photos
     assert {name for pair in first for name in pair} == {"00", "01", "02", "03"}
+
+
+def test_a_pipe_is_not_read_as_pairs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pairs")
+    with pytest.raises(HardnetError, match="is a pipe"):
+        read_pairs(tmp_path / "pairs", ["a", "b"])

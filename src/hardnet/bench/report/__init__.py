@@ -35,6 +35,7 @@ from hardnet.bench.report import experiment, hpatches, patches, photos, retrieva
 from hardnet.bench.report.style import FORMATS, Figures
 from hardnet.bench.report.table import MISSING, Results, Table
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.image_files import require_regular_file
 
 KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], Figures]]] = {
     "sfm": (photos.tables_of_sfm, lambda _: {"bars": photos.draw_sfm}),
@@ -56,6 +57,7 @@ KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], 
 def read_results(path: Path) -> Results:
     """A results file that ``hardnet bench`` wrote."""
     try:
+        require_regular_file(path)
         results = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.storage import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +53,8 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        figure.savefig(path, dpi=150, metadata=metadata)
+        with replacing(path.resolve()) as part:
+            figure.savefig(part, format=path.suffix[1:].lower(), dpi=150, metadata=metadata)
 
 
 def check_figure_name(path: Path) -> None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.features import Features
 from hardnet.frames import points_to_colmap
+from hardnet.image_files import require_regular_file
 from hardnet.interop.colmap.database import (
     CameraSettings,
     DatabasePhoto,
@@ -111,6 +112,7 @@ def read_pairs(path: Path, names: Sequence[str], left_out: Sequence[str] = ()) -
 def read_text(path: Path) -> str:
     """The text of a file of pairs."""
     try:
+        require_regular_file(path)
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise HardnetError(f"{path} cannot be read as a list of pairs: {error}") from error

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import require_regular_file
 from hardnet.storage import FileFacts, replace_file, write_file
 
 KINDS = {
@@ -200,6 +201,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The generation that is visible now."""
     path = folder / MANIFEST
     try:
+        require_regular_file(path)
         body: Any = json.loads(path.read_bytes())
         version, checksum = body.pop("format"), body.pop("crc32")
     except (FileNotFoundError, NotADirectoryError) as error:
