@@ -159,10 +159,10 @@ class Comparing:
     def _candidates(self, image: int, query: Query) -> NDArray[np.int64]:
         """The photos most similar to a query, best first, without the photo itself."""
         candidates = self._similar(image, query, Scoring())
-        words = query.words[query.words >= 0]
+        counts = self.shard.statistics.document_counts[query.words[query.words >= 0]]
         # A word that every photo has weighs nothing. Where photos share only such words, as in a
         # folder of copies, they would never meet: count the words without their weights.
-        if len(candidates) < SHORTLIST and not self.shard.statistics.idf[words].all():
+        if len(candidates) < SHORTLIST and np.any(counts == self.shard.statistics.images):
             others = self._similar(image, query, Scoring(idf=False, normalise=False))
             new = others[~np.isin(others, candidates)]
             candidates = np.concatenate([candidates, new])[:SHORTLIST]
