@@ -151,6 +151,14 @@ def test_unreadable_files_are_named(tmp_path):
         vocabulary.load(path)
 
 
+def test_damaged_metadata_is_named(tmp_path):
+    path = tmp_path / "v.safetensors"
+    vocabulary.save(_vocabulary(provenance={"seed": 1}), path)
+    path.write_bytes(path.read_bytes().replace(b'{\\"seed', b"{\\#seed"))
+    with pytest.raises(HardnetError, match="damaged metadata"):
+        vocabulary.load(path)
+
+
 def test_size_grows_with_the_collection():
     sizes = [vocabulary.size_for(10**power) for power in range(12)]
     assert sizes == sorted(sizes)

@@ -145,12 +145,25 @@ def find_archive(source: Source, cache: Path) -> Path:
     return found[0]
 
 
+def _unpack_files(tar: tarfile.TarFile, folder: Path) -> None:
+    """Regular files only: the filter of ``extractall`` needs Python 3.11.4."""
+    for member in tar:
+        path = folder / member.name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise tarfile.TarError(f"{member.name!r} is outside of the folder")
+        content = tar.extractfile(member) if member.isfile() else None
+        if content is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with content, path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
 def unpack(source: Source, archive: Path, folder: Path) -> Path:
     """Unpack ``archive`` into ``folder`` and return the folder that ``root`` names."""
     try:
         if archive.suffix == ".tgz":
             with tarfile.open(archive, "r:gz") as tar:
-                tar.extractall(folder, filter="data")
+                _unpack_files(tar, folder)
             folder = folder / "package"  # npm puts everything below this name
         elif archive.suffix == ".deb":
             _run(["dpkg-deb", "-x", str(archive.resolve()), "."], folder, source)

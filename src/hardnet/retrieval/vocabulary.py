@@ -209,10 +209,14 @@ def load(path: Path | str) -> Vocabulary:
     if missing := [name for name in _ARRAYS if name not in arrays]:
         raise HardnetError(f"{path} has no {', '.join(missing)}; make it again")
     has_cells = all(name in arrays for name in _CELL_ARRAYS)
+    try:
+        descriptor, provenance = facts["descriptor"], json.loads(facts["provenance"])
+    except (KeyError, ValueError) as error:
+        raise HardnetError(f"{path} has damaged metadata: {error}; make it again") from error
     vocabulary = Vocabulary(
         **{name: arrays[name] for name in _ARRAYS},
-        descriptor=facts["descriptor"],
-        provenance=json.loads(facts["provenance"]),
+        descriptor=descriptor,
+        provenance=provenance,
         cells=Cells(**{name: arrays[name] for name in _CELL_ARRAYS}) if has_cells else None,
     )
     count, dim = vocabulary.words.shape
