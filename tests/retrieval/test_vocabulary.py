@@ -154,7 +154,7 @@ def test_unreadable_files_are_named(tmp_path):
 def test_damaged_metadata_is_named(tmp_path):
     path = tmp_path / "v.safetensors"
     vocabulary.save(_vocabulary(provenance={"seed": 1}), path)
-    path.write_bytes(path.read_bytes().replace(b'{\\"seed', b"{\\#seed"))
+    path.write_bytes(path.read_bytes().replace(b'{\\"seed', b'#\\"seed'))
     with pytest.raises(HardnetError, match="damaged metadata"):
         vocabulary.load(path)
 
