@@ -159,6 +159,15 @@ def test_damaged_metadata_is_named(tmp_path):
         vocabulary.load(path)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_damaged_numbers_are_named(tmp_path, value):
+    words = _vocabulary().words.copy()
+    words[0, 0] = value
+    vocabulary.save(_vocabulary(words=words), tmp_path / "v.safetensors")
+    with pytest.raises(HardnetError, match="words has damaged numbers"):
+        vocabulary.load(tmp_path / "v.safetensors")
+
+
 def test_size_grows_with_the_collection():
     sizes = [vocabulary.size_for(10**power) for power in range(12)]
     assert sizes == sorted(sizes)

@@ -43,6 +43,7 @@ SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
 FORMAT = "hardnet-vocabulary-1"
 _LEVELS = 65_536  # words whose thresholds are kept in single precision: 32 MB
 _ROWS = 256  # of which signatures are made at once by a thread
+_LARGEST = 1e3  # descriptors have unit length, so larger numbers are damaged
 _ARRAYS = ("words", "mean", "projection", "thresholds")
 _CELL_ARRAYS = ("centres", "starts")
 
@@ -219,6 +220,9 @@ def load(path: Path | str) -> Vocabulary:
         provenance=provenance,
         cells=Cells(**{name: arrays[name] for name in _CELL_ARRAYS}) if has_cells else None,
     )
+    for name in _ARRAYS:  # NaN is not at most anything, either
+        if not (np.abs(arrays[name].astype(np.float64)) <= _LARGEST).all():
+            raise HardnetError(f"{path}: {name} has damaged numbers; make it again")
     count, dim = vocabulary.words.shape
     shapes = {"mean": (dim,), "projection": (BITS, dim), "thresholds": (count, BITS)}
     for name, shape in shapes.items():
