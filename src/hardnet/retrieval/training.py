@@ -189,7 +189,7 @@ def _bytes(name: str) -> bytes:
 
 
 ITERATIONS = 10
-LEAST_GAIN = 0.05
+LEAST_GAIN = 0.02
 """Training ends with an iteration that lowers the mean squared distance of descriptors from their
 words by less than this share. With few descriptors per word, two iterations are enough."""
 
