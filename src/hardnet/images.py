@@ -73,8 +73,8 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     """(H, W) grey or (H, W, 3) RGB pixels of an image, upright (EXIF rotation applied).
 
     Arrays are uint8, uint16, bool, or float in 0..1 or 0..255. Deeper than 8 bits is scaled so that
-    the brightest value becomes 255; transparent pixels become white. An Pillow image counts
-    as the array of its pixels: its EXIF orientation is not applied.
+    the brightest value becomes 255; transparent pixels become white. A Pillow image counts as
+    the array of its pixels: its EXIF orientation is not applied.
 
     Files are refused that are larger than ``max_bytes``, or whose decoded pixels would be; None is
     the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.

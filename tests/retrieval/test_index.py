@@ -197,6 +197,14 @@ def test_a_build_that_was_refused_does_not_choose_the_settings(made: Path, tmp_p
     assert len(Index.build(tmp_path / "index", photo, vocabulary=words, **QUICK)) == 1
 
 
+def test_a_folder_of_somebody_elses_weights_is_not_taken(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "index" / "weights").mkdir(parents=True)
+    (tmp_path / "index" / "weights" / "thesis.onnx").write_bytes(b"mine")
+    with pytest.raises(HardnetError, match=r"not empty \(it has weights\)"):
+        Index.build(tmp_path / "index", made / "photos", **QUICK)
+    assert (tmp_path / "index" / "weights" / "thesis.onnx").read_bytes() == b"mine"
+
+
 def test_one_photo_and_photos_without_features(tmp_path: Path, photos: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -28,6 +28,7 @@ from hardnet.retrieval.photos import (
     IndexSettings,
     check_descriptor_kind,
     compare,
+    holds_copies,
     is_index,
     keep_weights,
     named_photos,
@@ -259,16 +260,17 @@ def _building(folder: Path) -> Iterator[OwnedFolder]:
         raise HardnetError(f"{folder} is a file: name a folder for the index")
     begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
     if folder.is_dir() and not is_index(folder) and begun is None:
-        names = (WORK, WEIGHTS)  # a build that failed leaves copies of weights files
-        other = next((path for path in folder.iterdir() if path.name not in names), None)
+        # A build that failed leaves copies of weights files.
+        ours = (WORK, WEIGHTS) if holds_copies(folder / WEIGHTS) else (WORK,)
+        other = next((path for path in folder.iterdir() if path.name not in ours), None)
         if other is not None:
             raise HardnetError(
                 f"{folder} is no index and not empty (it has {other.name}): name a new folder"
             )
     is_new = not folder.exists()
     try:
-        with _owned(work, folder) as ours:
-            yield ours
+        with _owned(work, folder) as unfinished:
+            yield unfinished
     except HardnetError:
         if is_new:
             with suppress(OSError):  # something is in it

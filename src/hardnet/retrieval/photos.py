@@ -289,6 +289,14 @@ def _copy_path(name: str, digest: str, folder: Path) -> Path:
     return Path(os.path.abspath(folder)) / WEIGHTS / digest / os.path.basename(name)
 
 
+def holds_copies(weights: Path) -> bool:
+    """Whether a folder has only copies of weights files, each in a folder with its digest."""
+    files = [path for path in weights.rglob("*") if not path.is_dir()]
+    return bool(files) and all(
+        path.is_file() and path.parent.name == file_digest(path) for path in files
+    )
+
+
 def _absolute(name: str) -> str:
     return os.path.abspath(name) if os.path.isfile(name) else name
 
