@@ -29,7 +29,7 @@ from hardnet.descriptors import load
 from hardnet.features import Features, extract
 from hardnet.images import read_image
 from hardnet.matching.matches import match
-from hardnet.stored_names import find_code
+from hardnet.storage import find_code
 
 WAYS = ("dominant", "upright", "auto")
 Found = Callable[[Path, int], Features]

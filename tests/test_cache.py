@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import hardnet.cache
-from hardnet.cache import Cache, files_state, user_cache
+import hardnet.provenance
 from hardnet.errors import HardnetError
 from hardnet.patchsets.patchset import decoded, decoded_patches, set_cache
+from hardnet.provenance import Cache, files_state, user_cache
 
 
 class Count:
@@ -54,11 +54,11 @@ def test_another_version_setting_or_digest_is_another_question(tmp_path: Path, m
     questions = [{"words": 8, "data": "ab"}, {"words": 9, "data": "ab"}, {"words": 8, "data": "cd"}]
     answers = [cache.json(about, make)["score"] for about in questions]
     monkeypatch.setattr(metadata, "version", lambda _: "99.0")
-    hardnet.cache._version.cache_clear()
+    hardnet.provenance._version.cache_clear()
     try:
         answers.append(cache.json(questions[0], make)["score"])
     finally:
-        hardnet.cache._version.cache_clear()
+        hardnet.provenance._version.cache_clear()
     assert answers == [1 / 3, 2 / 3, 1, 4 / 3]
 
 
@@ -102,7 +102,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_two_processes_at_once_have_one_whole_entry(tmp_path: Path) -> None:
     script = (
-        "import sys; from hardnet.cache import Cache\n"
+        "import sys; from hardnet.provenance import Cache\n"
         "values = {Cache('x', sys.argv[1]).json({'n': n % 5}, lambda: 'z' * 200_000)\n"
         "          for n in range(50)}\n"
         "assert values == {'z' * 200_000}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hardnet.provenance import collect, digest_of, without_folders
+from hardnet.provenance import collect, without_folders
 
 
 def test_block_is_json_and_names_no_folder(tmp_path: Path) -> None:
@@ -26,13 +26,17 @@ def test_digest_follows_names_and_contents_not_the_place(tmp_path: Path) -> None
     for folder in ("one", "two"):
         (tmp_path / folder / "sub").mkdir(parents=True)
         (tmp_path / folder / "sub" / "a.bin").write_bytes(b"123")
-    same = digest_of([tmp_path / "one"])
-    assert same == digest_of([tmp_path / "two"])
+
+    def digest(folder: str) -> dict[str, object]:
+        return collect("x", {}, [tmp_path / folder])["data"]
+
+    same = digest("one")
+    assert same == digest("two")
     assert same["files"] == 1
     (tmp_path / "two" / "sub" / "a.bin").write_bytes(b"124")
-    assert digest_of([tmp_path / "two"]) != same
+    assert digest("two") != same
     (tmp_path / "one" / "sub" / "a.bin").rename(tmp_path / "one" / "sub" / "b.bin")
-    assert digest_of([tmp_path / "one"]) != same
+    assert digest("one") != same
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ run them on different threads: :func:`prepare` reads the image, :func:`find` det
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +26,6 @@ from numpy.typing import NDArray
 
 from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
-from hardnet.entries import NPZ, Entry, Fact, check_entry, read_entry, write_entry
 from hardnet.errors import HardnetError, InputError, counted
 from hardnet.frames import (
     Frames,
@@ -32,12 +33,14 @@ from hardnet.frames import (
     check_frames,
     empty_frames,
     from_opencv,
+    from_similarity,
     read_oxford,
     rescale,
 )
+from hardnet.image_files import as_path, require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
 from hardnet.patches import cut_for, windows_of
-from hardnet.storage import as_path
+from hardnet.storage import OwnedFolder, replacing
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -140,54 +143,6 @@ class Features:
         if self.path is None:
             raise HardnetError("these features keep neither their image nor its path")
         return read_image(self.path)
-
-
-def to_entry(
-    features: Features, folder: Path, half: bool = False, state: Mapping[str, int] | None = None
-) -> Entry:
-    """The entry of ``features`` in a file of ``folder``.
-
-    The path of the image is kept relative to the folder, so that a project can be moved as a whole.
-    ``half`` keeps descriptors as float16, three digits; ``state`` (size and time of the image file)
-    tells later that it was changed.
-    """
-    descriptors = np.ascontiguousarray(features.descriptors.T)
-    if half and descriptors.dtype != np.uint8:
-        descriptors = descriptors.astype(np.float16)
-    arrays: dict[str, NDArray[Any]] = {
-        "keypoints": features.xy,
-        "descriptors": descriptors,
-        "scores": features.scores,
-        "image_size": np.array(features.image_size, np.int64),
-        "frames": features.frames,
-    }
-    facts: dict[str, Fact] = {"descriptor": features.descriptor, "scale": features.scale}
-    if features.weights:
-        facts["weights"] = features.weights
-    if features.orientation == "upright":
-        facts["orientation"] = "upright"
-    if features.path is not None:
-        image = os.path.abspath(features.path)
-        with suppress(ValueError):  # Windows: another drive
-            image = os.path.relpath(image, os.path.realpath(folder))
-        facts["path"] = Path(image).as_posix()
-    return Entry(arrays, facts | dict(state or {}))
-
-
-def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
-    """The features of an entry; the inverse of :func:`to_entry`.
-
-    Errors call the entry ``where``; ``descriptor`` is its descriptor if it does not say it.
-    """
-    facts = entry.facts
-    image = os.path.normpath(os.path.join(os.path.realpath(folder), str(facts.get("path", ""))))
-    return Features(
-        **check_entry(entry, where),
-        descriptor=str(facts.get("descriptor", descriptor)),
-        path=image if os.path.isfile(image) else None,  # None if it is no longer there
-        orientation="upright" if facts.get("orientation") == "upright" else "dominant",
-        weights=str(facts.get("weights", "")),
-    )
 
 
 @dataclass(frozen=True)
@@ -455,3 +410,140 @@ def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
     else:
         checked = check_frames(frames) if len(frames) else empty_frames()  # type: ignore[arg-type]
     return checked, np.zeros(len(checked), np.float32)
+
+
+SIGMA = 1.0
+"""Pixels: the scale of keypoints from files that hold positions only, such as those of hloc."""
+
+ARRAYS = ("keypoints", "descriptors", "scores", "image_size", "frames")
+FACTS = ("descriptor", "weights", "scale", "orientation", "path", "bytes", "mtime_ns")
+NPZ = ".npz"
+
+Entry = dict[str, Any]
+"""What a file has of one image: arrays and facts, which are single values, by name."""
+
+NO_FEATURES = (
+    *(ValueError, LookupError, TypeError, AttributeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What reading a file raises if it does not hold features."""
+
+MAX_ENTRY_BYTES = 4 << 30
+"""Limit for the arrays of one image: a header of a few bytes can claim any size."""
+
+
+def to_entry(
+    features: Features, folder: Path, half: bool = False, state: Mapping[str, int] | None = None
+) -> Entry:
+    """The entry of ``features`` in a file of ``folder``.
+
+    The path of the image is kept relative to the folder, so that a project can be moved as a whole.
+    ``half`` keeps descriptors as float16, three digits; ``state`` (size and time of the image file)
+    tells later that it was changed.
+    """
+    entry: Entry = {"descriptor": features.descriptor, "scale": features.scale}
+    if features.weights:
+        entry["weights"] = features.weights
+    if features.orientation == "upright":
+        entry["orientation"] = "upright"
+    if features.path is not None:
+        image = os.path.abspath(features.path)
+        with suppress(ValueError):  # Windows: another drive
+            image = os.path.relpath(image, os.path.realpath(folder))
+        entry["path"] = Path(image).as_posix()
+    descriptors = np.ascontiguousarray(features.descriptors.T)
+    if half and descriptors.dtype != np.uint8:
+        descriptors = descriptors.astype(np.float16)
+    return {
+        **entry,
+        **(state or {}),
+        "keypoints": features.xy,
+        "descriptors": descriptors,
+        "scores": features.scores,
+        "image_size": np.array(features.image_size, np.int64),
+        "frames": features.frames,
+    }
+
+
+def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
+    """The features of an entry, checked; the inverse of :func:`to_entry`.
+
+    Errors call the entry ``where``; ``descriptor`` is its descriptor if it does not say it.
+    """
+    for name in ("keypoints", "descriptors", "image_size"):
+        if name not in entry:
+            raise HardnetError(f"{where} has no {name}: it does not hold local features")
+    try:
+        for name in ARRAYS:
+            if name in entry and entry[name].dtype.kind not in "fiu":
+                raise ValueError(f"its {name} are no numbers, but {entry[name].dtype}")
+        if entry["descriptors"].ndim != 2:
+            raise ValueError(f"its descriptors have the shape {entry['descriptors'].shape}")
+        xy = entry["keypoints"].astype(np.float32).reshape(-1, 2)
+        vectors = np.ascontiguousarray(entry["descriptors"].T)
+        if vectors.dtype != np.uint8:
+            vectors = vectors.astype(np.float32, copy=False)
+        scores = entry.get("scores", np.zeros(len(xy))).astype(np.float32, copy=False)
+        frames = check_frames(entry["frames"]) if "frames" in entry else from_similarity(xy, SIGMA)
+        if scores.ndim != 1 or not np.isfinite(xy).all():
+            raise ValueError("its keypoints have no place or no score")
+        if vectors.dtype != np.uint8 and not np.isfinite(vectors).all():
+            raise ValueError("its descriptors contain NaN or infinity")
+        if not len(xy) == len(frames) == len(vectors) == len(scores):
+            counts = {"keypoint": xy, "frame": frames, "descriptor": vectors, "score": scores}
+            raise ValueError(", ".join(counted(len(rows), what) for what, rows in counts.items()))
+        width, height = (int(side) for side in entry["image_size"])
+        scale = float(entry.get("scale", 1.0))
+        if min(width, height) < 1 or not 0 < scale < float("inf"):
+            raise ValueError(f"an image of {width}x{height} pixels at scale {scale}")
+    except NO_FEATURES as error:
+        raise HardnetError(f"{where} is damaged: {first_line(error)}") from error
+    image = os.path.normpath(os.path.join(os.path.realpath(folder), str(entry.get("path", ""))))
+    return Features(
+        frames,
+        scores,
+        vectors,
+        (width, height),
+        descriptor=str(entry.get("descriptor", descriptor)),
+        scale=scale,
+        path=image if os.path.isfile(image) else None,  # None if it is no longer there
+        orientation="upright" if entry.get("orientation") == "upright" else "dominant",
+        weights=str(entry.get("weights", "")),
+    )
+
+
+def write_entry(path: Path, entry: Entry, owned: OwnedFolder | None = None) -> None:
+    """Write an npz file; raises OSError if the disk does not take it.
+
+    ``owned`` is the folder of the file; see :func:`hardnet.storage.replacing`.
+    """
+    with replacing(path, owned) as part, part.open("wb") as stream:
+        np.savez(stream, **entry)
+
+
+def read_entry(path: Path, names: tuple[str, ...] = ARRAYS + FACTS) -> Entry:
+    """Read an npz file, or only what is called ``names``."""
+    try:
+        require_regular_file(path)
+        if not zipfile.is_zipfile(path):  # numpy would advise loading it as a pickle: unsafe
+            raise ValueError("it is not an npz file")
+        with np.load(path, allow_pickle=False) as file:
+            refuse_large(path, sum(entry.file_size for entry in file.zip.infolist()))
+            return {n: file[n].item() if n in FACTS else file[n] for n in names if n in file}
+    except FileNotFoundError as error:
+        raise HardnetError(f"{path} does not exist: check the path") from error
+    except (OSError, MemoryError, EOFError, NotImplementedError, *NO_FEATURES) as error:
+        raise HardnetError(
+            f"{path} is damaged or holds no features of one image: {first_line(error)}"
+        ) from error
+
+
+def refuse_large(path: str | os.PathLike[str], size: int) -> None:
+    """Raise if the arrays of one image in a file would take more memory than any image needs."""
+    if size > MAX_ENTRY_BYTES:
+        raise HardnetError(f"{path} claims {size / 10**9:.0f} GB of features of one image")
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return (str(error) or type(error).__name__).partition("\n")[0]

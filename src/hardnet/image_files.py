@@ -1,9 +1,7 @@
-"""Which image files are safe to decode: a small file must not use up all memory, or minutes.
+"""Files that users name, and which images are safe to decode: in memory, and in seconds.
 
-All code that reads images from files gets their bytes here. The module checks the size and memory
-that the header claims, and that the file is complete (OpenCV decodes half a file without an error
-and fills the rest with grey).
-
+All code that reads images gets their bytes here, once their header claims no more than the limit
+and the file is complete (OpenCV decodes half a file without an error and fills the rest with grey).
 Headers are read as OpenCV's decoders read them. If a file can be understood in two ways, the larger
 size counts; a file whose header cannot be parsed is not decoded. Formats whose header does not bind
 the decoder are called foreign; ``hardnet.images`` decodes them in a process with limits.
@@ -11,6 +9,7 @@ the decoder are called foreign; ``hardnet.images`` decodes them in a process wit
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -45,6 +44,31 @@ _PNM = re.compile(rb"P([1-6])" + _GAP + rb"(\d{1,9})" + _GAP + rb"(\d{1,9})" + _
 _PNM_DEPTH = re.compile(rb"\d{1,9}\s")
 _PFM = re.compile(rb"P([Ff])\n(\d{1,9})\s(\d{1,9})\s")
 _HDR_SIZE = re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)")
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A path from a user; an empty one, as from an unset variable, is an error."""
+    if not os.fspath(path):
+        raise HardnetError('a path is empty: name a file or folder ("." is the current folder)')
+    return Path(path)
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's content, as hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_state(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; for keeping what was read from it while it stays the same."""
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def state_of(image: Path) -> dict[str, int]:
+    """Size and time of an image file, as files of features keep them."""
+    facts = image.stat()
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
 def parse_size(text: str) -> int:
@@ -102,11 +126,6 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int) -> None:
-    """Raise if an image of this size would need more than ``limit`` bytes."""
-    _check_claims(path, _header(width, height, pixel_bytes), limit)
-
-
 def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
     """Raise if a file is not a complete image or needs too much memory or time to decode."""
     if not data:
@@ -118,7 +137,7 @@ def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
         raise HardnetError(
             f"{path} is damaged or not an image that can be read safely: convert it to JPEG or PNG"
         )
-    _check_claims(path, header, limit)
+    _check_claim(path, header, limit)
     if (count := scans(data)) > MAX_SCANS:
         raise HardnetError(
             f"{path} is a progressive JPEG of {count} scans, more than {MAX_SCANS}, which would "
@@ -126,7 +145,12 @@ def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
         )
 
 
-def _check_claims(path: Path, header: ImageHeader, limit: int) -> None:
+def check_size(path: Path, width: int, height: int, pixel_bytes: int, limit: int) -> None:
+    """Raise if an image of this size would need more than ``limit`` bytes."""
+    _check_claim(path, _header(width, height, pixel_bytes), limit)
+
+
+def _check_claim(path: Path, header: ImageHeader, limit: int) -> None:
     if header.decoded_bytes > limit:
         claim = f"{header.width}x{header.height} pixels, {_megabytes(header.decoded_bytes)} decoded"
         raise _over(f"{path} claims {claim}", limit)
@@ -390,9 +414,9 @@ def _fixed(layout: str, at: int, pixel_bytes: int) -> Callable[[bytes], ImageHea
     return read
 
 
-_TIFF_READ = (256, 257, 258, 262, 277, 278, 322, 323)
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_COLOURS, _TIFF_SAMPLES, *_ = _TIFF_READ
-_TIFF_STRIP_ROWS, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = _TIFF_READ[5:]
+_WIDTH, _HEIGHT, _BITS, _COLOURS, _SAMPLES, _STRIP_ROWS = 256, 257, 258, 262, 277, 278
+_TILE_WIDTH, _TILE_HEIGHT = 322, 323
+_TIFF_READ = {_WIDTH, _HEIGHT, _BITS, _COLOURS, _SAMPLES, _STRIP_ROWS, _TILE_WIDTH, _TILE_HEIGHT}
 _TIFF_TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
 _TIFF_GREY, _TIFF_LOG_COLOURS = {0, 1}, {32844, 32845}  # the latter are decoded to three floats
 _TIFF_MOST_VALUES = 1000  # of one of these tags: one per channel
@@ -401,18 +425,18 @@ _WHOLE_PICTURE = {0, 0xFFFFFFFF}  # as the number of rows of a strip
 
 def _tiff(data: bytes) -> ImageHeader:
     tags = _tiff_tags(data, "<" if data[:2] == b"II" else ">")
-    width, height = max(tags[_TIFF_WIDTH]), max(tags[_TIFF_HEIGHT])
-    colours = tags.get(_TIFF_COLOURS, {0})
-    channels = max(tags.get(_TIFF_SAMPLES, {1}))
+    width, height = max(tags[_WIDTH]), max(tags[_HEIGHT])
+    colours = tags.get(_COLOURS, {0})
+    channels = max(tags.get(_SAMPLES, {1}))
     if not colours <= _TIFF_GREY:
         channels = max(channels, 3)
-    bits = max(tags.get(_TIFF_BITS, {1}))
+    bits = max(tags.get(_BITS, {1}))
     depth = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
     pixel_bytes = 12 if colours & _TIFF_LOG_COLOURS else channels * depth
     # Strips and tiles may be larger than the image, and the decoder holds a whole one as RGBA.
-    strips = tags.get(_TIFF_STRIP_ROWS, set()) - _WHOLE_PICTURE
-    tiles = max(tags.get(_TIFF_TILE_WIDTH, {0})) * max(tags.get(_TIFF_TILE_HEIGHT, {0}))
-    parts = [tiles] + [width * rows for rows in strips if rows > height]
+    strips = tags.get(_STRIP_ROWS, set()) - _WHOLE_PICTURE
+    parts = [max(tags.get(_TILE_WIDTH, {0})) * max(tags.get(_TILE_HEIGHT, {0}))]
+    parts += [width * rows for rows in strips if rows > height]
     decoded = max(width * height * pixel_bytes, max(parts) * max(pixel_bytes, 4))
     return ImageHeader(width, height, decoded)
 

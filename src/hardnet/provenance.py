@@ -1,10 +1,12 @@
-"""Where a number comes from: the machine, library versions, the revision, data and descriptors.
+"""Where a number comes from, and the one cache of what takes long to compute.
 
-Every ``results/*.json`` carries this block, so that a number can be judged and repeated.
+Every ``results/*.json`` carries the machine, library versions, the revision and the digest of the
+data, so that a number can be judged and repeated. Entries of the cache are named by the same facts.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,15 +23,20 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hardnet.cache import user_cache
 from hardnet.errors import HardnetError
-from hardnet.storage import MARKER, as_path, file_digest, replacing
+from hardnet.image_files import as_path, file_digest
+from hardnet.storage import MARKER, replacing
 from hardnet.threads import usable_cores
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 PACKAGES = (
     *("hardnet", "numpy", "opencv-python-headless", "opencv-contrib-python-headless"),
@@ -41,6 +48,8 @@ PACKAGES = (
 PIPELINE = ("numpy", "opencv-python-headless", "opencv-contrib-python-headless", "pydegensac")
 """Those whose versions can change what is found and matched in an image."""
 
+CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
+
 
 def collect(
     command: str, settings: Mapping[str, Any], data: Iterable[Path | str] = ()
@@ -50,11 +59,12 @@ def collect(
     ``command`` repeats it, ``settings`` are all that was chosen. Of the files and folders ``data``
     that were read only the digest and the count are kept, no paths.
     """
-    paths = [Path(p) for p in data]
+    parts = [data_digest(path) for path in data]
+    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
     return {
         "command": command,
         "settings": dict(settings),
-        "data": digest_of(paths) if paths else None,
+        "data": {"sha256": digest, "files": sum(p.files for p in parts)} if parts else None,
         "machine": machine(),
         "versions": versions(),
         "revision": revision(),
@@ -77,15 +87,19 @@ def without_folders(word: str) -> str:
 
 def machine() -> dict[str, Any]:
     """CPU model, its vector extensions, usable cores, memory, load, operating system."""
+    cpu: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            cpu.setdefault(key.strip(), value.strip())
+    memory = None
+    with suppress(ValueError, OSError, AttributeError):
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     return {
-        "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
-        "cpu_flags": [
-            flag
-            for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
-            if flag in _cpu_field("flags").split()
-        ],
+        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
+        "cpu_flags": [flag for flag in CPU_FLAGS if flag in cpu.get("flags", "").split()],
         "cores": usable_cores(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory,
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -94,62 +108,31 @@ def machine() -> dict[str, Any]:
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Installed versions of ``packages``; those that are not installed are left out."""
-    found = {name: _version(name) for name in packages}
-    return {name: version for name, version in found.items() if version is not None}
+    found: dict[str, str] = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = _version(name)
+    return found
 
 
 @cache
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _version(package: str) -> str:
+    return metadata.version(package)
 
 
 @cache
 def revision() -> str | None:
     """The git revision of the checkout this package was started from; "+": with changes."""
-    here = Path(__file__).parent
-    head = _git(here, "rev-parse", "--short=12", "HEAD")
-    if head is None:
-        return None
-    return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
 
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-def digest_of(paths: Iterable[Path | str]) -> dict[str, Any]:
-    """One SHA-256 over the names and contents of files and folders, in the order given."""
-    parts = [data_digest(path) for path in paths]
-    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode())
-    return {"sha256": digest.hexdigest(), "files": sum(part.files for part in parts)}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
-        )
+        head = git("rev-parse", "--short=12", "HEAD")
+        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _cpu_field(name: str) -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
 
 
 SETTLED = 2_000_000_000
@@ -182,7 +165,10 @@ def data_digest(path: str | Path) -> DataDigest:
         raise HardnetError(f"{path} does not exist: check the path")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     memo_file = user_cache() / "digests" / f"{path.resolve().name}-{place}.json"
-    known = _read_memo(memo_file)
+    known: Any = {}
+    with suppress(OSError, ValueError):  # absent or cut short: hash again
+        known = json.loads(memo_file.read_text())
+    known = known if isinstance(known, dict) else {}
     memo: dict[str, list[int | str]] = {}
     total, count, now = hashlib.sha256(), 0, time.time_ns()
     for name, file in members(path):
@@ -219,14 +205,6 @@ def members(path: Path) -> Iterator[tuple[str, Path]]:
     yield from sorted(found)
 
 
-def _read_memo(path: Path) -> dict[str, list[int | str]]:
-    try:
-        memo = json.loads(path.read_text())
-    except (OSError, ValueError):  # absent or cut short: hash again
-        return {}
-    return memo if isinstance(memo, dict) else {}
-
-
 SIDES = (32, 64, 65)
 """Patches as the networks read them and as the Brown and HPatches sets have them: resizing is a
 part of a descriptor, too."""
@@ -248,7 +226,7 @@ def descriptor_digest(descriptor: Callable[[Any], NDArray[Any]]) -> str:
     kind = type(descriptor)
     content = {
         "weights": getattr(descriptor, "weights", f"{kind.__module__}.{kind.__qualname__}"),
-        "version": metadata.version("hardnet"),
+        "version": _version("hardnet"),
         "behaviour": [behaviour(descriptor(probe_patches(side))) for side in SIDES],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -295,3 +273,120 @@ def probe_patches(side: int = SIDES[-1]) -> NDArray[np.uint8]:
     patches.append(np.where((x // 8 + y // 8) % 2 == 0, 255.0, 0.0))
     patches.append(np.full((side, side), 100.0))
     return np.clip(np.round(np.stack(patches)), 0, 255).astype(np.uint8)
+
+
+def user_cache() -> Path:
+    """The user's cache folder, which need not exist.
+
+    It is ``HARDNET_CACHE``, else ``hardnet`` in ``XDG_CACHE_HOME`` or in ~/.cache.
+    """
+    if named := os.environ.get("HARDNET_CACHE"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hardnet"
+
+
+def files_state(files: Iterable[Path]) -> str:
+    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
+
+    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
+    with its old date and the same size would pass for it.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        facts = path.stat()
+        digest.update(f"{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+        digest.update(f"{facts.st_ctime_ns}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+class Cache:
+    """What takes long to compute, kept on disk; all of it may be deleted at any time.
+
+    An entry is named by a digest of what it depends on: the version of this package, the settings,
+    and the digests of data and weights, so an old value is never mistaken for a new one. It is
+    complete or absent, however many processes write it at the same time.
+    """
+
+    def __init__(self, kind: str, folder: Path | str | None = None) -> None:
+        self.folder = (user_cache() if folder is None else as_path(folder)) / kind
+
+    def path(self, about: Mapping[str, Any], suffix: str = "", label: str = "") -> Path:
+        """Where an entry is, or would be; a ``label`` begins its name, for people."""
+        facts = json.dumps({"version": _version("hardnet"), **about}, sort_keys=True)
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:24]
+        return self.folder / f"{label}{'.' if label else ''}{digest}{suffix}"
+
+    def get(
+        self,
+        about: Mapping[str, Any],
+        make: Callable[[], T],
+        save: Callable[[Path, T], object],
+        load: Callable[[Path], V],
+        suffix: str = "",
+        label: str = "",
+        alone: bool = False,
+    ) -> V:
+        """An entry, computed if it is absent or damaged.
+
+        It depends on ``about``, JSON values. ``load`` reads what ``save`` has written, and raises
+        if it is damaged; an entry that is ``alone`` takes the place of all others of its label.
+        """
+        path = self.path(about, suffix, label)
+        with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):
+            return load(path)
+        value = make()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                save(part, value)
+        except OSError as error:
+            raise self.unwritable(error) from error
+        if alone:
+            names = re.compile(rf"{re.escape(label)}\.[0-9a-f]{{24}}{re.escape(suffix)}")
+            for other in self.folder.iterdir():
+                if other != path and names.fullmatch(other.name):
+                    other.unlink(missing_ok=True)
+        return load(path)
+
+    def json(self, about: Mapping[str, Any], make: Callable[[], T]) -> T:
+        """An entry of JSON values."""
+
+        def save(path: Path, value: T) -> None:
+            path.write_text(json.dumps(value))
+
+        def load(path: Path) -> T:
+            value: T = json.loads(path.read_text())
+            return value
+
+        return self.get(about, make, save, load, ".json")
+
+    def array(
+        self, about: Mapping[str, Any], make: Callable[[], NDArray[Any]], label: str = ""
+    ) -> NDArray[Any]:
+        """An entry that is an array, mapped from its file."""
+        return self.get(about, make, save_array, load_array, ".npy", label)
+
+    def unwritable(self, error: OSError) -> HardnetError:
+        """A full or read-only disk, as something the user can help."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem, advice = "is on a full disk", "make room, or choose"
+        else:
+            problem, advice = f"cannot be written ({error.strerror})", "choose"
+        return HardnetError(
+            f"the cache {self.folder} {problem}: {advice} another with --store or HARDNET_CACHE"
+        )
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an ``.npy`` file, whatever the path is called."""
+    array = np.ascontiguousarray(array)
+    with path.open("wb") as stream:  # np.save would not say why a disk refuses
+        npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array))
+        stream.write(array.data)
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """An ``.npy`` file, mapped into memory, read-only."""
+    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    return array

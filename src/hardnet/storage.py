@@ -6,25 +6,30 @@ listed file is ours, even after a kill, and every other file is someone else's a
 
 A file is first written under a temporary name that contains the unique number of its folder's
 marker, or a random one. It is deleted only by its own process or by one that knows that number.
+
+Files travel: an index, a file of features or a COLMAP model may come from anybody, who can also
+compute its checksums. So a name that was read from a file is checked here before anything is loaded
+or opened by it: it is never code, and never a place outside the folder it is read with.
 """
 
 from __future__ import annotations
 
 import glob
-import hashlib
+import importlib
 import json
 import os
 import secrets
+import sys
 import time
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Self
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import as_path as as_path
+from hardnet.image_files import file_digest as file_digest
+from hardnet.image_files import file_state as file_state
 
 MARKER = ".hardnet-files"
 """The list: one JSON value per line, the first is the format and the number of the folder."""
@@ -37,14 +42,6 @@ _DEPTH = 4  # our folders are never deeper
 _LONG = 120  # bytes of a name that leave room for what a part adds
 _LOCK = b"lock of hardnet\n"
 _POLL = 0.1  # seconds between two attempts to take a lock
-_CHUNK = 1 << 24
-
-
-def as_path(path: str | os.PathLike[str]) -> Path:
-    """A path from a user; an empty one, as from an unset variable, is an error."""
-    if not os.fspath(path):
-        raise HardnetError('a path is empty: name a file or folder ("." is the current folder)')
-    return Path(path)
 
 
 class OwnedFolder:
@@ -64,19 +61,25 @@ class OwnedFolder:
 
     @classmethod
     def find(cls, folder: Path) -> OwnedFolder | None:
-        """The folder, if it has a marker; a file of the marker's name that is none is an error."""
+        """The folder, if it has a marker; another file of the marker's name is an error."""
         path = folder / MARKER
         try:
             lines = path.read_text("utf-8", "surrogateescape").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        head = _value(lines[0]) if lines else None
+        values = []
+        for line in lines:  # the last one may be cut short: its file was never made
+            try:
+                values.append(json.loads(line))
+            except ValueError:
+                values.append(None)
+        head = values[0] if values else None
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise HardnetError(f"{path} is in the way: it is no list of hardnet's files, move it")
         names: dict[str, None] = {}
-        for line in lines[1:]:  # the last one may be cut short: its file was never made
-            match _value(line):
-                case str(name) if _is_below(name):
+        for value in values[1:]:
+            match value:
+                case str(name) if _is_inside(name):
                     names[name] = None
                 case {"removed": str(name)}:
                     names.pop(name, None)
@@ -84,12 +87,12 @@ class OwnedFolder:
 
     @classmethod
     def mark(cls, folder: Path) -> OwnedFolder:
-        """A folder that others may use too: it is made if absent; what is in it is not ours."""
+        """A folder that others may use too: made if absent; what is in it is not ours."""
         owned = cls.find(folder)
         if owned is not None:
             return owned
         folder.mkdir(parents=True, exist_ok=True)
-        part = new_part(folder / MARKER)
+        part = _new_part(folder / MARKER, secrets.token_hex(8))
         try:
             head = {"format": _FORMAT, "number": secrets.token_hex(8)}
             part.write_text(json.dumps(head) + "\n")
@@ -113,18 +116,18 @@ class OwnedFolder:
         return name in self._names
 
     def names(self, suffix: str = "") -> list[str]:
-        """What we made and is there: paths below the folder, with "/" between their parts."""
+        """What we made and still exists: paths below the folder, with "/" between their parts."""
         return [n for n in self._names if n.endswith(suffix) and os.path.lexists(self.path / n)]
 
     def claim(self, name: str) -> Path:
-        """The path of a file that we are about to make or to replace; its folders are made.
+        """The path of a file that we are about to make or replace; its folders are made.
 
         A name that ends in "/" is a folder. It is an error if someone else's file is there.
         """
         path = self.path / name
-        if not _is_below(name) or not self._reaches(path):
+        if not _is_inside(name) or not self._reaches(path):
             raise HardnetError(f"{path} lies outside {self.path}: choose another name")
-        folders = [f"{parent}/" for parent in PurePosixPath(name).parents if parent.name]
+        folders = [f"{parent}/" for parent in PurePath(name).parents if parent.name]
         for made in [*reversed(folders), name]:
             if made not in self._names and not os.path.lexists(self.path / made):
                 self.adopt(made)
@@ -136,7 +139,7 @@ class OwnedFolder:
         return path
 
     def adopt(self, *names: str) -> None:
-        """List names whose files are proven ours in another way, or not there yet."""
+        """List names whose files are proven ours in another way, or do not exist yet."""
         new = [name for name in names if name not in self._names]
         self._note(new)
         self._names.update(dict.fromkeys(new))
@@ -224,7 +227,7 @@ def refuse_foreign(folder: Path, besides: Iterable[str] = ()) -> None:
 
 
 def claim(path: Path) -> Path:
-    """See :meth:`OwnedFolder.claim`: of the nearest folder above with a marker, if there is one."""
+    """:meth:`OwnedFolder.claim` of the nearest folder above that has a marker, if any."""
     for folder in list(path.parents)[:_DEPTH]:
         owned = OwnedFolder.find(folder)
         if owned is not None:
@@ -262,7 +265,7 @@ class NewFolder:
         os.replace(self.path, self.folder)
 
     def discard(self) -> None:
-        """Delete the folder if it has not got its name."""
+        """Delete the folder unless it has its name."""
         _discard(self.path)
 
     def __enter__(self) -> Self:
@@ -296,35 +299,30 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def new_part(path: Path, owned: OwnedFolder | None = None) -> Path:
-    """A new, empty file beside ``path`` to write to; this process deletes it.
-
-    ``owned`` is the folder that it is in; by default its parent, if that has a marker.
-    """
-    if owned is None and path.name != MARKER:
-        owned = OwnedFolder.find(path.parent)
-    number = owned.number if owned is not None else secrets.token_hex(8)
-    name = path.name if len(os.fsencode(path.name)) < _LONG else "long"
-    part = path.with_name(f"{name}.{number}-{secrets.token_hex(4)}{PART}")
-    part.open("xb").close()
-    return part
-
-
 @contextmanager
 def replacing(
     path: Path, owned: OwnedFolder | None = None, workplace: Path | None = None
 ) -> Iterator[Path]:
     """A file beside ``path`` to write to, which takes its place if the block ends well.
 
-    ``owned`` is as in :func:`new_part`; ``workplace`` a folder of the same disk to write in, by
-    default that of ``path``.
+    ``owned`` is the folder of ``path``, if it is known to have a marker; ``workplace`` is another
+    folder on the same disk to write in.
     """
-    part = new_part(path if workplace is None else workplace / path.name, owned)
+    place = path if workplace is None else workplace / path.name
+    owned = owned or OwnedFolder.find(place.parent)
+    part = _new_part(place, owned.number if owned is not None else secrets.token_hex(8))
     try:
         yield part
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _new_part(path: Path, number: str) -> Path:
+    name = path.name if len(os.fsencode(path.name)) < _LONG else "long"
+    part = path.with_name(f"{name}.{number}-{secrets.token_hex(4)}{PART}")
+    part.open("xb").close()
+    return part
 
 
 def publish(part: Path, path: Path) -> None:
@@ -334,68 +332,10 @@ def publish(part: Path, path: Path) -> None:
     os.replace(part, path)
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """What a file must be: its size, and the crc32 of its bytes."""
-
-    bytes: int
-    crc32: int
-
-
-def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
-    """Write and sync a new file; its name is on the disk after :func:`sync_folder`.
-
-    It must not exist: another process may have it mapped and would see it change.
-    """
-    with path.open("xb", buffering=0) as file:
-        return _write(file, chunks)
-
-
-def _write(file: FileIO, chunks: Iterable[bytes | memoryview]) -> FileFacts:
-    size = crc = 0
-    for chunk in chunks:
-        view = memoryview(chunk).cast("B")
-        crc = zlib.crc32(view, crc)
-        size += len(view)
-        while len(view):
-            view = view[file.write(view) :]
-    os.fsync(file.fileno())
-    return FileFacts(size, crc)
-
-
-def sync_folder(folder: Path) -> None:
-    """Names made or replaced in a folder survive a power cut from here on."""
-    if os.name == "nt":  # a folder cannot be opened there
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replace_file(path: Path, content: bytes) -> FileFacts:
-    """Give a file a new content, at once and for good: a reader sees the old one or the new one."""
-    with replacing(path) as part, part.open("wb", buffering=0) as file:
-        facts = _write(file, [content])
-    sync_folder(path.parent)
-    return facts
-
-
-def file_facts(path: Path) -> FileFacts:
-    """Size and crc32 of a file as it is."""
-    size = crc = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
-    return FileFacts(size, crc)
-
-
 class FolderLock:
     """A lock file in a folder, which must exist when the lock is taken.
 
-    The system lets it go when the process ends, however it ends: a killed run blocks nobody. Its
+    The system releases it when the process ends, however it ends: a killed run blocks nobody. Its
     content says that it is ours: a file of that name by others is locked, but never deleted.
     """
 
@@ -404,7 +344,7 @@ class FolderLock:
         self._file: BinaryIO | None = None
 
     def take(self, seconds: float = 0.0) -> bool:
-        """Whether the folder is ours now; others are given ``seconds`` to let it go."""
+        """Whether we have the lock now; others are given ``seconds`` to release it."""
         try:
             import fcntl
         except ImportError:  # Windows: no guard
@@ -438,7 +378,6 @@ class FolderLock:
                 self._path.unlink()
 
     def release(self) -> None:
-        """Let it go, if we have it."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -447,7 +386,7 @@ class FolderLock:
 def refuse_other_settings(
     was: Mapping[str, Any], now: Mapping[str, Any], where: Path | str, advice: str
 ) -> None:
-    """Raise if what is there was made with other settings than those that are wanted now.
+    """Raise if what exists was made with other settings than those that are wanted now.
 
     All keys of ``now`` must have their values in ``was``, JSON values; ``advice`` tells a user what
     to do. A switch that an older version did not know was off.
@@ -469,29 +408,62 @@ def _difference(key: str, was: Any, now: Any) -> str:
 
 
 def folder_name(folder: Path) -> str:
-    """The last part of a path, also when it is given as ``.`` or ``set/``."""
+    """The last part of a path, also of ``.`` or ``set/``."""
     return os.path.basename(os.path.abspath(folder))
 
 
-def file_digest(path: Path | str) -> str:
-    """SHA-256 of a file's content, as hex."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def check_registered(
+    name: object, what: str, known: Collection[str], source: Path, again: str
+) -> str:
+    """The name, read from the file ``source``, if it is known; ``again`` is the advice if not."""
+    if isinstance(name, str) and name in known:
+        return name
+    if isinstance(name, str) and ":" in name:
+        raise HardnetError(
+            f"{source} names the {what} {name!r}: a file may not name code to run; if you know "
+            f"this code and trust it, {again}"
+        )
+    raise HardnetError(f"{source} names the {what} {name!r}, which is not known here; {again}")
 
 
-def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; for keeping what was read from it while it stays the same."""
-    facts = path.stat()
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+def check_inside(name: str, source: Path | str) -> str:
+    """A relative name, read from the file ``source``, that stays in the folder it is joined to."""
+    if not _is_inside(name):
+        raise HardnetError(
+            f"{source} names the image {name!r}, which does not lie inside a folder of images: "
+            "rename it there, or do not use this file"
+        )
+    return name
 
 
-def _value(line: str) -> object:
+def _is_inside(name: str) -> bool:
+    path = PurePath(name)
+    return bool(path.parts) and not path.anchor and ".." not in path.parts and "\0" not in name
+
+
+def find_code(spec: str) -> Any:
+    """What a person, never a file, means by ``module:name``; or ``module:object.attribute``.
+
+    The module is looked up as ``python -m`` would: in the current folder first.
+    """
+    module_name, _, path = spec.partition(":")
+    if not module_name or not path:
+        raise HardnetError(f"{spec!r} is not of the form module:function")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
     try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _is_below(name: str) -> bool:
-    """A list that someone else wrote must not lead us out of the folder."""
-    return bool(name) and not os.path.isabs(name) and ".." not in PurePosixPath(name).parts
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise HardnetError(f"no module {module_name!r} here or among the installed") from error
+        raise HardnetError(f"{module_name} needs {error.name!r}, which is not installed") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise HardnetError(f"{module_name} cannot be imported: {reason}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HardnetError(f"{module_name} has no {path!r}")
+        found = getattr(found, part)
+    return found

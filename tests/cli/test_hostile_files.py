@@ -26,7 +26,7 @@ from hardnet.errors import HardnetError
 from hardnet.interop import feature_files
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.store import files as manifests
-from hardnet.stored_names import check_inside
+from hardnet.storage import check_inside
 
 Hardnet = Callable[..., Any]
 QUICK = {"descriptor": "rootsift", "keypoints": 60, "max_size": 200}
@@ -372,7 +372,7 @@ def test_every_loader_in_the_source_is_a_safe_one() -> None:
                 importers.add(source.relative_to(root).as_posix())
     # By names in their own tables.
     ours = {"__init__.py", "cli/app.py", "images.py"}
-    assert importers == {*ours, "stored_names.py"}
+    assert importers == {*ours, "storage.py"}
 
 
 def _last_names(function: ast.expr) -> str:

@@ -18,7 +18,7 @@ import hardnet
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.images import named_images
-from hardnet.interop import extraction, feature_files
+from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.storage import FolderLock
 
@@ -339,18 +339,15 @@ def test_a_full_disk_is_said_and_what_was_done_is_kept(
     assert content(output) == whole
 
 
-def test_a_damaged_part_is_done_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_part_is_done_again(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "x.h5"
 
-    def fail(self: object, progress: object) -> None:
-        raise HardnetError("x.h5 cannot be written: No space left on device")
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "writing":
+            raise HardnetError("x.h5 cannot be written: No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(extraction.FeatureOutput, "finish", fail)
-        with pytest.raises(HardnetError, match=r"No space.*is kept in .*x\.h5\.parts"):
-            run(output, folder)
+    with pytest.raises(HardnetError, match=r"No space.*is kept in .*x\.h5\.parts"):
+        run(output, folder, progress=stop)
     part = tmp_path / "x.h5.parts" / "camera.png.npz"
     part.write_bytes(part.read_bytes()[:500])
     report = run(output, folder)

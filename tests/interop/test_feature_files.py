@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import hardnet
-from hardnet.entries import SIGMA
 from hardnet.errors import HardnetError
-from hardnet.features import Features
+from hardnet.features import SIGMA, Features
 from hardnet.frames import to_similarity
 from hardnet.interop import feature_files
 

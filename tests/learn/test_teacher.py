@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet import descriptors
-from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.learn import teacher as module
 from hardnet.learn.batches import SYMMETRIES, Batches, Flips, PairSampler
@@ -25,6 +24,7 @@ from hardnet.learn.teacher import (
 from hardnet.learn.trainer import Trainer
 from hardnet.nets import build_net, load_net, save_checkpoint
 from hardnet.patchsets.patchset import PatchSet, join
+from hardnet.provenance import Cache
 
 TEACHER = "hardtfeat"  # shipped, and the fastest of the shipped networks
 

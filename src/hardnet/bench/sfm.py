@@ -37,7 +37,7 @@ from hardnet.interop.colmap.reconstruction import (
     model_numbers,
     reconstruct,
 )
-from hardnet.stored_names import check_inside
+from hardnet.storage import check_inside
 
 COLMAP = "colmap-sift"
 

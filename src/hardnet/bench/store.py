@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
-from hardnet.provenance import descriptor_digest
+from hardnet.provenance import Cache, descriptor_digest
 
 PORTION = 4096
 """Patches described at a time."""

@@ -222,7 +222,7 @@ class Contest(StoredComparison):
         describes the scenes in the results.
         """
         from hardnet.bench.development import Remembered, Setup, contestants
-        from hardnet.stored_names import find_code
+        from hardnet.storage import find_code
 
         kind = benchmark.__name__.rpartition(".")[2]
         ways = (False, True) if self.upright is None else (self.upright,)

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
-from hardnet.storage import file_digest, file_state
-from hardnet.stored_names import check_registered
+from hardnet.storage import check_registered, file_digest, file_state
 from hardnet.threads import interrupts_held, map_threads, usable_cores
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from hardnet.descriptors import check_patches, grey_bytes, resize_patches
 from hardnet.errors import HardnetError, counted
 from hardnet.provenance import probe_patches
-from hardnet.storage import file_digest
-from hardnet.stored_names import find_code
+from hardnet.storage import file_digest, find_code
 
 PORTION = 1024
 
@@ -31,7 +30,7 @@ Function = Callable[[NDArray[np.uint8]], Any]
 
 
 class FunctionDescriptor:
-    """A function that is named ``module:function``; see :func:`hardnet.stored_names.find_code`."""
+    """A function that is named ``module:function``; see :func:`hardnet.storage.find_code`."""
 
     def __init__(self, spec: str) -> None:
         self.name = spec

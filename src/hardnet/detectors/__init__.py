@@ -21,8 +21,7 @@ from hardnet.detectors.orientation import Indices
 from hardnet.errors import InputError
 from hardnet.frames import Detected, centres
 from hardnet.images import Pixels
-from hardnet.storage import file_digest
-from hardnet.stored_names import check_registered
+from hardnet.storage import check_registered, file_digest
 
 
 class Detector(Protocol):

@@ -21,8 +21,7 @@ of the file), and ``bytes`` and ``mtime_ns`` of the image when it was read.
 
 An HDF5 file has one group per image, called by its name (``"church/front.jpg"``), with the facts as
 its attributes. hloc makes a tensor of every dataset of a group, and takes every group with a
-dataset for an image: so all datasets are numbers, and there is nothing else in the file. An npz
-file is plain numpy, read without pickle.
+dataset for an image: so all datasets are numbers, and there is nothing else in the file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,22 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hardnet.entries import FACTS, NO_FEATURES, Entry, Fact, first_line, refuse_large, write_entry
 from hardnet.errors import HardnetError
-from hardnet.features import Features, from_entry, to_entry
-from hardnet.storage import as_path, replacing
-from hardnet.stored_names import check_inside
+from hardnet.features import (
+    ARRAYS,
+    FACTS,
+    NO_FEATURES,
+    Entry,
+    Features,
+    first_line,
+    from_entry,
+    refuse_large,
+    to_entry,
+    write_entry,
+)
+from hardnet.image_files import as_path
+from hardnet.storage import check_inside, replacing
 
-HDF5 = (".h5", ".hdf5")
 SETTINGS = "settings"
 """Attribute of a file: how its features were made, as JSON."""
 _BUSY = "another process is using it"
@@ -56,7 +64,7 @@ def read_npz(path: str | os.PathLike[str]) -> Features:
 
 
 def write_npz(path: str | os.PathLike[str], features: Features, *, half: bool = False) -> None:
-    """Write a file that is either whole or not there; its folder is made if it is missing.
+    """Write a file that is either whole or absent; its folder is made if it is missing.
 
     ``half`` keeps descriptors as float16: half the size, three digits.
     """
@@ -75,7 +83,7 @@ def read_hdf5(path: str | os.PathLike[str], name: str) -> Features:
     """The features of one image; their path is None if the image is no longer where it was.
 
     What ``hardnet extract`` or :func:`write_hdf5` wrote comes back as it was. hloc keeps positions
-    only: its keypoints become upright frames of sigma ``entries.SIGMA``, good for matching but not
+    only: its keypoints become upright frames of sigma ``features.SIGMA``, good for matching but not
     for anything that looks at their shape, and the descriptor is called by the file's name, since
     hloc names files by configuration.
     """
@@ -87,7 +95,12 @@ def read_hdf5(path: str | os.PathLike[str], name: str) -> Features:
             near = difflib.get_close_matches(name, known, n=1) or known[:1]
             hint = f", but for example {near[0]!r}" if near else ""
             raise HardnetError(f"{path} has no image {name!r}{hint} ({len(known)} in all)")
-        entry = _read(group)
+        stored = {n: group[n] for n in ARRAYS if isinstance(group.get(n), h5py.Dataset)}
+        refuse_large(path, sum(item.nbytes for item in stored.values()))
+        try:
+            entry = {n: np.asarray(item) for n, item in stored.items()} | _facts(group)
+        except (OSError, RuntimeError, MemoryError, *NO_FEATURES) as error:
+            raise HardnetError(f"{path}: {name} is damaged: {first_line(error)}") from error
     return from_entry(entry, path.parent, f"{path}: {name}", descriptor=path.stem)
 
 
@@ -97,7 +110,7 @@ def write_hdf5(
     """Add an image to a file, which is made if it is missing; an entry of that name is replaced.
 
     HDF5 writes in place: a process that is killed in this call can leave a file that does not open.
-    :func:`write_hdf5_file` and ``hardnet extract`` have no such moment.
+    ``hardnet extract`` has no such moment.
     """
     path = as_path(path)
     check_inside(name, path)
@@ -114,19 +127,17 @@ def write_hdf5(
 def write_hdf5_file(
     path: Path,
     entries: Iterable[tuple[str, Entry]],
-    settings: str | None = None,
-    keep: Iterable[str] = (),
-    workplace: Path | None = None,
+    settings: str,
+    keep: Iterable[str],
+    workplace: Path,
 ) -> None:
-    """Write a whole file under another name, which then takes the place of ``path`` at once.
+    """Write a whole file in the folder ``workplace``, which then replaces ``path`` at once.
 
-    Entries that are called ``keep`` are taken over from the file that is there. ``workplace`` is a
-    folder on the same disk to write in; that of ``path`` by default.
+    Entries that are called ``keep`` are copied from the old file.
     """
     with _writing(path), replacing(path, workplace=workplace) as part:
         with h5py.File(part, "w") as file:
-            if settings is not None:
-                file.attrs[SETTINGS] = settings
+            file.attrs[SETTINGS] = settings
             if keep := list(keep):
                 with _open(path) as old:
                     for name in keep:
@@ -138,17 +149,12 @@ def write_hdf5_file(
             os.fsync(stream.fileno())
 
 
-def hdf5_facts(path: Path) -> dict[str, Mapping[str, Fact]]:
-    """The facts of every image in a file."""
-    with _open(path) as file:
-        return {name: _facts(file[name]) for name in _names(file)}
-
-
-def hdf5_settings(path: Path) -> str | None:
-    """How the features were made; None in files of others."""
+def read_hdf5_facts(path: Path) -> tuple[str | None, dict[str, Entry]]:
+    """How the features were made, None in files of others; and the facts of every image."""
     with _open(path) as file:
         settings = file.attrs.get(SETTINGS)
-    return None if settings is None else str(settings)
+        facts = {name: _facts(file[name]) for name in _names(file)}
+    return None if settings is None else str(settings), facts
 
 
 @contextmanager
@@ -189,7 +195,7 @@ def _reason(error: BaseException) -> str:
         if number:
             return os.strerror(number)
         first = first.__context__
-    return str(error).partition("\n")[0]
+    return first_line(error)
 
 
 def _object_inside(file: h5py.File, name: str) -> Any:
@@ -211,18 +217,18 @@ def _object_inside(file: h5py.File, name: str) -> Any:
 
 def _follow(group: h5py.Group, part: str) -> Any:
     if not isinstance(group.get(part, getlink=True), h5py.HardLink):
-        raise _leads_out(group, part, "a link")
+        raise _leads_out(group.file, f"{group.name}/{part}", "a link")
     found = group[part]
     if isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
-        raise _leads_out(group, part, "a dataset with its values in other files")
+        what = "a dataset with its values in other files"
+        raise _leads_out(group.file, f"{group.name}/{part}", what)
     return found
 
 
-def _leads_out(group: h5py.Group, part: str, what: str) -> HardnetError:
-    where = f"{group.name.rstrip('/')}/{part}"
+def _leads_out(file: h5py.File, where: str, what: str) -> HardnetError:
     return HardnetError(
-        f"{group.file.filename} has {what}, {where!r}: features are read from one file only; "
-        "write them into it, or do not use it"
+        f"{file.filename} has {what}, '/{where.lstrip('/')}': features are read from one file "
+        "only; write them into it, or do not use it"
     )
 
 
@@ -231,8 +237,7 @@ def _names(file: h5py.File) -> list[str]:
     file.id.links.visit(lambda name: links.append(name.decode(errors="surrogateescape")))
     for name in links:
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            parent, _, part = name.rpartition("/")
-            raise _leads_out(file[f"/{parent}"], part, "a link")
+            raise _leads_out(file, name, "a link")
     found: list[str] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -243,26 +248,16 @@ def _names(file: h5py.File) -> list[str]:
     return sorted(found)
 
 
-def _facts(group: h5py.Group) -> dict[str, Fact]:
+def _facts(group: h5py.Group) -> Entry:
     values = {name: group.attrs[name] for name in FACTS if name in group.attrs}
     return {n: v.item() if isinstance(v, np.generic) else v for n, v in values.items()}
-
-
-def _read(group: h5py.Group) -> Entry:
-    stored = {n: item for n, item in group.items() if isinstance(item, h5py.Dataset)}
-    refuse_large(group.file.filename, sum(item.nbytes for item in stored.values()))
-    try:
-        return Entry({n: np.asarray(item) for n, item in stored.items()}, _facts(group))
-    except (OSError, RuntimeError, MemoryError, *NO_FEATURES) as error:
-        raise HardnetError(
-            f"{group.file.filename}: {group.name[1:]} is damaged: {first_line(error)}"
-        ) from error
 
 
 def _write(file: h5py.File, name: str, entry: Entry) -> None:
     file.pop(name, None)
     group = file.create_group(name)
-    for key, array in entry.arrays.items():
-        group.create_dataset(key, data=array)
-    for key, value in entry.facts.items():
-        group.attrs[key] = value
+    for key, value in entry.items():
+        if key in ARRAYS:
+            group.create_dataset(key, data=value)
+        else:
+            group.attrs[key] = value

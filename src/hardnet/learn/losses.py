@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hardnet.errors import HardnetError
-from hardnet.stored_names import find_code
+from hardnet.storage import find_code
 
 EPSILON = 1e-6  # keeps the square root's gradient finite where two descriptors coincide
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.storage import as_path, refuse_other_settings
-from hardnet.stored_names import check_registered
+from hardnet.storage import as_path, check_registered, refuse_other_settings
 
 CODE = ("loss", "net")
 """The keys that may name code of the user, as ``module:name``."""

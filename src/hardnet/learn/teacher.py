@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache, load_array
 from hardnet.descriptors import WEIGHTS_SUFFIXES, Descriptor, load, shipped_names
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.learn.batches import SYMMETRIES, Flips
 from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
+from hardnet.provenance import Cache, load_array
 from hardnet.storage import FolderLock
 
 BLOCK = 2048

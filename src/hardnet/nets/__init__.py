@@ -49,8 +49,7 @@ from hardnet.nets.hardnet import (
     TFeat,
     Tiny,
 )
-from hardnet.storage import as_path
-from hardnet.stored_names import find_code
+from hardnet.storage import as_path, find_code
 
 NETS: dict[str, type[Net]] = {
     "hardnet": HardNet,

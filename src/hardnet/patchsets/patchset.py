@@ -19,10 +19,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache, files_state, load_array, save_array
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.image_files import read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
+from hardnet.provenance import Cache, files_state, load_array, save_array
 from hardnet.storage import as_path, claim
 
 if TYPE_CHECKING:

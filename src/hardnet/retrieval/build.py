@@ -16,9 +16,9 @@ from typing import Any
 
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
-from hardnet.entries import state_of
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features
+from hardnet.image_files import state_of
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
     WEIGHTS,

@@ -363,7 +363,7 @@ def quantise(
 ) -> IndexedImage:
     """What an index keeps of a photo: a word and a signature per feature, compact frames.
 
-    ``state`` is that of its file (``entries.state_of``), see :func:`of_file`.
+    ``state`` is that of its file (``image_files.state_of``), see :func:`of_file`.
     """
     [kept] = quantise_many([(name, features)], vocabulary)
     return of_file(kept, state or {})

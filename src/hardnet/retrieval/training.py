@@ -18,9 +18,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from hardnet.entries import NPZ, read_entry, state_of
 from hardnet.errors import HardnetError, Progress, counted, silent
-from hardnet.features import Features, from_entry
+from hardnet.features import NPZ, Features, from_entry, read_entry
+from hardnet.image_files import state_of
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.retrieval.assignment import (
     LARGE,
@@ -140,7 +140,7 @@ def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     path = work / "features" / f"{_key(name)}{NPZ}"
     try:
         entry = read_entry(path)
-        state = {fact: entry.facts.get(fact) for fact in ("bytes", "mtime_ns")}
+        state = {fact: entry.get(fact) for fact in ("bytes", "mtime_ns")}
         return from_entry(entry, path.parent, str(path), "") if state == state_of(photo) else None
     except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
         return None
@@ -159,8 +159,8 @@ def _descriptors(
     for done, path in enumerate(files):
         progress("reading", done, len(files))
         entry = read_entry(path, ("descriptors", "descriptor", "weights"))
-        name, weights = (str(entry.facts.get(fact, "")) for fact in ("descriptor", "weights"))
-        vectors = entry.arrays["descriptors"].T
+        name, weights = (str(entry.get(fact, "")) for fact in ("descriptor", "weights"))
+        vectors = entry["descriptors"].T
         if not len(vectors):
             continue
         if not found:  # all at once: to join parts at the end would take twice the memory

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from fastapi import HTTPException
 
-from hardnet.entries import state_of
 from hardnet.features import Features
-from hardnet.image_files import SUFFIXES
+from hardnet.image_files import SUFFIXES, state_of
 from hardnet.images import Source
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import LEFT_OUT, path_of

@@ -18,10 +18,10 @@ import numpy as np
 from fastapi import HTTPException, UploadFile
 
 from hardnet.bench import report
-from hardnet.cache import Cache
 from hardnet.errors import HardnetError
 from hardnet.image_files import read_header
 from hardnet.images import Pixels, decode_image, read_image, shrink, to_colour
+from hardnet.provenance import Cache
 from hardnet.storage import file_state
 from hardnet.web.collection import Collection
 from hardnet.web.work import Jobs, Pool

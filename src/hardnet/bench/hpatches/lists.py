@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.cache import Cache, files_state
 from hardnet.errors import HardnetError, Steps, silent
 from hardnet.images import Pixels
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 from hardnet.patchsets.patchset import Ints, refuse_stand_in
+from hardnet.provenance import Cache, files_state
 from hardnet.storage import replacing
 
 SEED = 42

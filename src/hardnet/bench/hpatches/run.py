@@ -19,11 +19,10 @@ from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import Lookup, Tasks
 from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.store import Predictions, allow_many_maps
-from hardnet.cache import Cache
 from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.patchsets.hpatches import TAGS, HPatches
 from hardnet.patchsets.patchset import decoded
-from hardnet.provenance import data_digest
+from hardnet.provenance import Cache, data_digest
 from hardnet.storage import as_path, folder_name, replacing
 
 TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {

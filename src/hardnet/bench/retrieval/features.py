@@ -19,15 +19,13 @@ import cv2
 import numpy as np
 
 from hardnet import detectors
-from hardnet.cache import Cache, files_state
 from hardnet.descriptors import Descriptor
-from hardnet.entries import NPZ
 from hardnet.errors import HardnetError, Progress, silent
-from hardnet.features import Features, Found, describe, find, prepare
+from hardnet.features import NPZ, Features, Found, describe, find, prepare
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
-from hardnet.provenance import PIPELINE, descriptor_digest, versions
+from hardnet.provenance import PIPELINE, Cache, descriptor_digest, files_state, versions
 from hardnet.retrieval import training, vocabulary
 from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.threads import in_order, usable_cores

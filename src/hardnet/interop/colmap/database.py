@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
 from hardnet.frames import Frames, to_colmap
-from hardnet.storage import OwnedFolder
-from hardnet.stored_names import check_inside
+from hardnet.storage import OwnedFolder, check_inside
 
 DATABASE = "database.db"
 _BESIDE = {

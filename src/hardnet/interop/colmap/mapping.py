@@ -26,8 +26,14 @@ from hardnet.interop.colmap.database import (
     remove_database,
     require_pycolmap,
 )
-from hardnet.storage import FolderLock, OwnedFolder, claim, refuse_other_settings, replacing
-from hardnet.stored_names import check_inside
+from hardnet.storage import (
+    FolderLock,
+    OwnedFolder,
+    check_inside,
+    claim,
+    refuse_other_settings,
+    replacing,
+)
 
 PARTS = ("cameras", "images", "points3D")
 MODEL_FILES = (

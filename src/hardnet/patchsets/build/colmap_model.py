@@ -38,7 +38,7 @@ from hardnet.interop.colmap.mapping import (
 )
 from hardnet.patchsets.build.choice import Rows
 from hardnet.patchsets.patchset import Floats, Ints
-from hardnet.stored_names import check_inside
+from hardnet.storage import check_inside
 
 if TYPE_CHECKING:
     import pycolmap

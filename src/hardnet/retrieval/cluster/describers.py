@@ -148,7 +148,7 @@ class Photo:
 
     path: str  # of the file, absolute: a worker has its own working folder
     name: str  # in the index
-    state: Mapping[str, int]  # of the file; see ``entries.state_of``
+    state: Mapping[str, int]  # of the file; see ``image_files.state_of``
 
 
 @dataclass(frozen=True)

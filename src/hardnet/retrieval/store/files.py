@@ -14,11 +14,13 @@ from __future__ import annotations
 import errno
 import json
 import mmap
+import os
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.image_files import require_regular_file
-from hardnet.storage import FileFacts, replace_file, write_file
+from hardnet.storage import replacing
 
 KINDS = {
     "U8": "<u1",
@@ -69,6 +71,59 @@ Column = NDArray[Any]
 
 REPAIR = "bring the index folder back from a copy, or build the index again"
 """The fix for any damage."""
+
+
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file must be: its size, and the crc32 of its bytes."""
+
+    bytes: int
+    crc32: int
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    """Write and sync a new file; its name is on the disk after :func:`sync_folder`.
+
+    It must not exist: another process may have it mapped and would see it change.
+    """
+    with path.open("xb", buffering=0) as file:
+        return _write(file, chunks)
+
+
+def _write(file: FileIO, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    size = crc = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        crc = zlib.crc32(view, crc)
+        size += len(view)
+        while len(view):
+            view = view[file.write(view) :]
+    os.fsync(file.fileno())
+    return FileFacts(size, crc)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names made or replaced in a folder survive a power cut from here on."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_facts(path: Path) -> FileFacts:
+    """The facts of a file as it is."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+    return FileFacts(size, crc)
 
 
 def write_columns(path: Path, columns: Mapping[str, Column]) -> FileFacts:
@@ -194,7 +249,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Make this generation the one that readers see."""
     body = asdict(manifest)
     document = {"format": FORMAT, "crc32": _checksum(body), **body}
-    replace_file(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+    with replacing(folder / MANIFEST) as part, part.open("wb", buffering=0) as file:
+        _write(file, [json.dumps(document, indent=1).encode() + b"\n"])
+    sync_folder(folder)
 
 
 def read_manifest(folder: Path) -> Manifest:

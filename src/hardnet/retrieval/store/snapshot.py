@@ -26,6 +26,7 @@ from hardnet.retrieval.store.files import (
     MANIFEST,
     REPAIR,
     Column,
+    FileFacts,
     Manifest,
     map_columns,
     read_manifest,
@@ -35,7 +36,7 @@ from hardnet.retrieval.store.files import (
     write_columns,
 )
 from hardnet.retrieval.store.segment import HashedNames, Segment, counting, read_words
-from hardnet.storage import FileFacts, as_path
+from hardnet.storage import as_path
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:

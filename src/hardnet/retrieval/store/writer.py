@@ -23,10 +23,13 @@ from hardnet.retrieval.store.files import (
     SegmentEntry,
     SegmentFacts,
     VocabularyEntry,
+    file_facts,
     read_manifest,
     segment_path,
     state_path,
+    sync_folder,
     vocabulary_path,
+    write_file,
     write_manifest,
 )
 from hardnet.retrieval.store.segment import (
@@ -40,14 +43,7 @@ from hardnet.retrieval.store.segment import (
 )
 from hardnet.retrieval.store.snapshot import Alive, compute_statistics, open_snapshot, write_state
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
-from hardnet.storage import (
-    FolderLock,
-    OwnedFolder,
-    as_path,
-    file_facts,
-    sync_folder,
-    write_file,
-)
+from hardnet.storage import FolderLock, OwnedFolder, as_path
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written once this many features are waiting: a hundred megabytes."""
