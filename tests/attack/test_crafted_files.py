@@ -270,7 +270,7 @@ def test_a_random_colmap_model(tmp_path: Path) -> None:
     for name in ("cameras", "images"):
         (tmp_path / f"{name}.bin").write_bytes(bytes(8))
     (tmp_path / "points3D.bin").write_bytes(np.random.default_rng(0).bytes(1000))
-    with pytest.raises(HardnetError, match=r"model: points3D\.bin has not the length"):
+    with pytest.raises(HardnetError, match=r"model: points3D\.bin does not have the length"):
         read_model(Scene("random", tmp_path, tmp_path))
 
 

@@ -13,9 +13,9 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.cli.app import app
 from hardnet.errors import HardnetError
-from hardnet.interop.colmap.matching import PairSettings
 from hardnet.interop.colmap.reconstruction import (
     ModelNumbers,
+    PairSettings,
     ReconstructionReport,
     ReconstructionSettings,
 )
@@ -70,7 +70,7 @@ def test_options_become_settings(
         return ReconstructionReport(3, {}, 9, 3, 3, 99, {"sparse/0": numbers})
 
     monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
-    monkeypatch.setattr("hardnet.interop.colmap.matching.MANY_PHOTOS", 2)
+    monkeypatch.setattr("hardnet.interop.colmap.reconstruction.MANY_PHOTOS", 2)
     command = ["colmap", str(album), "-o", str(tmp_path / "work")]
     done = run.invoke(app, command)
     assert given == [ReconstructionSettings()]

@@ -26,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 
 
 def test_two_photos_of_one_thing_are_a_pair(place: Path) -> None:
-    from hardnet.interop.colmap.matching import read_pairs
+    from hardnet.interop.colmap.reconstruction import read_pairs
 
     photos = {f"set/{name}": place / "photos" / name for name in NAMES}
     pairs, unknown = similar_pairs(place / "index", photos, similar=1)

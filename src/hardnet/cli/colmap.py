@@ -88,7 +88,7 @@ def colmap(
                hardnet colmap photos -o work --pairs retrieval --index photos.index
     """
     from hardnet.images import list_images
-    from hardnet.interop.colmap import CameraSettings, PairSettings, matching
+    from hardnet.interop.colmap import CameraSettings, PairSettings, reconstruction
     from hardnet.interop.colmap.mapping import MapperSettings
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
@@ -113,7 +113,7 @@ def colmap(
     )
     count = len(list_images(images))
     exhaustive = isinstance(chosen, PairSettings) and chosen.method == "exhaustive"
-    if exhaustive and count > matching.MANY_PHOTOS:
+    if exhaustive and count > reconstruction.MANY_PHOTOS:
         say(
             f"note: {count} photos have {count * (count - 1) // 2} pairs; --pairs sequential "
             "(photos taken in sequence) or --pairs retrieval is much faster",

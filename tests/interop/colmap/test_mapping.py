@@ -57,7 +57,7 @@ def test_a_run_killed_before_its_first_word(tmp_path: Path) -> None:
 def test_a_folder_or_a_file_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("not yours")
     for place in (tmp_path, tmp_path / "letter.txt"):
-        with pytest.raises(HardnetError, match="holds other files"), WorkFolder(place, {}):
+        with pytest.raises(HardnetError, match="is in the way"), WorkFolder(place, {}):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 

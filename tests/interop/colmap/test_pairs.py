@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.interop.colmap.matching import PairSettings, choose_pairs, in_blocks, read_pairs
+from hardnet.interop.colmap.database import in_blocks
+from hardnet.interop.colmap.reconstruction import PairSettings, choose_pairs, read_pairs
 
 
 def test_all_pairs_once() -> None:

@@ -133,7 +133,7 @@ def test_other_inputs_need_another_folder(album: Path, whole: Path, tmp_path: Pa
         reconstruct(fewer, whole, SMALL, mapping=False)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("not yours")
-    with pytest.raises(HardnetError, match="holds other files"):
+    with pytest.raises(HardnetError, match="is in the way"):
         reconstruct(album, tmp_path / "mine", SMALL)
 
 

@@ -67,7 +67,7 @@ def test_a_second_run_repeats_nothing_and_other_photos_are_noticed(
         reconstruct(album, work, SfmSettings(max_size=400))
     (tmp_path / "chair").mkdir()
     (tmp_path / "chair" / "mine.txt").write_text("not yours")
-    with pytest.raises(HardnetError, match="holds other files"):
+    with pytest.raises(HardnetError, match="is in the way"):
         reconstruct(album, tmp_path, SfmSettings())
 
 

@@ -1,8 +1,11 @@
 """COLMAP: databases from features and matches, and models from a folder of photos."""
 
-from hardnet.interop.colmap.database import CameraSettings
-from hardnet.interop.colmap.matching import PairSettings, write_database
-from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
+from hardnet.interop.colmap.database import CameraSettings, write_database
+from hardnet.interop.colmap.reconstruction import (
+    PairSettings,
+    ReconstructionSettings,
+    reconstruct,
+)
 
 __all__ = [
     "CameraSettings",

@@ -1,7 +1,9 @@
-"""A COLMAP database: cameras, photos, keypoints and matches.
+"""A COLMAP database: cameras, photos, keypoints, matches and their geometry.
 
 Descriptors are left out on purpose: COLMAP's own matching takes them for bytes of SIFT, and signed
-vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs.
+vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs. By
+default COLMAP verifies the matches: it knows the cameras and tells planes from depth by itself, and
+gives larger models than our inliers, which are stricter.
 
 Our images are turned by their EXIF entry; COLMAP reads the pixels as they are stored. Keypoints go
 to COLMAP in its pixels, so that its colours, undistorted images and dense models come out right.
@@ -10,29 +12,40 @@ to COLMAP in its pixels, so that its colours, undistorted images and dense model
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, MissingExtraError, Steps, silent
 from hardnet.features import Features
-from hardnet.frames import Frames, to_colmap
+from hardnet.frames import Frames, points_to_colmap, to_colmap
+from hardnet.matching.matches import Matches, Strategy, find_matches, match
 from hardnet.storage import OwnedFolder, check_inside
+from hardnet.threads import in_order, usable_cores
 
+Pair = tuple[str, str]
+Verification = Literal["colmap", "hardnet"]
+"""Who decides which matches of a pair agree with a geometry."""
 DATABASE = "database.db"
+MIN_INLIERS = 15
+"""COLMAP's own smallest number of matches of a pair it believes."""
+BLOCK = 64
+"""Photos whose pairs are matched together; the features of two blocks are kept in memory."""
 _BESIDE = {
     "-wal": (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"),
     "-shm": (b"\x18\xe2\x2d\x00", b"\x00\x2d\xe2\x18"),
     "-journal": (b"\xd9\xd5\x05\xf9",),
 }
 """What SQLite keeps beside a database, and how these files begin."""
-SILENT = 3  # glog's level of fatal errors: all others we say ourselves
-UPRIGHT = 1
+_FATAL = 3  # glog's level: all other errors we report ourselves
+_UPRIGHT = 1
 
 # EXIF orientation -> how stored (x, y) follow from upright (u, v): whether to exchange the two
 # axes, then the signs of x and y.
@@ -48,11 +61,10 @@ class CameraSettings:
 
     Attributes:
         model: COLMAP's name of the camera model.
-        single: all photos are from one camera with one zoom. Otherwise photos share a camera
-            where their EXIF entries name the same one, and have each their own where there are
-            none.
+        single: all photos are from one camera with one zoom. Otherwise photos share a camera if
+            their EXIF entries name the same one, and photos without entries have one each.
         focal: focal length in pixels of the photos as they are stored, to begin with; None: from
-            EXIF, and where there is none, 1.2 times the longer side as a first guess.
+            EXIF, or else 1.2 times the longer side as a first guess.
         params: all parameters of the camera model, in COLMAP's order and pixels (the corner of the
             first pixel is 0), from a calibration: the mapper keeps them as they are.
     """
@@ -70,6 +82,37 @@ class DatabasePhoto:
     id: int
     camera: Any
     points: NDArray[np.float64]
+
+
+def write_database(
+    path: Path,
+    images: Path,
+    features: Mapping[str, Features],
+    matches: Mapping[Pair, Matches],
+    cameras: CameraSettings | None = None,
+    seed: int = 0,
+    verification: Verification = "colmap",
+) -> dict[str, str]:
+    """Write features and matches as a COLMAP database; an old file is replaced.
+
+    Photos are called by their path in the folder ``images``. All matches are written, and as
+    two-view geometry those that COLMAP verifies by the cameras, or, with ``verification``
+    "hardnet", the inliers as they are. Returns photos that COLMAP cannot use, name -> why; they and
+    their matches are left out.
+    """
+    pycolmap = require_pycolmap()
+    with quiet(pycolmap):
+        refused = write_photos(path, images, features, cameras or CameraSettings())
+        with pycolmap.Database.open(path) as database:
+            photos = read_photos(database, path)
+            for (a, b), found in matches.items():
+                if a in photos and b in photos:
+                    if verification == "colmap":
+                        geometry = _verified(photos[a], photos[b], found.indices, seed)
+                    else:
+                        geometry = _matched(photos[a], photos[b], found)
+                    _write_pair(database, photos[a], photos[b], found.indices, geometry)
+    return refused
 
 
 def write_photos(
@@ -103,7 +146,12 @@ def write_photos(
                 )
     pycolmap.Database.open(path).close()
     import_images(path, images, list(turns), cameras)
-    _open_to_old_colmap(path)
+    # Without these columns COLMAP before 3.10, which Debian and Ubuntu still carry, does not open a
+    # database. Newer versions ignore columns they do not know.
+    with closing(sqlite3.connect(path)) as connection:
+        for column in ("qw", "qx", "qy", "qz", "tx", "ty", "tz"):
+            connection.execute(f"ALTER TABLE images ADD COLUMN prior_{column} REAL")
+        connection.commit()
     with pycolmap.Database.open(path) as database:
         numbers = {image.name: image.image_id for image in database.read_all_images()}
         for name, number in numbers.items():
@@ -111,29 +159,6 @@ def write_photos(
             database.write_keypoints(number, to_colmap(frames))
     unread = (name for name in turns if name not in numbers)
     return refused | dict.fromkeys(unread, "COLMAP cannot read this file")
-
-
-def read_photos(database: Any, path: Path) -> dict[str, DatabasePhoto]:
-    """The photos by name of an open database, whose file is ``path``."""
-    cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
-    return {
-        check_inside(image.name, path): DatabasePhoto(
-            image.image_id,
-            cameras[image.camera_id],
-            np.asarray(database.read_keypoints(image.image_id), np.float64)[:, :2],
-        )
-        for image in database.read_all_images()
-    }
-
-
-def write_pair(
-    database: Any, a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], geometry: Any
-) -> None:
-    """Write the matches of a pair, the geometry first: matches mean that the pair is done."""
-    if database.exists_two_view_geometry(a.id, b.id):
-        database.delete_two_view_geometry(a.id, b.id)
-    database.write_two_view_geometry(a.id, b.id, geometry)
-    database.write_matches(a.id, b.id, indices.astype(np.uint32))
 
 
 def check_cameras(settings: CameraSettings) -> None:
@@ -165,7 +190,7 @@ def check_cameras(settings: CameraSettings) -> None:
 def import_images(
     database: Path, images: Path, names: Sequence[str], settings: CameraSettings
 ) -> None:
-    """Write cameras and images into a database that is there; photos are numbered in this order.
+    """Write cameras and images into an existing database; photos are numbered in this order.
 
     Those that COLMAP cannot read are left out.
     """
@@ -188,30 +213,19 @@ def import_images(
             opened.update_camera(camera)
 
 
-def _open_to_old_colmap(path: Path) -> None:
-    """Add the columns without which COLMAP before 3.10 does not open a database.
-
-    Debian and Ubuntu still carry it. Newer versions pass over columns they do not know.
-    """
-    with closing(sqlite3.connect(path)) as connection:
-        for column in ("qw", "qx", "qy", "qz", "tx", "ty", "tz"):
-            connection.execute(f"ALTER TABLE images ADD COLUMN prior_{column} REAL")
-        connection.commit()
-
-
 def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:
     """The EXIF entry of a photo whose upright size is known, or why COLMAP cannot use it."""
     bitmap = pycolmap.Bitmap.read(str(path), False)
     if bitmap is None:
         return "COLMAP cannot read this kind of file: convert it to JPEG or PNG"
     entry = bitmap.exif_orientation()
-    orientation = entry if entry in range(1, 9) else UPRIGHT
+    orientation = int(entry) if entry in _TURNS else _UPRIGHT
     if (bitmap.width, bitmap.height) != stored_size(size, orientation):
         return (
             f"COLMAP sees {bitmap.width}x{bitmap.height} pixels, not {size[0]}x{size[1]}: "
             "save it without its EXIF orientation"
         )
-    return int(orientation)
+    return orientation
 
 
 def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
@@ -232,12 +246,173 @@ def to_stored(size: tuple[int, int], orientation: int) -> NDArray[np.float64]:
 
 def turn_frames(frames: Frames, size: tuple[int, int], orientation: int) -> Frames:
     """(N, 2, 3) frames of the upright photo in pixels of the file; see :func:`to_stored`."""
-    if orientation == UPRIGHT:
+    if orientation == _UPRIGHT:
         return frames
     matrix = to_stored(size, orientation)
     turned = matrix[:2, :2] @ frames.astype(np.float64)
     turned[:, :, 2] += matrix[:2, 2]
     return turned.astype(np.float32)
+
+
+def read_photos(database: Any, path: Path) -> dict[str, DatabasePhoto]:
+    """The photos by name of an open database, whose file is ``path``."""
+    cameras = {camera.camera_id: camera for camera in database.read_all_cameras()}
+    return {
+        check_inside(image.name, path): DatabasePhoto(
+            image.image_id,
+            cameras[image.camera_id],
+            np.asarray(database.read_keypoints(image.image_id), np.float64)[:, :2],
+        )
+        for image in database.read_all_images()
+    }
+
+
+def match_pairs(
+    path: Path,
+    features: Callable[[str], Features],
+    pairs: Sequence[Pair],
+    strategy: Strategy,
+    seed: int,
+    workers: int | None = None,
+    verification: Verification = "colmap",
+    progress: Steps = silent,
+) -> None:
+    """Find and verify the matches of pairs of photos, on all cores.
+
+    ``path`` is a database with keypoints. A pair whose matches are in it is done: a run that was
+    killed continues with the others. ``features`` gives those of a photo, by name; it is called by
+    several threads, by default one per usable core. ``progress`` is called with (pairs done, pairs
+    in all).
+    """
+    pycolmap = require_pycolmap()
+    from threadpoolctl import threadpool_limits  # comes with pycolmap in the extra
+
+    load = lru_cache(4 * BLOCK)(features)
+    with pycolmap.Database.open(path) as database:
+        photos = read_photos(database, path)
+
+        def work(pair: Pair) -> tuple[Pair, NDArray[np.intp], Any]:
+            a, b = (photos[name] for name in pair)
+            first, second = map(load, pair)
+            if verification == "hardnet":
+                found = match(first, second, strategy=strategy)
+                return pair, found.indices, _matched(a, b, found)
+            if strategy.guided:  # along our geometry; COLMAP verifies all of them
+                indices = match(first, second, strategy=strategy).indices
+            else:
+                indices, _ = find_matches(first, second, strategy)
+            return pair, indices, _verified(a, b, indices, seed)
+
+        left = [(a, b) for a, b in pairs if not database.exists_matches(photos[a].id, photos[b].id)]
+        before = len(pairs) - len(left)
+        progress(before, len(pairs))
+        count = workers or usable_cores()
+        # Every worker multiplies matrices by itself: threads inside a product would wait for those
+        # of the other workers.
+        with (
+            threadpool_limits(1, user_api="blas"),
+            ThreadPoolExecutor(count, "hardnet-match") as pool,
+        ):
+            matched = in_order(pool, work, in_blocks(left), 2 * count + 1)
+            for done, ((a, b), indices, geometry) in enumerate(matched, before + 1):
+                _write_pair(database, photos[a], photos[b], indices, geometry)
+                progress(done, len(pairs))
+
+
+def in_blocks(pairs: Sequence[Pair], block: int = BLOCK) -> list[Pair]:
+    """The same pairs, those of the same two blocks of photos together.
+
+    Row by row, every pair of a thousand photos would read the features of its second photo again.
+    """
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    order = {name: number for number, name in enumerate(names)}
+    return sorted(pairs, key=lambda p: (order[p[0]] // block, order[p[1]] // block))
+
+
+def _write_pair(
+    database: Any, a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], geometry: Any
+) -> None:
+    """The geometry first: matches mean that the pair is done."""
+    if database.exists_two_view_geometry(a.id, b.id):
+        database.delete_two_view_geometry(a.id, b.id)
+    database.write_two_view_geometry(a.id, b.id, geometry)
+    database.write_matches(a.id, b.id, indices.astype(np.uint32))
+
+
+def _verified(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: int) -> Any:
+    """COLMAP's verification of (K, 2) matches by its cameras; empty if too few to believe."""
+    pycolmap = require_pycolmap()
+    if len(indices) < MIN_INLIERS:
+        return pycolmap.TwoViewGeometry()
+    options = pycolmap.TwoViewGeometryOptions()
+    options.ransac.random_seed = seed
+    options.min_num_inliers = MIN_INLIERS
+    found = pycolmap.estimate_two_view_geometry(
+        a.camera, a.points, b.camera, b.points, indices.astype(np.uint32), options
+    )
+    return found if len(found.inlier_matches) >= MIN_INLIERS else pycolmap.TwoViewGeometry()
+
+
+def _matched(a: DatabasePhoto, b: DatabasePhoto, matches: Matches) -> Any:
+    """A pycolmap.TwoViewGeometry of our inliers; empty if they are too few to believe."""
+    pycolmap = require_pycolmap()
+    geometry = pycolmap.TwoViewGeometry()
+    kind, model = matches.geometry.kind, matches.geometry.model
+    if kind is None or model is None or matches.inliers.sum() < MIN_INLIERS:
+        return geometry
+    geometry.inlier_matches = matches.indices[matches.inliers].astype(np.uint32)
+    kinds = pycolmap.TwoViewGeometryConfiguration
+    to_a, to_b = _pixel_map(matches.a, a.points), _pixel_map(matches.b, b.points)
+    if kind == "homography":
+        geometry.config = kinds.PLANAR_OR_PANORAMIC
+        geometry.H = to_b @ model @ np.linalg.inv(to_a)
+        return geometry
+    if kind == "essential":
+        assert matches.geometry.cameras is not None
+        k_a, k_b = (np.linalg.inv(k) for k in matches.geometry.cameras)
+        model = k_b.T @ model @ k_a
+    model = np.linalg.inv(to_b).T @ model @ np.linalg.inv(to_a)
+    geometry.F = model / np.linalg.norm(model)
+    geometry.config = kinds.UNCALIBRATED
+    if kind == "essential":
+        geometry.config = kinds.CALIBRATED
+        essential = b.camera.calibration_matrix().T @ model @ a.camera.calibration_matrix()
+        geometry.E = essential / np.linalg.norm(essential)
+    return geometry
+
+
+def _pixel_map(features: Features, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(3, 3) map from pixels of the upright photo to COLMAP's pixels of the file.
+
+    The database does not say how a photo was turned; its keypoints, ``points`` (N, 2), do.
+    """
+    shift = np.eye(3)
+    shift[:2, 2] = points_to_colmap(np.zeros(2))
+    maps = [shift @ to_stored(features.image_size, turn) for turn in _TURNS]
+    xy = features.xy.astype(np.float64)
+    off = [np.abs(xy @ m[:2, :2].T + m[:2, 2] - points).max(initial=0.0) for m in maps]
+    return maps[int(np.argmin(off))]
+
+
+def remove_database(path: Path) -> None:
+    """Delete a database that we made, before another takes its place."""
+    owned = OwnedFolder.mark(path.parent)
+    names = [path.name + suffix for suffix in ("", *_BESIDE)]
+    for name in names:
+        owned.claim(name)
+    owned.remove(*names)
+    owned.adopt(*names)
+
+
+def check_database(path: Path) -> None:
+    """Raise if files beside a database are not SQLite's: it deletes whatever has their names."""
+    for suffix, starts in _BESIDE.items():
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file():
+            with beside.open("rb") as file:
+                start = file.read(4)
+            if start.strip(b"\0") and start not in starts:
+                raise HardnetError(f"{beside} is in the way: it is not of {path.name}; move it")
 
 
 def require_pycolmap() -> Any:
@@ -253,7 +428,7 @@ def require_pycolmap() -> Any:
 def quiet(pycolmap: Any) -> Iterator[None]:
     """Without COLMAP's running commentary."""
     before = pycolmap.logging.minloglevel
-    pycolmap.logging.minloglevel = SILENT
+    pycolmap.logging.minloglevel = _FATAL
     try:
         yield
     finally:
@@ -272,29 +447,3 @@ def failures_explained(folder: Path) -> Iterator[None]:
             f"COLMAP failed in {folder} ({why}): is the disk full, or a file there damaged? Run "
             "the same command again to continue"
         ) from error
-
-
-def database_files(name: str) -> list[str]:
-    """The names of a database and of what SQLite keeps beside it."""
-    return [name + suffix for suffix in ("", *_BESIDE)]
-
-
-def remove_database(path: Path) -> None:
-    """Delete a database that we made, before another takes its place."""
-    owned = OwnedFolder.mark(path.parent)
-    names = database_files(path.name)
-    for name in names:
-        owned.claim(name)
-    owned.remove(*names)
-    owned.adopt(*names)
-
-
-def check_database(path: Path) -> None:
-    """Raise if files beside a database are not SQLite's: it deletes whatever has their names."""
-    for suffix, starts in _BESIDE.items():
-        beside = path.with_name(path.name + suffix)
-        if beside.is_file():
-            with beside.open("rb") as file:
-                start = file.read(4)
-            if start.strip(b"\0") and start not in starts:
-                raise HardnetError(f"{beside} is in the way: it is not of {path.name}; move it")

@@ -11,17 +11,18 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import state_of
 from hardnet.interop.colmap.database import (
     DATABASE,
     CameraSettings,
     check_database,
-    database_files,
     import_images,
     remove_database,
     require_pycolmap,
@@ -31,6 +32,7 @@ from hardnet.storage import (
     OwnedFolder,
     check_inside,
     claim,
+    refuse_foreign,
     refuse_other_settings,
     replacing,
 )
@@ -42,9 +44,6 @@ MODEL_FILES = (
 )
 """All that COLMAP writes into the folder of a model."""
 SPARSE = "sparse"
-STATE = "state.json"
-LOCK = "lock"
-_OLD = (STATE, "report.json", "skipped.json", f"{SPARSE}/", *database_files(DATABASE))
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class MapperSettings:
         mapper: "incremental" adds photo by photo; "global" solves for all cameras at once, several
             times faster on a hundred photos, and needs three photos of every point.
         min_images: smaller models are dropped.
-        relaxed_angle: degrees of parallax the first two photos must have where COLMAP's default
-            (16) finds no pair to start from, as when the camera moves straight ahead.
+        relaxed_angle: degrees of parallax the first two photos must have if COLMAP's default (16)
+            finds no pair to start from, as when the camera moves straight ahead.
         relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
         seed: of the random samples; the result still depends on the version of pycolmap.
         refine_cameras: estimate focal length and distortion; False: they are known.
@@ -79,9 +78,9 @@ def build_models(
 ) -> list[Path]:
     """Reconstruct the photos of a database.
 
-    Models that we made in ``sparse`` before are deleted. Where the global mapper finds nothing the
-    incremental one follows, and where COLMAP's defaults find nothing, a last attempt asks less of
-    the first two photos.
+    Models that we made in ``sparse`` before are deleted. If the global mapper finds nothing, the
+    incremental one follows, and if COLMAP's defaults find nothing, a last attempt asks less of the
+    first two photos.
 
     ``progress`` is called with the number of photos added so far. Returns the models, which are
     folders 0, 1, ... of ``sparse``, as :func:`usable_models` lists them.
@@ -172,15 +171,15 @@ def is_model(folder: Path) -> bool:
 def open_model(folder: Path) -> Any:
     """The reconstruction of a model that may come from anybody.
 
-    Of a damaged file pycolmap reads numbers of points without end, or it ends the process. So the
-    lengths of the binary files are followed first, and another process tries to read the model.
+    A damaged file makes pycolmap read points without end, or ends the process. So the lengths in
+    the binary files are checked first, and another process tries to read the model.
     """
     pycolmap = require_pycolmap()
     damaged = f"{folder} is damaged: pycolmap cannot read this model"
     for part, length in _RECORDS.items():
         path = folder / f"{part}.bin"
         if path.is_file() and not _is_filled(path.read_bytes(), length):
-            raise HardnetError(f"{damaged}: {path.name} has not the length that it says")
+            raise HardnetError(f"{damaged}: {path.name} does not have the length that it claims")
     program = "import sys, pycolmap; pycolmap.Reconstruction(sys.argv[1])"
     tried = subprocess.run([sys.executable, "-P", "-c", program, str(folder)], capture_output=True)
     if tried.returncode < 0:
@@ -192,27 +191,30 @@ def open_model(folder: Path) -> Any:
         raise HardnetError(f"{folder}: pycolmap cannot read this model: {reason}") from None
 
 
-def _point(content: bytes, start: int) -> int:
+def _after_point(content: bytes, start: int) -> int:
     """Number, position, colour and error; then the length of the track, and its elements."""
-    return 51 + 8 * int(struct.unpack_from("<Q", content, start + 43)[0])
+    return start + 51 + 8 * int(struct.unpack_from("<Q", content, start + 43)[0])
 
 
-def _image(content: bytes, start: int) -> int:
+def _after_image(content: bytes, start: int) -> int:
     """Number, pose and camera; the name, up to a zero; then keypoints and their points."""
     end = content.index(b"\0", start + 64) + 1
-    return end - start + 8 + 24 * int(struct.unpack_from("<Q", content, end)[0])
+    return end + 8 + 24 * int(struct.unpack_from("<Q", content, end)[0])
 
 
-_RECORDS: dict[str, Callable[[bytes, int], int]] = {"points3D": _point, "images": _image}
-"""How long the record is that starts at a byte, of the files whose records differ in length."""
+_RECORDS: dict[str, Callable[[bytes, int], int]] = {
+    "points3D": _after_point,
+    "images": _after_image,
+}
+"""Where the record ends that starts at a byte, of the files whose records differ in length."""
 
 
-def _is_filled(content: bytes, length: Callable[[bytes, int], int]) -> bool:
+def _is_filled(content: bytes, after: Callable[[bytes, int], int]) -> bool:
     try:
         (records,) = struct.unpack_from("<Q", content)
         place = 8
         for _ in range(records):
-            place += length(content, place)
+            place = after(content, place)
     except (struct.error, ValueError, OverflowError):  # beyond the end of the file
         return False
     return place == len(content)
@@ -293,28 +295,31 @@ class WorkFolder:
     """Remembers finished stages in ``state.json``, and refuses other photos or settings.
 
     Use it in a ``with`` statement: the folder belongs to one process at a time. It is made if it is
-    absent; else it is empty, or of the same ``inputs``, JSON values that the results depend on.
+    absent; otherwise it is empty, or of the same ``inputs``, JSON values that the results depend
+    on.
     """
 
     def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
         self._folder = folder
-        self._path = folder / STATE
-        self._lock = FolderLock(folder, LOCK)
+        self._path = folder / "state.json"
+        self._lock = FolderLock(folder)
         # As a file gives them back: a tuple is a list there.
-        self._content: dict[str, Any] = json.loads(json.dumps({**inputs, "done": []}))
+        self._inputs: dict[str, Any] = json.loads(json.dumps(inputs))
+        self._done: list[str] = []
 
     def __enter__(self) -> Self:
         folder = self._folder
-        if not self._path.is_file() and _holds_files(folder):
-            raise HardnetError(f"{folder} holds other files; name another work folder")
-        marked = OwnedFolder.find(folder) is not None
+        if not self._path.is_file():
+            refuse_foreign(folder, ["lock"])
         folder.mkdir(parents=True, exist_ok=True)
         if not self._lock.take():
             raise HardnetError(
                 f"another process works in {folder}: wait for it, or name another folder"
             )
         try:  # only now: the previous process may have written until it released the lock
-            self._begin(marked)
+            OwnedFolder.mark(folder).sweep()
+            check_database(folder / DATABASE)
+            self._read()
         except BaseException:
             self._lock.release()
             raise
@@ -323,33 +328,29 @@ class WorkFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _begin(self, marked: bool) -> None:
-        owned = OwnedFolder.mark(self._folder)
-        owned.sweep()
-        check_database(self._folder / DATABASE)
+    def _read(self) -> None:
         if not self._path.is_file():
-            write_json(self._path, self._content)
+            self._write([])
             return
         try:
             found = json.loads(self._path.read_text())
-            found["done"]
+            self._done = found["done"]
         except (ValueError, KeyError, TypeError):
             raise HardnetError(f"{self._path} is damaged: delete {self._folder}") from None
-        wanted = {key: value for key, value in self._content.items() if key != "done"}
         advice = "delete it, or name another work folder"
-        refuse_other_settings(found, wanted, self._folder, advice)
-        if not marked:  # by a version without lists of files, which began in empty folders only
-            owned.adopt(*(name for name in _OLD if (self._folder / name).exists()))
-        self._content = found
+        refuse_other_settings(found, self._inputs, self._folder, advice)
+
+    def _write(self, done: list[str]) -> None:
+        self._done = done
+        write_json(self._path, {**self._inputs, "done": done})
 
     def has(self, stage: str) -> bool:
         """Whether the stage was finished."""
-        return stage in self._content["done"]
+        return stage in self._done
 
     def add(self, stage: str) -> None:
         """Remember that the stage is finished."""
-        self._content["done"].append(stage)
-        write_json(self._path, self._content)
+        self._write([*self._done, stage])
 
     def once(self, stage: str, make: Callable[[], None]) -> None:
         """Make what the stage makes, unless it was finished."""
@@ -359,18 +360,9 @@ class WorkFolder:
 
     def forget(self, *stages: str) -> None:
         """These stages must be done again."""
-        done = [stage for stage in self._content["done"] if stage not in stages]
-        if done != self._content["done"]:
-            self._content["done"] = done
-            write_json(self._path, self._content)
-
-
-def _holds_files(folder: Path) -> bool:
-    if not folder.is_dir():
-        return folder.exists()
-    if OwnedFolder.find(folder) is not None:  # killed before it wrote its state
-        return False
-    return any(path.name != LOCK for path in folder.iterdir())
+        done = [stage for stage in self._done if stage not in stages]
+        if done != self._done:
+            self._write(done)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -383,10 +375,7 @@ def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:
     """Name, size and time of change of each photo: enough to notice that they are others."""
     facts: list[list[Any]] = []
     for path in files:
-        try:
-            status = path.stat()
-            state = [status.st_size, status.st_mtime_ns]
-        except OSError:  # a loop of links; reading it will say so
-            state = []
-        facts.append([path.relative_to(folder).as_posix(), *state])
+        facts.append([path.relative_to(folder).as_posix()])
+        with suppress(OSError):  # a loop of links; reading it will say so
+            facts[-1] += state_of(path).values()
     return facts

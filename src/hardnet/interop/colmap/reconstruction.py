@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -20,12 +22,16 @@ from numpy.typing import NDArray
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import MAX_SIZE, Features
+from hardnet.image_files import require_regular_file
 from hardnet.images import list_images
 from hardnet.interop.colmap.database import (
     DATABASE,
     CameraSettings,
+    Pair,
+    Verification,
     check_cameras,
     failures_explained,
+    match_pairs,
     quiet,
     require_pycolmap,
     write_photos,
@@ -39,14 +45,6 @@ from hardnet.interop.colmap.mapping import (
     usable_models,
     write_json,
 )
-from hardnet.interop.colmap.matching import (
-    PairSettings,
-    Verification,
-    choose_pairs,
-    match_pairs,
-    read_pairs,
-    read_text,
-)
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.interop.feature_files import read_hdf5
 from hardnet.matching.matches import Strategy
@@ -58,6 +56,8 @@ KEYPOINTS = 8192
 small network describes them sooner than the large one half of them."""
 DESCRIPTOR = "hardnet-small@12"
 """One window: more keypoints give more points in the time than more windows do."""
+MANY_PHOTOS = 300
+"""All pairs of more photos than this take long: 300 photos are 44,850 pairs."""
 FEATURES = "features.h5"
 SKIPPED = "skipped.json"
 REPORT = "report.json"
@@ -67,6 +67,33 @@ CAMERA_COLOUR = (40, 40, 220)  # blue, green, red
 _TURN, _LIFT = np.radians((25, 20))  # we stand to the right of the cameras and above them
 _MARGIN = 0.08
 _CAMERA_SIZE = 0.04  # of the picture's longer side
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """How pairs are chosen.
+
+    Attributes:
+        method: "exhaustive": every photo with every other; "sequential": with those that follow,
+            for the frames of a video or photos taken along a path.
+        overlap: sequential: how many of the following photos.
+        quadratic: sequential: also those 2, 4, 8, ... 2^overlap photos later.
+        loop: sequential: also every n-th photo with each other, to notice that the camera
+            came back; 0: none.
+    """
+
+    method: Literal["exhaustive", "sequential"] = "exhaustive"
+    overlap: int = 10
+    quadratic: bool = True
+    loop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in ("exhaustive", "sequential"):
+            raise HardnetError(f"no pairs '{self.method}': choose exhaustive or sequential")
+        if self.overlap < 1:
+            raise HardnetError(f"overlap is {self.overlap}: give at least 1")
+        if self.loop < 0:
+            raise HardnetError(f"loop is {self.loop}: give a number of photos, or 0 for none")
 
 
 @dataclass(frozen=True)
@@ -105,7 +132,7 @@ class ReconstructionSettings:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; a list of pairs is known by its content, whatever its file is called."""
         if isinstance(self.pairs, Path):
-            digest = hashlib.sha256(read_text(self.pairs).encode()).hexdigest()
+            digest = hashlib.sha256(_read_text(self.pairs).encode()).hexdigest()
             return {**asdict(self), "pairs": f"list {digest[:16]}"}
         return asdict(self)
 
@@ -191,7 +218,9 @@ def reconstruct(
             report = database_report(work / DATABASE, len(files), run.skipped())
             if mapping:
                 state.once("models", run.build_models)
-                report = replace(report, models=run.models())
+                found = usable_models(work / SPARSE, settings.mapper.min_images)
+                models = {m.relative_to(work).as_posix(): model_numbers(m) for m in found}
+                report = replace(report, models=models)
         write_json(work / REPORT, report.to_json())
         return report
 
@@ -280,20 +309,18 @@ class _Run:
         how = replace(self.settings.mapper, refine_cameras=self.settings.cameras.params is None)
         count = len(self.files)
         self.progress("models", 0, count)
-        models = build_models(
+        for folder in build_models(
             self.work / DATABASE,
             self.images,
             self.work / SPARSE,
             how,
             lambda done: self.progress("models", done, count),
-        )
-        for model in models:
-            name = self.work / f"model-{model.name}"
-            write_looks(model, name.with_suffix(".ply"), name.with_suffix(".jpg"))
-
-    def models(self) -> dict[str, ModelNumbers]:
-        found = usable_models(self.work / SPARSE, self.settings.mapper.min_images)
-        return {model.relative_to(self.work).as_posix(): model_numbers(model) for model in found}
+        ):
+            model = require_pycolmap().Reconstruction(str(folder))
+            with replacing(claim(self.work / f"model-{folder.name}.ply")) as part:
+                model.export_PLY(part)
+            with replacing(claim(self.work / f"model-{folder.name}.jpg")) as part:
+                part.write_bytes(cv2.imencode(".jpg", _picture(model))[1].tobytes())
 
 
 def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
@@ -303,61 +330,89 @@ def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
         raise HardnetError(f"{usable} of {counted(photos, 'photo')} can be used, 2 are needed{why}")
 
 
-@dataclass(frozen=True)
-class Looks:
-    """What is drawn.
+def choose_pairs(names: Sequence[str], settings: PairSettings) -> list[Pair]:
+    """Pairs of photos to match, each once, in an order that does not depend on the machine."""
+    if settings.method == "exhaustive":
+        return list(combinations(sorted(names), 2))
 
-    Attributes:
-        points: (N, 3) positions.
-        colours: (N, 3) uint8, blue, green and red.
-        poses: (M, 3, 4) from the world to each camera, which looks along z, y down.
+    def by_number(name: str) -> list[tuple[int, int, str]]:
+        parts = re.split(r"(\d+)", name)
+        return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts if p]
+
+    order = sorted(names, key=by_number)
+    steps = set(range(1, settings.overlap + 1))
+    if settings.quadratic:
+        steps |= {2**k for k in range(1, settings.overlap + 1)}
+    found = {(i, i + step) for i in range(len(order)) for step in steps if i + step < len(order)}
+    if settings.loop:
+        found |= set(combinations(range(0, len(order), settings.loop), 2))
+    return [(order[i], order[j]) for i, j in sorted(found)]
+
+
+def read_pairs(path: Path, names: Sequence[str], left_out: Sequence[str] = ()) -> list[Pair]:
+    """Pairs of a text file: two names of photos per line, with a space or a tab between.
+
+    Empty lines and lines that begin with # do not count, nor do pairs of photos that are left out.
     """
+    known, passed = set(names), set(left_out)
+    found: dict[Pair, None] = {}
+    for number, line in enumerate(_read_text(path).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        a, b = _split(line, known | passed, f"{path}, line {number}")
+        if a == b:
+            raise HardnetError(f"{path}, line {number}: {a} is paired with itself")
+        if a in known and b in known:
+            found[(min(a, b), max(a, b))] = None
+    if not found:
+        raise HardnetError(f"{path} names no pair of photos")
+    return list(found)
 
-    points: Floats
-    colours: NDArray[np.uint8]
-    poses: Floats
+
+def _read_text(path: Path) -> str:
+    try:
+        require_regular_file(path)
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HardnetError(f"{path} cannot be read as a list of pairs: {error}") from error
 
 
-def write_looks(folder: Path, points: Path, picture: Path) -> None:
-    """Write the points of a model as ``.ply`` and a picture of it as ``.jpg``."""
-    model = require_pycolmap().Reconstruction(str(folder))
-    found = list(model.points3D.values())
+def _split(line: str, known: set[str], where: str) -> Pair:
+    """The two names of a line; names may contain spaces themselves."""
+    text = line.strip()
+    for gap in re.finditer(r"\s+", text):
+        a, b = text[: gap.start()], text[gap.end() :]
+        if a in known and b in known:
+            return a, b
+    words = text.split("\t") if "\t" in text else text.split()
+    if len(words) != 2:
+        raise HardnetError(f"{where}: '{text}' is not two names of photos")
+    missing = next(word for word in words if word not in known)
+    raise HardnetError(f"{where}: no photo is called {missing}; names are relative to the folder")
+
+
+def _picture(model: Any) -> NDArray[np.uint8]:
+    points = list(model.points3D.values())
     poses = [model.images[number].cam_from_world().matrix() for number in model.reg_image_ids()]
-    looks = Looks(
-        np.array([point.xyz for point in found], np.float64).reshape(-1, 3),
-        np.array([point.color[::-1] for point in found], np.uint8).reshape(-1, 3),
+    return draw(
+        np.array([point.xyz for point in points], np.float64).reshape(-1, 3),
+        np.array([point.color[::-1] for point in points], np.uint8).reshape(-1, 3),
         np.array(poses, np.float64).reshape(-1, 3, 4),
     )
-    done, encoded = cv2.imencode(".jpg", draw(looks))
-    assert done
-    for path, content in ((points, ply(looks)), (picture, encoded.tobytes())):
-        with replacing(claim(path)) as part:
-            part.write_bytes(content)
 
 
-def ply(looks: Looks) -> bytes:
-    """The points with their colours as a binary PLY file, as MeshLab and CloudCompare read it."""
-    numbers = [("x", "<f4"), ("y", "<f4"), ("z", "<f4")]
-    channels = [("red", "u1"), ("green", "u1"), ("blue", "u1")]
-    rows = np.empty(len(looks.points), numbers + channels)
-    for column, (name, _) in enumerate(numbers):
-        rows[name] = looks.points[:, column]
-    for column, (name, _) in enumerate(reversed(channels)):
-        rows[name] = looks.colours[:, column]
-    header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(rows)}"]
-    header += [f"property float {name}" for name, _ in numbers]
-    header += [f"property uchar {name}" for name, _ in channels]
-    return "\n".join([*header, "end_header", ""]).encode("ascii") + rows.tobytes()
+def draw(
+    points: Floats, colours: NDArray[np.uint8], poses: Floats, size: int = 1200
+) -> NDArray[np.uint8]:
+    """(H, W, 3) a model seen from behind its cameras, a little above and to the side of them.
 
-
-def draw(looks: Looks, size: int = 1200) -> NDArray[np.uint8]:
-    """(H, W, 3) the model from behind its cameras, a little above and to the side of them.
-
-    The few points far from all others, which every model has, do not count for the frame.
+    Its points are (N, 3), with colours (N, 3) in the order blue, green, red; poses are (M, 3, 4)
+    from the world to each camera, which looks along z, y down. The few points far from all others,
+    which every model has, do not count for the frame.
     """
-    view = viewpoint(looks.poses)
-    points = looks.points @ view.T
-    centres = -np.einsum("mji,mj->mi", looks.poses[:, :, :3], looks.poses[:, :, 3]) @ view.T
+    view = viewpoint(poses)
+    points = points @ view.T
+    centres = -np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3]) @ view.T
     inside = np.percentile(points, (2, 98), axis=0) if len(points) else centres[:1].repeat(2, 0)
     corners = np.vstack([inside, centres])[:, :2]
     low, high = corners.min(0), corners.max(0)
@@ -373,8 +428,8 @@ def draw(looks: Looks, size: int = 1200) -> NDArray[np.uint8]:
     for step in np.ndindex(3, 3):
         at = pixels + step
         seen = ((at >= 0) & (at < (width, height))).all(1)
-        picture[at[seen, 1], at[seen, 0]] = looks.colours[far_to_near[seen]]
-    for pose in looks.poses:
+        picture[at[seen, 1], at[seen, 0]] = colours[far_to_near[seen]]
+    for pose in poses:
         outline = place(_pyramid(pose, _CAMERA_SIZE * size / scale) @ view.T)
         apex, *base = (tuple(map(int, np.rint(corner))) for corner in outline)
         for k, corner in enumerate(base):
