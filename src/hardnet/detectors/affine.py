@@ -158,7 +158,8 @@ class AffNetDetector:
             import torch
         except ImportError as error:
             raise MissingExtraError("torch", "train") from error
-        from hardnet.nets.shape import AffNet, OriNet, load_weights
+        from hardnet.nets import load_weights
+        from hardnet.nets.hardnet import AffNet, OriNet
 
         self._torch = torch
         self._affnet = load_weights(AffNet(), shape_weights)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +50,23 @@ _MAX_CALIBRATION = 512  # more patches do not change the scales
 _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 
-def to_onnx(net: Net) -> bytes:
-    """The ONNX file of a network in evaluation mode, in float32."""
-    layers = fold(net.layers())
-    writer = _Writer(net.patch_size, sum(isinstance(layer, Convolution) for layer in layers))
-    for layer in layers:
-        if isinstance(layer, Convolution):
-            writer.convolution(layer)
-        else:
-            writer.layer(layer)
-    if writer.last != "descriptors":
-        raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
-    return writer.serialise(net.patch_size, net.dim)
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution or a fully connected layer, with the batch normalisation that follows it.
+
+    The weight is (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
+    """
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    stride: int = 1
+    padding: int = 0
+
+    @property
+    def attributes(self) -> dict[str, list[int]]:
+        """Kernel size, padding and stride as ONNX attributes."""
+        kernel, pads = list(self.weight.shape[2:]), [self.padding] * 4
+        return {"kernel_shape": kernel, "pads": pads, "strides": [self.stride] * 2}
 
 
 class Graph:
@@ -87,6 +92,29 @@ class Graph:
         self._nodes.append(make(kind, list(inputs), [output], name=output, **attributes))
         return output
 
+    def normalise(self, pixels: int) -> str:
+        """``hardnet.nets.hardnet.normalise_patches`` as nodes."""
+        from hardnet.nets.hardnet import STD_FLOOR
+
+        axes = self.constant("patch_axes", np.array([1, 2, 3], np.int64))
+        mean = self.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
+        centred = self.node("Sub", ["patches", mean], "centred")
+        square = self.node("Mul", [centred, centred], "square")
+        total = self.node("ReduceSum", [square, axes], "total", keepdims=1)
+        freedom = self.constant("n1", np.float32(pixels - 1))
+        std = self.node("Sqrt", [self.node("Div", [total, freedom], "variance")], "std")
+        floor = self.constant("std_floor", np.float32(STD_FLOOR))
+        return self.node("Div", [centred, self.node("Add", [std, floor], "std_safe")], "normalised")
+
+    def unit_length(self, vectors: str) -> str:
+        """``hardnet.nets.hardnet.unit_length`` as nodes."""
+        axes = self.constant("vector_axes", np.array([1], np.int64))
+        square = self.node("Mul", [vectors, vectors], "vector_square")
+        total = self.node("ReduceSum", [square, axes], "vector_total", keepdims=1)
+        tiny = self.constant("tiny", np.float32(1e-10))
+        length = self.node("Sqrt", [self.node("Add", [total, tiny], "vector_safe")], "length")
+        return self.node("Div", [vectors, length], "descriptors")
+
     def serialise(self, patch_size: int, dim: int) -> bytes:
         """The checked model as the bytes of an ``.onnx`` file."""
         make, real = self._onnx.helper, self._onnx.TensorProto.FLOAT
@@ -105,92 +133,68 @@ class Graph:
         return bytes(model.SerializeToString(deterministic=True))
 
 
-class _Writer(Graph):
-    """Adds layers to a graph one by one; the last convolution has its own name."""
+def to_onnx(net: Net) -> bytes:
+    """The ONNX file of a network in evaluation mode, in float32."""
+    from torch import nn
 
-    def __init__(self, side: int, convolutions: int) -> None:
-        super().__init__()
-        self.last = "patches"
-        self._side = side  # of the maps; 0 once there are vectors
-        self._convolutions = convolutions
-        self._written: Counter[str] = Counter()
+    from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
 
-    def convolution(self, layer: Convolution) -> None:
-        """A convolution, or the matrix product that equals it."""
-        number = self._number("conv")
-        final = number == self._convolutions - 1
-        weight, bias = f"w{'_last' if final else number}", f"b{'_last' if final else number}"
-        kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else self._side
-        slides = kernel != self._side or layer.padding
-        values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
-        self.constant(weight, values)
-        self.constant(bias, layer.bias)
-        if slides:
-            self._add("Conv", f"conv{number}", weight, bias, **conv_attributes(layer))
-            self._slide(kernel, layer.stride, layer.padding)
-        else:
-            self._flatten()
-            self._add("Gemm", "y" if final else f"y{number}", weight, bias, transB=1)
+    graph, x = Graph(), "patches"
+    side = net.patch_size  # of the maps; 0 once there are vectors
+    layers = fold(net.layers())
+    last = next((layer for layer in reversed(layers) if isinstance(layer, Convolution)), None)
+    numbers, written = count(), Counter[str]()
 
-    def layer(self, layer: Layer) -> None:
-        """A layer without weights. Any other kind of layer needs a branch here."""
-        from torch import nn
+    def add(kind: str, name: str, *constants: str, **attributes: Any) -> str:
+        return graph.node(kind, [x, *constants], name, **attributes)
 
-        from hardnet.nets.hardnet import flatten, normalise_patches, unit_length
+    def numbered(kind: str) -> str:
+        written[kind] += 1
+        return f"{kind}{written[kind] - 1}"
 
-        if layer is normalise_patches and self.last == "patches":
-            self.last = normalise_nodes(self, pixels=self._side**2)
+    for layer in layers:
+        if isinstance(layer, Convolution):
+            number = next(numbers)
+            own = "_last" if layer is last else f"{number}"
+            kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else side
+            slides = kernel != side or layer.padding
+            values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
+            weight, bias = graph.constant(f"w{own}", values), graph.constant(f"b{own}", layer.bias)
+            if slides:
+                x = add("Conv", f"conv{number}", weight, bias, **layer.attributes)
+                side = (side + 2 * layer.padding - kernel) // layer.stride + 1
+            else:
+                x = add("Flatten", "flat") if side else x
+                x = add("Gemm", "y" if layer is last else f"y{number}", weight, bias, transB=1)
+                side = 0
+        elif layer is normalise_patches and x == "patches":
+            x = graph.normalise(side**2)
         elif layer is unit_length:
-            self.last = unit_length_nodes(self, self.last)
+            x = graph.unit_length(x)
         elif layer is flatten:
-            self._flatten()
+            x = add("Flatten", "flat") if side else x
+            side = 0
         elif isinstance(layer, nn.ReLU | nn.Tanh):
             kind = type(layer).__name__.capitalize()
-            self._add(kind, f"{kind.lower()}{self._number(kind)}")
+            x = add(kind, numbered(kind.lower()))
         elif isinstance(layer, nn.MaxPool2d) and (size := _pool_size(layer)):
             kernel, stride = size
-            kinds = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
-            self._add("MaxPool", f"pool{self._number('pool')}", **kinds)
-            self._slide(kernel, stride, padding=0)
+            x = add("MaxPool", numbered("pool"), kernel_shape=[kernel] * 2, strides=[stride] * 2)
+            side = (side - kernel) // stride + 1
         elif isinstance(layer, nn.InstanceNorm2d) and not layer.track_running_stats:
-            self._instance_norm(layer)
+            name, ones = numbered("instance"), np.ones(layer.num_features)
+            scale = ones if layer.weight is None else double(layer.weight)
+            shift = 0 * ones if layer.bias is None else double(layer.bias)
+            scale_name = graph.constant(f"{name}_scale", scale.astype(np.float32))
+            shift_name = graph.constant(f"{name}_shift", shift.astype(np.float32))
+            x = add("InstanceNormalization", name, scale_name, shift_name, epsilon=layer.eps)
         else:
             raise HardnetError(
                 f"ONNX export does not know the layer {layer}: add it to hardnet.interop.onnx"
             )
-
-    def _instance_norm(self, layer: nn.InstanceNorm2d) -> None:
-        name = f"instance{self._number('instance')}"
-        scale = np.ones(layer.num_features) if layer.weight is None else double(layer.weight)
-        shift = np.zeros(layer.num_features) if layer.bias is None else double(layer.bias)
-        self.constant(f"{name}_scale", scale.astype(np.float32))
-        self.constant(f"{name}_shift", shift.astype(np.float32))
-        names = f"{name}_scale", f"{name}_shift"
-        self._add("InstanceNormalization", name, *names, epsilon=layer.eps)
-
-    def _flatten(self) -> None:
-        if self._side:
-            self._add("Flatten", "flat")
-        self._side = 0
-
-    def _slide(self, kernel: int, stride: int, padding: int) -> None:
-        self._side = (self._side + 2 * padding - kernel) // stride + 1
-
-    def _add(self, kind: str, name: str, *constants: str, **attributes: Any) -> None:
-        self.last = self.node(kind, [self.last, *constants], name, **attributes)
-
-    def _number(self, kind: str) -> int:
-        self._written[kind] += 1
-        return self._written[kind] - 1
-
-
-def conv_attributes(layer: Convolution) -> dict[str, list[int]]:
-    """Stride, padding and kernel size as ONNX attributes."""
-    return {
-        "kernel_shape": list(layer.weight.shape[2:]),
-        "pads": [layer.padding] * 4,
-        "strides": [layer.stride] * 2,
-    }
+    if x != "descriptors":
+        raise HardnetError(f"{type(net).__name__} cannot be exported: it must end in unit_length")
+    return graph.serialise(net.patch_size, net.dim)
 
 
 def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
@@ -201,44 +205,6 @@ def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int] | None:
     return None
 
 
-def normalise_nodes(graph: Graph, pixels: int) -> str:
-    """``hardnet.nets.hardnet.normalise_patches`` as nodes."""
-    from hardnet.nets.hardnet import STD_FLOOR
-
-    axes = graph.constant("patch_axes", np.array([1, 2, 3], np.int64))
-    mean = graph.node("ReduceMean", ["patches"], "mean", axes=[1, 2, 3], keepdims=1)
-    centred = graph.node("Sub", ["patches", mean], "centred")
-    square = graph.node("Mul", [centred, centred], "square")
-    total = graph.node("ReduceSum", [square, axes], "total", keepdims=1)
-    variance = graph.node("Div", [total, graph.constant("n1", np.float32(pixels - 1))], "variance")
-    std = graph.node("Sqrt", [variance], "std")
-    floor = graph.constant("std_floor", np.float32(STD_FLOOR))
-    return graph.node("Div", [centred, graph.node("Add", [std, floor], "std_safe")], "normalised")
-
-
-def unit_length_nodes(graph: Graph, vectors: str) -> str:
-    """``hardnet.nets.hardnet.unit_length`` as nodes."""
-    axes = graph.constant("vector_axes", np.array([1], np.int64))
-    square = graph.node("Mul", [vectors, vectors], "vector_square")
-    total = graph.node("ReduceSum", [square, axes], "vector_total", keepdims=1)
-    tiny = graph.constant("tiny", np.float32(1e-10))
-    length = graph.node("Sqrt", [graph.node("Add", [total, tiny], "vector_safe")], "length")
-    return graph.node("Div", [vectors, length], "descriptors")
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A convolution or a fully connected layer, with the batch normalisation that follows it.
-
-    The weight is (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
-    """
-
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32]
-    stride: int = 1
-    padding: int = 0
-
-
 def fold(layers: Iterable[Layer]) -> list[Convolution | Layer]:
     """The layers as they act in evaluation mode, without dropout, convolutions folded.
 
@@ -247,22 +213,16 @@ def fold(layers: Iterable[Layer]) -> list[Convolution | Layer]:
     """
     from torch import nn
 
+    norms, products = (nn.BatchNorm1d, nn.BatchNorm2d), (nn.Conv2d, nn.Linear)
+    acting = [layer for layer in layers if not isinstance(layer, nn.Dropout)]
     folded: list[Convolution | Layer] = []
-    before: nn.Conv2d | nn.Linear | None = None
-    for layer in layers:
-        if isinstance(layer, nn.Dropout):
-            continue
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-            if before is None:
-                raise HardnetError(f"{layer} does not follow a convolution: it cannot be exported")
-            folded[-1] = _fold(before, layer)
-            before = None
-        elif isinstance(layer, nn.Conv2d | nn.Linear):
-            folded.append(_fold(layer, None))
-            before = layer
-        else:
+    for before, layer, after in zip([None, *acting], acting, [*acting[1:], None], strict=False):
+        if isinstance(layer, products):
+            folded.append(_fold(layer, after if isinstance(after, norms) else None))
+        elif not isinstance(layer, norms):
             folded.append(layer)
-            before = None
+        elif not isinstance(before, products):
+            raise HardnetError(f"{layer} does not follow a convolution: it cannot be exported")
     return folded
 
 
@@ -281,14 +241,14 @@ def _fold(
         bias = (bias - double(norm.running_mean)) * scale
         if norm.bias is not None:
             bias += double(norm.bias)
-    folded = Convolution(weight.astype(np.float32), bias.astype(np.float32))
+    weights = weight.astype(np.float32), bias.astype(np.float32)
     if not isinstance(layer, nn.Conv2d):
-        return folded
+        return Convolution(*weights)
     plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
     square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
     if not plain or not square or isinstance(layer.padding, str):
         raise HardnetError(f"{layer} cannot be exported: only square convolutions of one group")
-    return replace(folded, stride=layer.stride[0], padding=layer.padding[0])
+    return Convolution(*weights, layer.stride[0], layer.padding[0])
 
 
 def double(tensor: Tensor | None) -> NDArray[np.float64]:
@@ -313,10 +273,10 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
     zero = graph.constant("zero", np.uint8(0))
     names = [graph.constant(f"scale{i}", np.float32(s)) for i, s in enumerate(scales)]
 
-    x = normalise_nodes(graph, pixels=net.patch_size**2)
+    x = graph.normalise(net.patch_size**2)
     first = layers[0]
     weight, bias = graph.constant("w0", first.weight), graph.constant("b0", first.bias)
-    x = graph.node("Conv", [x, weight, bias], "conv0", **conv_attributes(first))
+    x = graph.node("Conv", [x, weight, bias], "conv0", **first.attributes)
     x = graph.node("QuantizeLinear", [x, names[0], zero], "q0")
 
     for i, layer in enumerate(layers[1:-1], start=1):
@@ -334,7 +294,7 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
                 graph.constant(f"b{i}", bias32),
             ],
             f"q{i}",
-            **conv_attributes(layer),
+            **layer.attributes,
         )
 
     last = layers[-1]
@@ -346,7 +306,7 @@ def to_onnx_int8(net: Net, patches: NDArray[np.uint8]) -> bytes:
     rescale = graph.constant("w_scale_last", (scale * scales[-1]).astype(np.float32))
     product = graph.node("Mul", [real, rescale], "product")
     y = graph.node("Add", [product, graph.constant("b_last", last.bias)], "y")
-    unit_length_nodes(graph, y)
+    graph.unit_length(y)
     return graph.serialise(net.patch_size, net.dim)
 
 

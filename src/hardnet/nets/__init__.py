@@ -1,20 +1,15 @@
 """The networks, by name, and their weights files.
 
-To add one, write a subclass of :class:`Net` in a file here and add it to ``NETS``. Constructors
-take the dropout rate, with a default; ``layers()`` gives modules, or functions that treat every
-patch independently, in order: normally ``normalise_patches`` first, ``unit_length`` last. Recipes,
-weights files, chunked and distributed training, ``hardnet export`` and the tests of all networks
-(``tests/nets``) then accept its name. If ONNX export reports an unknown layer, add a function to
-``hardnet.interop.onnx``. To try a network without a file here, give recipes and ``hardnet export
---net`` a ``module:Class``. The weights store that name, but no file is trusted to name code.
+To add one, write a subclass of :class:`Net` in a file here and add it to ``NETS``: recipes, weights
+files, training, ``hardnet export`` and ``tests/nets`` then accept its name. If ONNX export reports
+an unknown layer, add it to ``hardnet.interop.onnx``. To try a network without a file here, give
+recipes and ``hardnet export --net`` a ``module:Class``. The weights store that name, but no file is
+trusted to name code.
 
 Our weights are safetensors files whose metadata names the network. Files published by others are
 PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` before
 the names; they are read with ``weights_only=True``, so that a file can never run code. The names
 and shapes of the parameters identify the network, so no two networks may share all of them.
-
-Weights of one network with the same start can be averaged: over the last steps of a run, or over
-several runs. The mean often keeps most of what each of them learnt.
 """
 
 from __future__ import annotations
@@ -22,10 +17,10 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,21 +30,20 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import as_path
 from hardnet.images import Pixels
 from hardnet.nets.hardnet import (
+    FrameNet,
     HardNet,
     HardTFeat,
     Medium,
     Net,
     Small,
-    Student8,
-    Student16,
-    Student24,
-    Student32,
     TFeat,
     Tiny,
+    student,
 )
-from hardnet.storage import as_path, find_code
+from hardnet.storage import find_code
 
 NETS: dict[str, type[Net]] = {
     "hardnet": HardNet,
@@ -58,15 +52,11 @@ NETS: dict[str, type[Net]] = {
     "hardnet-tiny": Tiny,
     "hardnet-small": Small,
     "hardnet-medium": Medium,
-    "student8": Student8,
-    "student16": Student16,
-    "student24": Student24,
-    "student32": Student32,
+    **{f"student{width}": student(width) for width in (8, 16, 24, 32)},
 }
 
 
-def unknown_net(name: str) -> HardnetError:
-    """The error that lists the known networks."""
+def _unknown(name: str) -> HardnetError:
     return HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
 
 
@@ -75,7 +65,7 @@ def find_net(name: str) -> type[Net]:
     if name in NETS:
         return NETS[name]
     if ":" not in name:
-        raise unknown_net(name)
+        raise _unknown(name)
     found = find_code(name)
     if not (isinstance(found, type) and issubclass(found, Net)):
         raise HardnetError(f"{name} is not a network: give a subclass of hardnet.nets.Net")
@@ -85,7 +75,7 @@ def find_net(name: str) -> type[Net]:
 def build_net(name: str, dropout: float | None = None) -> Net:
     """A new network with random weights; ``dropout`` None takes the network's own default."""
     if name not in NETS:
-        raise unknown_net(name)
+        raise _unknown(name)
     return NETS[name]() if dropout is None else NETS[name](dropout)
 
 
@@ -112,7 +102,7 @@ def save_checkpoint(
     further facts (recipe, data, scores), JSON values.
     """
     if name not in NETS and ":" not in name:
-        raise unknown_net(name)
+        raise _unknown(name)
     dropout = next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
     facts = {"net": name, "dropout": dropout, **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
@@ -147,6 +137,17 @@ def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) 
     return Checkpoint(name, _fit(NETS[name], name, state, path), metadata)
 
 
+FrameNetKind = TypeVar("FrameNetKind", bound=FrameNet)
+
+
+def load_weights(net: FrameNetKind, path: Path) -> FrameNetKind:
+    """AffNet or OriNet with published weights, ready to run."""
+    if not path.is_file():
+        raise HardnetError(f"no weights file {path}")
+    net.load_state_dict(_fit(type(net), type(net).__name__, _read_published(path), path))
+    return net.eval()
+
+
 def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
     """The network of :func:`read_checkpoint`, ready to describe (evaluation mode)."""
     checkpoint = read_checkpoint(path, own)
@@ -166,14 +167,11 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raw: dict[str, str] = stored.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise HardnetError(f"{path} is not a readable safetensors file: {error}") from error
-    return state, {key: _json_or_text(value) for key, value in raw.items()}
-
-
-def _json_or_text(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value  # written by another program
+    metadata: dict[str, Any] = dict(raw)
+    for key, value in raw.items():
+        with suppress(json.JSONDecodeError):  # written by another program
+            metadata[key] = json.loads(value)
+    return state, metadata
 
 
 def _read_published(path: Path) -> dict[str, Tensor]:
@@ -186,17 +184,11 @@ def _read_published(path: Path) -> dict[str, Tensor]:
             "it holds Python objects" if "nsupported" in str(error) else "damaged or no weights"
         )
         raise HardnetError(f"{path} cannot be read as a PyTorch state dict ({reason})") from error
-    for wrapper in _WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-            break
     if not isinstance(content, dict):
         raise HardnetError(f"{path} holds a {type(content).__name__}, not a state dict")
-    return {
-        str(key).removeprefix("module."): value
-        for key, value in content.items()
-        if isinstance(value, Tensor)
-    }
+    wrapped = (content.get(wrapper) for wrapper in _WRAPPERS)
+    state = next((inner for inner in wrapped if isinstance(inner, dict)), content)
+    return {str(k).removeprefix("module."): v for k, v in state.items() if isinstance(v, Tensor)}
 
 
 def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
@@ -214,23 +206,22 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
     return best
 
 
-def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _fit(
+    kind: type[Net] | type[FrameNet], name: str, state: Mapping[str, Tensor], path: Path
+) -> dict[str, Tensor]:
     """The part of ``state`` that a network uses; HardnetError if it does not fit exactly."""
     shapes = _shapes(kind)
-    missing = [k for k in shapes if k not in state and not k.endswith(_COUNTER)]
-    unexpected = [k for k in state if k not in shapes and not k.startswith(kind.unrelated)]
-    wrong = [
-        f"{k} is {tuple(state[k].shape)} instead of {tuple(shape)}"
-        for k, shape in shapes.items()
-        if k in state and state[k].shape != shape
-    ]
-    problems = [
-        f"{label} {_some(keys)}"
-        for label, keys in (("missing", missing), ("unexpected", unexpected), ("shape:", wrong))
-        if keys
-    ]
-    if problems:
-        raise HardnetError(f"{path} does not fit the network {name}: {'; '.join(problems)}")
+    problems = {
+        "missing": [k for k in shapes if k not in state and not k.endswith(_COUNTER)],
+        "unexpected": [k for k in state if k not in shapes and not k.startswith(kind.unrelated)],
+        "shape:": [
+            f"{k} is {tuple(state[k].shape)} instead of {tuple(shape)}"
+            for k, shape in shapes.items()
+            if k in state and state[k].shape != shape
+        ],
+    }
+    if found := "; ".join(f"{what} {_some(keys)}" for what, keys in problems.items() if keys):
+        raise HardnetError(f"{path} does not fit the network {name}: {found}")
     used = {k: state.get(k, torch.zeros((), dtype=torch.int64)) for k in shapes}
     broken = [k for k, v in used.items() if not torch.isfinite(v).all()]
     if broken:
@@ -238,7 +229,7 @@ def _fit(kind: type[Net], name: str, state: Mapping[str, Tensor], path: Path) ->
     return used
 
 
-def _shapes(kind: type[Net]) -> dict[str, torch.Size]:
+def _shapes(kind: type[Net] | type[FrameNet]) -> dict[str, torch.Size]:
     with torch.device("meta"):
         return {k: v.shape for k, v in kind().state_dict().items()}
 
@@ -255,10 +246,10 @@ _BATCH = 1024
 def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
     """The network with the mean weights of several files, ready to describe.
 
-    Args:
-        paths: weights of one network, averaged with equal weight.
-        patches: (N, S, S) of the network's size, for measuring its batch statistics.
+    The mean of weights with the same start often keeps most of what each of them learnt. Batch
+    statistics are measured on ``patches`` (N, S, S) of the network's size.
     """
+    mean, net = Average(), load_net(paths[0])
     first = read_checkpoint(paths[0]).net
     for path in paths:
         if (name := read_checkpoint(path).net) != first:
@@ -266,8 +257,6 @@ def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
                 f"{path} is of network {name}, {paths[0]} of {first}: only weights of one network "
                 "can be averaged"
             )
-    mean, net = Average(), load_net(paths[0])
-    for path in paths:
         mean.add(load_net(path))
     with torch.no_grad():
         mean.copy_to(net)
@@ -304,11 +293,9 @@ class Average:
             parameter.detach().copy_(self._mean[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {"count": self._count, "mean": self._mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
         self._count, self._mean = int(state["count"]), dict(state["mean"])
 
 

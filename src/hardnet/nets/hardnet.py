@@ -1,4 +1,4 @@
-"""The networks: HardNet (section 3.3 of the paper), smaller ones, and the shallow TFeat.
+"""The networks: HardNet (section 3.3 of the paper), smaller ones, TFeat; AffNet and OriNet.
 
 A network is a list of layers, so that training and export can work layer by layer. The small ones
 learn from a large one. Ours (``hardnet-small`` and its variants) are HardNet without its
@@ -90,6 +90,14 @@ def conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, .
     )
 
 
+def conv_blocks(channels: tuple[int, ...], halving: tuple[int, ...]) -> list[nn.Module]:
+    """Blocks with these channels; those that are ``halving`` the patch are counted from 0."""
+    layers: list[nn.Module] = []
+    for i, (inputs, outputs) in enumerate(pairwise((1, *channels))):
+        layers += conv_block(inputs, outputs, 2 if i in halving else 1)
+    return layers
+
+
 def orthogonal(module: nn.Module, gain: float = 0.6) -> None:
     """Initialise for training: orthogonal weights, and biases of 0.01 if there are any."""
     if isinstance(module, nn.Conv2d | nn.Linear):
@@ -114,11 +122,8 @@ class HardNet(Net):
 
     def __init__(self, dropout: float = 0.1) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for i, (inputs, outputs) in enumerate(pairwise((1, *self.channels))):
-            layers += conv_block(inputs, outputs, 2 if i in self.halving else 1)
         self.features = nn.Sequential(
-            *layers,
+            *conv_blocks(self.channels, self.halving),
             nn.Dropout(dropout),
             nn.Conv2d(self.channels[-1], self.dim, kernel_size=8, bias=False),
             nn.BatchNorm2d(self.dim, affine=False),
@@ -126,7 +131,6 @@ class HardNet(Net):
         self.features.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that :meth:`forward` applies, in order."""
         return (normalise_patches, *self.features, flatten, unit_length)
 
 
@@ -168,32 +172,12 @@ class Student(Net):
         self.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that :meth:`forward` applies, in order."""
         return (*self.layer1, *self.layer2, *self.layer3, *self.desc, flatten, unit_length)
 
 
-class Student8(Student):
-    """DesDis-8."""
-
-    width = 8
-
-
-class Student16(Student):
-    """DesDis-16."""
-
-    width = 16
-
-
-class Student24(Student):
-    """DesDis-24."""
-
-    width = 24
-
-
-class Student32(Student):
-    """DesDis-32."""
-
-    width = 32
+def student(width: int) -> type[Student]:
+    """DesDis-8, -16, -24 or -32."""
+    return type(f"Student{width}", (Student,), {"width": width})
 
 
 class TFeat(Net):
@@ -216,7 +200,6 @@ class TFeat(Net):
         return apply(self.layers()[:-1], patches)
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that :meth:`forward` applies, in order."""
         return (*self.features, flatten, self.dropout, *self.descr, unit_length)
 
 
@@ -239,7 +222,6 @@ class HardTFeat(Net):
         self.apply(orthogonal)
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that :meth:`forward` applies, in order."""
         return (normalise_patches, *self.features, *self.classifier, flatten, unit_length)
 
 
@@ -251,3 +233,52 @@ def _convolutions() -> tuple[nn.Module, ...]:
         nn.Conv2d(32, 64, kernel_size=6),
         nn.Tanh(),
     )
+
+
+class FrameNet(nn.Module):
+    """(N, 1, 32, 32) patches -> (N, outputs) numbers between -1 and 1.
+
+    AffNet and OriNet (Mishkin et al. 2018) are HardNet's trunk with a quarter to a half of its
+    channels. With ``padding`` in the last layer, the outputs are means over several places.
+    """
+
+    outputs: ClassVar[int]
+    padding: ClassVar[int]
+    unrelated: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        trunk = conv_blocks((16, 16, 32, 32, 64, 64), halving=(2, 4))
+        last = nn.Conv2d(64, self.outputs, 8, padding=self.padding)
+        self.features = nn.Sequential(*trunk, nn.Dropout(0.25), last, nn.Tanh())
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Each patch is normalised by its own mean and standard deviation first."""
+        spread, mean = torch.std_mean(patches, (1, 2, 3), keepdim=True)
+        out: Tensor = self.features((patches - mean) / (spread + 1e-6))
+        return out.mean((2, 3))
+
+
+class AffNet(FrameNet):
+    """The shape in which a patch is best described."""
+
+    outputs, padding = 3, 0
+
+    def shapes(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) -> (N, 2, 2) lower triangular shapes with determinant 1."""
+        out: Tensor = self(patches)
+        x, y, z = out.unbind(1)
+        shape: Tensor = torch.stack([1 + x, torch.zeros_like(x), y, 1 + z], 1).view(-1, 2, 2)
+        return shape / torch.sqrt((1 + x) * (1 + z))[:, None, None]
+
+
+class OriNet(FrameNet):
+    """The direction of a patch."""
+
+    outputs, padding = 2, 1
+
+    def angles(self, patches: Tensor) -> Tensor:
+        """(N, 1, 32, 32) -> (N,) radians, clockwise on screen as in frames."""
+        out: Tensor = self(patches)
+        sine, cosine = out.unbind(1)
+        return -torch.atan2(sine, cosine)  # the published net measures counter-clockwise
