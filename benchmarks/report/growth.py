@@ -41,8 +41,7 @@ def draw(
             "opening it": [row["open_ms"] / 1e3 for row in rows],
         },
     }
-    with canvas(figure, 10.5, 4.0) as page:
-        grid = page.subplots(1, len(panels))
+    with canvas(figure, 10.5, 4.0, 1, len(panels)) as (page, [grid]):
         for axes, (label, lines) in zip(grid, panels.items(), strict=True):
             for index, (name, values) in enumerate(lines.items()):
                 # A logarithmic axis cannot show zero, a time too short to measure.

@@ -83,65 +83,58 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "contrastive2": ("contrastive m=2", {"loss": "contrastive", "margin": 2.0}),
 }
 """Loss -> its column of Table 2, and the keys of the recipe."""
-SAMPLINGS: dict[str, tuple[str, str, tuple[float | str, ...]]] = {
-    "random": ("random", "none", ("overfit",) * 4),
-    "classical": ("classical", "none", ("overfit",) * 4),
-    "random + CPR": ("random", "cpr", (0.349, 0.286, 0.007, 0.083)),
-    "classical + CPR": ("classical", "cpr", (0.391, 0.346, 0.055, 0.279)),
-    "hardest": ("hardest", "none", (0.474, 0.482, 0.444, 0.482)),
+RANDOM, CLASSICAL, HARDEST = "random-{}", "classical-{}", "hardest-{}"
+RANDOM_CPR, CLASSICAL_CPR = "random-{}-cpr", "classical-{}-cpr"
+"""Names of cells: the sampling, the loss, whether CPR is the regularizer."""
+SAMPLINGS: dict[str, tuple[str, tuple[float | str, ...]]] = {
+    "random": (RANDOM, ("overfit",) * 4),
+    "classical": (CLASSICAL, ("overfit",) * 4),
+    "random + CPR": (RANDOM_CPR, (0.349, 0.286, 0.007, 0.083)),
+    "classical + CPR": (CLASSICAL_CPR, (0.391, 0.346, 0.055, 0.279)),
+    "hardest": (HARDEST, (0.474, 0.482, 0.444, 0.482)),
 }
-"""Row of Table 2 -> sampling, regularizer, and the paper's mAP with each loss."""
+"""Row of Table 2 -> names of its cells, and the paper's mAP with each loss."""
 
 
 def ablation() -> Grid:
     """Table 2: sampling against loss, and the L2-Net objective as the rival."""
     cells = []
-    for row, (sampling, regularizer, numbers) in SAMPLINGS.items():
-        axes = {"sampling": sampling, "regularizer": regularizer}
+    for row, (name, numbers) in SAMPLINGS.items():
+        regularizer = "cpr" if name.endswith("cpr") else "none"
+        axes = {"sampling": name.partition("-")[0], "regularizer": regularizer}
         for (loss, (column, changes)), paper in zip(LOSSES.items(), numbers, strict=True):
-            cells.append(Cell(_ablation_name(row, loss), row, column, axes | changes, paper))
+            cells.append(Cell(name.format(loss), row, column, axes | changes, paper))
     l2net = {"sampling": "all", "loss": "l2net", "regularizer": "cpr"}
     cells.append(Cell("l2net", "L2-Net", "its own loss", l2net))
 
     def over(better: str, *worse: str) -> tuple[tuple[str, str], ...]:
-        return tuple(
-            (_ablation_name(better, x), _ablation_name(row, x)) for x in LOSSES for row in worse
-        )
+        return tuple((better.format(loss), row.format(loss)) for loss in LOSSES for row in worse)
 
     def losses(row: str, better: str, *worse: str) -> tuple[tuple[str, str], ...]:
-        return tuple((_ablation_name(row, better), _ablation_name(row, x)) for x in worse)
+        return tuple((row.format(better), row.format(other)) for other in worse)
 
-    random, classical = "random + CPR", "classical + CPR"
-    others = ("triplet", "contrastive1", "contrastive2")
-    claims = (
-        Claim("hardest in batch beats random for every loss", over("hardest", "random", random)),
-        Claim(
-            "hardest in batch beats classical mining for every loss",
-            over("hardest", "classical", classical),
+    others, worst = ("triplet", "contrastive1", "contrastive2"), "contrastive1"
+    claims = {
+        "hardest in batch beats random for every loss": over(HARDEST, RANDOM, RANDOM_CPR),
+        "hardest in batch beats classical mining for every loss": over(
+            HARDEST, CLASSICAL, CLASSICAL_CPR
         ),
-        Claim(
-            "random and classical sampling need CPR",
-            over(random, "random") + over(classical, "classical"),
+        "random and classical sampling need CPR": over(RANDOM_CPR, RANDOM)
+        + over(CLASSICAL_CPR, CLASSICAL),
+        "with CPR, classical mining beats random": over(CLASSICAL_CPR, RANDOM_CPR),
+        "softmin is the best loss for random and classical sampling with CPR": losses(
+            RANDOM_CPR, "softmin", *others
+        )
+        + losses(CLASSICAL_CPR, "softmin", *others),
+        "with hardest in batch, triplet and contrastive m=2 beat softmin": losses(
+            HARDEST, "triplet", "softmin"
+        )
+        + losses(HARDEST, "contrastive2", "softmin"),
+        "with hardest in batch, contrastive m=1 is the worst loss": tuple(
+            pair for loss in LOSSES if loss != worst for pair in losses(HARDEST, loss, worst)
         ),
-        Claim("with CPR, classical mining beats random", over(classical, random)),
-        Claim(
-            "softmin is the best loss for random and classical sampling with CPR",
-            losses(random, "softmin", *others) + losses(classical, "softmin", *others),
-        ),
-        Claim(
-            "with hardest in batch, triplet and contrastive m=2 beat softmin",
-            losses("hardest", "triplet", "softmin") + losses("hardest", "contrastive2", "softmin"),
-        ),
-        Claim(
-            "with hardest in batch, contrastive m=1 is the worst loss",
-            tuple(
-                pair
-                for better in ("softmin", "triplet", "contrastive2")
-                for pair in losses("hardest", better, "contrastive1")
-            ),
-        ),
-        Claim("HardNet (hardest, triplet) beats L2-Net", (("hardest-triplet", "l2net"),)),
-    )
+        "HardNet (hardest, triplet) beats L2-Net": (("hardest-triplet", "l2net"),),
+    }
     return Grid(
         "ablation",
         "Sampling and loss",
@@ -150,17 +143,12 @@ def ablation() -> Grid:
         "Table 2: mean matching mAP on HPatches, trained on Liberty",
         "hardest in batch beats the other samplings for every loss",
         tuple(cells),
-        claims,
+        tuple(Claim(text, pairs) for text, pairs in claims.items()),
         (
             "Classical mining takes the negatives of the whole set, mined again each epoch.",
             "L2-Net is the row and column softmax with CPR, without its losses inside the network.",
         ),
     )
-
-
-def _ablation_name(row: str, loss: str) -> str:
-    sampling, regularizer, _ = SAMPLINGS[row]
-    return f"{sampling}-{loss}" + ("-cpr" if regularizer == "cpr" else "")
 
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -186,19 +174,21 @@ def batch_size(
         if scale_lr:
             changes["lr"] = lr * size / batch
         cells.append(Cell(f"batch-{size}", str(size), "", changes))
-    enough, up_to = f"batch-{ENOUGH}", [size for size in SIZES if size <= ENOUGH]
+    names = [cell.name for cell in cells]
+    at = SIZES.index(ENOUGH)
+    enough, smaller, larger = names[at], names[:at], names[at + 1 :]
     claims = (
         Claim(
             f"every doubling of the batch helps up to {ENOUGH}",
-            tuple((f"batch-{b}", f"batch-{a}") for a, b in pairwise(up_to)),
+            tuple((b, a) for a, b in pairwise([*smaller, enough])),
         ),
         Claim(
             f"a batch of {ENOUGH} beats every smaller one",
-            tuple((enough, f"batch-{size}") for size in up_to[:-1]),
+            tuple((enough, name) for name in smaller),
         ),
         Claim(
             f"more than {ENOUGH} brings no significant benefit",
-            tuple((f"batch-{size}", enough) for size in SIZES if size > ENOUGH),
+            tuple((name, enough) for name in larger),
             gain=False,
         ),
     )
@@ -229,17 +219,15 @@ Yosemite), Notredame (Liberty, Yosemite), Yosemite (Liberty, Notredame), and the
 
 def recipes() -> Grid:
     """Rows of Table 1: the NIPS and post-NIPS recipes, with and without flip / rotate."""
-    rows = {
-        "nips": ("NIPS (lr 0.1, dropout 0.1)", {"lr": 0.1, "dropout": 0.1}),
-        "post-nips": ("post-NIPS (lr 10, dropout 0.3)", {"lr": 10.0, "dropout": 0.3}),
-    }
-    in_paper = {"nips": "HardNet{}NIPS", "post-nips": "HardNet{}"}
+    rows = (
+        ("nips", "NIPS (lr 0.1, dropout 0.1)", "NIPS", {"lr": 0.1, "dropout": 0.1}),
+        ("post-nips", "post-NIPS (lr 10, dropout 0.3)", "", {"lr": 10.0, "dropout": 0.3}),
+    )
     cells = []
-    for name, (row, changes) in rows.items():
-        for flip, column in ((False, "plain"), (True, "flip / rotate")):
-            paper = TABLE_1[in_paper[name].format("+" if flip else "")][-1]
-            full = name + ("-flip" if flip else "")
-            cells.append(Cell(full, row, column, changes | {"augment": flip}, paper))
+    for name, row, suffix, changes in rows:
+        for flip, plus, column in (("", "", "plain"), ("-flip", "+", "flip / rotate")):
+            paper = TABLE_1[f"HardNet{plus}{suffix}"][-1]
+            cells.append(Cell(name + flip, row, column, changes | {"augment": bool(flip)}, paper))
     return Grid(
         "recipes",
         "Recipes",
@@ -269,22 +257,21 @@ Score = Mapping[str, Any]
 
 def collect(grid: Grid, runs: Mapping[str, Mapping[str, Score | None]]) -> dict[str, Any]:
     """The results file without provenance; ``runs``: cell -> run -> score, None if unfinished."""
-    cells = []
+    cells: dict[str, dict[str, Any]] = {}
     for cell in grid.cells:
         scores = [score for score in runs[cell.name].values() if score is not None]
         place = {"cell": cell.name, "row": cell.row, "column": cell.column, "paper": cell.paper}
-        cells.append(place | {"changes": dict(cell.changes)} | summarise(scores))
-    known = {cell["cell"]: cell for cell in cells}
+        cells[cell.name] = place | {"changes": dict(cell.changes)} | summarise(scores)
     ordered = sorted(MEASURES, key=lambda measure: measure != grid.measure)  # the paper's first
-    taken = [m for m in ordered if any(m in cell for cell in cells)]
+    taken = [m for m in ordered if any(m in cell for cell in cells.values())]
     about = {key: getattr(grid, key) for key in ("title", "corner", "measure", "source", "says")}
     return {
         "kind": "experiment",
         "experiment": grid.name,
         **about,
         "notes": list(grid.notes),
-        "cells": cells,
-        "claims": [judge(claim, known, m) for claim in grid.claims for m in taken],
+        "cells": list(cells.values()),
+        "claims": [judge(claim, cells, m) for claim in grid.claims for m in taken],
         "missing": [n for cell in grid.cells for n, s in runs[cell.name].items() if s is None],
     }
 
@@ -300,18 +287,17 @@ def summarise(scores: Sequence[Score]) -> dict[str, Any]:
     summary: dict[str, Any] = {"runs": [dict(score) for score in scores]}
     if len(good) < len(scores):
         summary["failed"] = len(scores) - len(good)
-    matched = [score["matching"] for score in good if score["matching"]]
-    if matched:
-        names = matched[0]["sequences"]
-        means = {n: float(np.mean([m["sequences"][n] for m in matched])) for n in names}
-        low, high = mean_interval(list(means.values()))
-        seeds = [m["value"] for m in matched]
-        summary["matching"] = _measure(seeds, low, high) | {"sequences": means}
+    if matched := [score["matching"] for score in good if score["matching"]]:
+        means = {
+            name: float(np.mean([m["sequences"][name] for m in matched]))
+            for name in matched[0]["sequences"]
+        }
+        seeds, ends = [m["value"] for m in matched], mean_interval(list(means.values()))
+        summary["matching"] = _measure(seeds, *ends) | {"sequences": means}
     if good and good[0]["brown"]:
-        ends = [[(s["fpr95"], s["low"], s["high"]) for s in score["brown"]] for score in good]
-        values = np.mean(ends, axis=1)  # (seeds, 3)
-        low, high = (float(end) for end in values.mean(0)[1:])
-        summary["fpr95"] = _measure(values[:, 0].tolist(), low, high)
+        each = [[(s["fpr95"], s["low"], s["high"]) for s in score["brown"]] for score in good]
+        values = np.mean(each, axis=1)  # (seeds, 3)
+        summary["fpr95"] = _measure(values[:, 0].tolist(), *values.mean(0)[1:].tolist())
     return summary
 
 
@@ -326,28 +312,33 @@ def judge(claim: Claim, scores: Mapping[str, Mapping[str, Any]], measure: str) -
     contradicts clearly, and one at least holds clearly; "no": some pair contradicts clearly;
     "open": otherwise. A claim of no gain is contradicted by a clear gain alone.
     """
-    verdict: dict[str, Any] = {"claim": claim.text, "measure": measure}
-    holds, clear, against, missing = [], [], [], []
-    contradicted = False
+    holds, against, missing = [], [], []
+    clear, contradicted = 0, False
     for better, worse in claim.pairs:
         pair = f"{better} > {worse}" if claim.gain else f"{better} ~ {worse}"
         if not all(scores.get(name, {}).get(measure) for name in (better, worse)):
             missing.append(pair)
             continue
         found = compare(scores[better], scores[worse], measure)
-        says = f"{pair}: {_signed(found, measure)}"
-        sure = found["clear"]
+        says, sure = f"{pair}: {_signed(found, measure)}", found["clear"]
         if found["gain"] > 0 if claim.gain else not (sure and found["gain"] > 0):
             holds.append(says)
-            if sure and claim.gain:
-                clear.append(says)
+            clear += sure and claim.gain
         else:
             against.append(says + (", clear" if sure else ", not clear"))
             contradicted |= sure
     confirmed = not missing and bool(clear if claim.gain else holds)
-    verdict["answer"] = "no" if contradicted else "yes" if confirmed else "open"
-    counts = {"pairs": len(claim.pairs), "hold": len(holds), "clear": len(clear)}
-    return verdict | counts | {"holds": holds, "against": against, "not_run": missing}
+    return {
+        "claim": claim.text,
+        "measure": measure,
+        "answer": "no" if contradicted else "yes" if confirmed else "open",
+        "pairs": len(claim.pairs),
+        "hold": len(holds),
+        "clear": clear,
+        "holds": holds,
+        "against": against,
+        "not_run": missing,
+    }
 
 
 def compare(better: Mapping[str, Any], worse: Mapping[str, Any], measure: str) -> dict[str, Any]:
@@ -359,25 +350,22 @@ def compare(better: Mapping[str, Any], worse: Mapping[str, Any], measure: str) -
     every seed of the one is better than every seed of the other.
     """
     a, b = better[measure], worse[measure]
-    sign = 1 if measure == "matching" else -1
+    gain = float(a["value"] - b["value"])
     low = high = None
     if measure == "matching":
-        names = a["sequences"]
-        low, high = mean_interval([names[name] - b["sequences"][name] for name in names])
+        differences = [a["sequences"][name] - b["sequences"][name] for name in a["sequences"]]
+        low, high = mean_interval(differences)
         clear = low is not None and high is not None and (low > 0 or high < 0)
     else:
-        clear = _apart([a["low"], a["high"]], [b["low"], b["high"]])
+        gain, ends = -gain, ([a["low"], a["high"]], [b["low"], b["high"]])
+        clear = None not in ends[0] + ends[1] and _apart(*ends)
     if max(len(a["seeds"]), len(b["seeds"])) > 1:
         clear &= _apart(a["seeds"], b["seeds"])
-    gain = sign * (a["value"] - b["value"])
-    return {"gain": float(gain), "low": low, "high": high, "clear": bool(clear)}
+    return {"gain": gain, "low": low, "high": high, "clear": clear}
 
 
-def _apart(some: Sequence[float | None], others: Sequence[float | None]) -> bool:
-    a, b = ([value for value in values if value is not None] for values in (some, others))
-    if len(a) < len(some) or len(b) < len(others):
-        return False
-    return max(a) < min(b) or max(b) < min(a)
+def _apart(some: Sequence[float], others: Sequence[float]) -> bool:
+    return max(some) < min(others) or max(others) < min(some)
 
 
 def _signed(found: Mapping[str, Any], measure: str) -> str:

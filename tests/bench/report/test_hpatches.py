@@ -9,8 +9,9 @@ import pytest
 
 from hardnet.bench.hpatches import run
 from hardnet.bench.hpatches.lists import Tasks, draw_pairs, draw_retrieval
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.report import tables
-from hardnet.bench.report.hpatches import TASKS, headline
+from hardnet.bench.report.hpatches import TASKS, headline, mean
 
 
 def small():
@@ -34,9 +35,11 @@ def small():
                 row = {"descriptor": name, "noise": noise, "distractors": k}
                 row |= {"ap_trapezoid": ap, "ap_hits": ap - 0.1}
                 retrieval.append(row | {"low": 0.0, "high": 1.0})
-    where = {"noise": "all", "group": "all", "convention": "hits"}
+    where = {"noise": "all", "group": "all", "low": 0.4, "high": 0.7}
     means = [
-        {"descriptor": "net", "task": "matching", **where, "value": 0.45, "low": 0.4, "high": 0.5}
+        {"descriptor": name, "task": task, "convention": convention, "value": value, **where}
+        for name, value in (("net", 0.6), ("rootsift", 0.4))
+        for task, convention in PAPER_CONVENTION.items()
     ]
     return {
         "kind": "hpatches",
@@ -51,20 +54,13 @@ def titled(results, start):
     return [table for table in tables(results) if table.title.startswith(start)]
 
 
-def test_the_headline_is_the_stored_mean_with_its_interval_else_that_of_the_rows():
-    results = small()
-    assert headline(results, "matching") == {"net": 0.45}
-    assert tables(results)[0].rows[0][2] == "0.450 [0.400, 0.500]"
-    assert headline(results, "verification") == pytest.approx({"net": 0.6, "rootsift": 0.4})
-    # With all 1000 distractors, and by trapezoids: the paper's convention of this task.
-    assert headline(results, "retrieval")["net"] == pytest.approx(0.5)
-
-
 def test_summary(hpatches_results):
-    summary = tables(small() | {"means": []})[0]
+    results = small()
+    results["means"] = [row for row in results["means"] if row["task"] != "retrieval"]
+    summary = tables(results)[0]
     assert summary.rows == [
-        ["net", "**0.600**", "**0.500**", "**0.500**", "1.36x"],
-        ["rootsift", "0.400", "0.367", "0.300", "1.00x"],
+        ["net", *["**0.600** [0.400, 0.700]"] * 2, "-", "1.50x"],
+        ["rootsift", *["0.400 [0.400, 0.700]"] * 2, "-", "1.00x"],
     ]
     assert "as in the paper" in summary.note
     title = tables(hpatches_results)[0].title
@@ -94,11 +90,11 @@ def test_what_the_benchmark_returns_is_understood():
     found = tables(results)
     assert [len(titled(results, f"HPatches {t}")) for t in TASKS][:2] == [3, 3]
     assert all(cell != "-" for row in found[0].rows for cell in row)
-    stored = results["means"]
-    results["means"] = []
-    for task in TASKS:
-        [value] = [m["value"] for m in stored if (m["descriptor"], m["task"]) == ("net", task)]
-        assert headline(results, task)["net"] == pytest.approx(value)
+    most = {"distractors": max(row["distractors"] for row in results["retrieval"])}
+    for task, convention in PAPER_CONVENTION.items():
+        where = most if task == "retrieval" else {}
+        of_rows = mean(results, task, f"ap_{convention}", **where)
+        assert headline(results, task)["net"]["value"] == pytest.approx(of_rows["net"])
 
 
 def test_verification_in_both_conventions_and_balanced(values):
@@ -144,8 +140,7 @@ def test_a_task_that_was_not_run_is_a_dash_and_has_no_table():
     results["retrieval"] = [r for r in results["retrieval"] if r["descriptor"] == "net"]
     assert titled(results, "HPatches retrieval")[0].rows[1][1:] == ["-"] * 8
     results["retrieval"], results["verification"] = [], []
-    summary, *rest = tables(results)
-    assert summary.rows[0][1] == summary.rows[0][3] == "-"
+    _, *rest = tables(results)
     assert all(table.title.startswith("HPatches matching") for table in rest)
 
 

@@ -43,14 +43,6 @@ def test_the_best_of_each_setup_and_the_ratio_to_the_baseline():
     assert [row[2] for row in correct.rows] == ["**42.0**", "28.0", "21.0", "**35.0**"]
     assert [row[2] for row in chosen.rows] == ["0.8"] * 4
     assert [table.rows for table in tables(made_up("light"))[2:]] == [correct.rows]
-    older = made_up("pose")
-    for entry in older["entries"]:
-        for one in entry["scenes"].values():
-            del one["correct"]  # as files of version 0.10 and before
-    assert [table.title for table in tables(older)] == [summary.title, scenes.title, chosen.title]
-    without = made_up("pose")
-    without["entries"] = without["entries"][::2]
-    assert [row[3] for row in tables(without)[0].rows] == ["-", "-"]
 
 
 def test_figures_are_of_the_scenes_that_report(drawn):

@@ -15,7 +15,6 @@ from hardnet.bench.report.table import (
     by_name,
     interval,
     latex_text,
-    ratio,
 )
 
 GROUPED = Table(
@@ -124,13 +123,13 @@ def test_lines_compete_within_their_block() -> None:
 def test_missing_numbers() -> None:
     assert interval(None, None) == "-"
     assert interval(0.1, 0.25) == "[0.100, 0.250]"
-    assert ratio(1.0, None) is ratio(None, 2.0) is None
-    assert ratio(3.0, 2.0) == 1.5
     values = {"net": {"a": 1.0}, "sift": {"a": 2.0, "b": 3.0}}
     assert by_name("t", "sequence", values, "{:.0f}").rows == [["a", "1", "**2**"], ["b", "-", "3"]]
 
 
-def test_no_column_without_the_baseline() -> None:
-    assert against_baseline("matching", [None, None]) == []
-    [column] = against_baseline("matching", [1.5, None])
-    assert (column.heading, column.texts) == ("matching / rootsift", ["1.50x", "-"])
+def test_ratios_to_the_baseline_of_the_same_block() -> None:
+    assert against_baseline("matching", ["net", "sift"], [0.5, 0.4]) == []
+    names, values = ["net", "rootsift", "net", "rootsift"], [0.6, 0.4, None, 0.5]
+    [column] = against_baseline("matching", names, values, ["a", "a", "b", "b"])
+    assert column.heading == "matching / rootsift"
+    assert column.texts == ["1.50x", "1.00x", "-", "1.00x"]

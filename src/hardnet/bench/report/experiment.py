@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from hardnet.bench.report.table import (
     Column,
     Ends,
     Results,
+    Row,
     Table,
     Value,
     column,
@@ -24,24 +25,67 @@ from hardnet.bench.report.table import (
 )
 from hardnet.errors import HardnetError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-MEASURES = {"matching": "matching mAP", "fpr95": "FPR95 [%]"}
-_STYLES = {"matching": "{:.3f}", "fpr95": "{:.2f}"}
-_FACTORS = {"matching": 1, "fpr95": 100}
-_BEST: Mapping[str, Best] = {"matching": "largest", "fpr95": "smallest"}
-Cell = Mapping[str, Any]
+class Measure(NamedTuple):
+    """How a measure of a cell is shown."""
+
+    title: str
+    style: str
+    factor: int
+    best: Best
+
+
+MEASURES = {
+    "matching": Measure("matching mAP", "{:.3f}", 1, "largest"),
+    "fpr95": Measure("FPR95 [%]", "{:.2f}", 100, "smallest"),
+}
 
 
 def tables(results: Results) -> list[Table]:
     """The paper's table with our numbers, the other measure, the claims, all runs."""
     measures = _taken(results)
+    shown = [_list(results)]
     if _is_grid(results):
         shown = [_matrix(results, measure) for measure in measures]
-    else:
-        shown = [_list(results, measures)]
-    return [*shown, _claims(results), _runs(results, measures)]
+    claims, note = results["claims"], _CLEARLY
+    if all(len(cell["runs"]) <= 1 for cell in results["cells"]):
+        note += " Each cell was trained once: variation between runs is not included."
+    runs = [{"cell": cell["cell"], **run} for cell in results["cells"] for run in cell["runs"]]
+    return [
+        *shown,
+        Table(
+            f"{results['title']}: does the paper's ordering hold here?",
+            [
+                column("claim", claims, "claim"),
+                column("by", claims, lambda claim: MEASURES[claim["measure"]].title),
+                column("holds", claims, "answer"),
+                column("pairs that hold", claims, "{hold} of {pairs}".format_map),
+                column("clearly", claims, "clear", "{}"),
+                column("pairs that contradict", claims, lambda c: "; ".join(c["against"]) or None),
+            ],
+            note,
+        ),
+        Table(
+            f"{results['title']}: all runs",
+            [
+                *(
+                    column(key, runs, key, "{}")
+                    for key in ("cell", "seed", "batch", "steps", "pairs")
+                ),
+                column("seconds", runs, "seconds", "{:.0f}"),
+                column("pairs/s", runs, "pairs_per_second", "{:.0f}"),
+                column("final loss", runs, "loss"),
+                *(Column(MEASURES[m].title, [_of_run(run, m) for run in runs]) for m in measures),
+            ],
+        ),
+    ]
+
+
+_CLEARLY = (
+    "Clearly: the interval of the difference excludes zero (matching: sequences resampled; FPR95: "
+    "the two intervals do not overlap) and all seeds agree. Open: no pair contradicts, but some "
+    "were not run."
+)
 
 
 def figures(results: Results) -> Figures:
@@ -54,7 +98,7 @@ def claim_lines(results: Results) -> list[str]:
     lines = []
     for claim in results["claims"]:
         counted = f"{claim['hold']} of {claim['pairs']} pairs, {claim['clear']} clearly"
-        by = MEASURES[claim["measure"]]
+        by = MEASURES[claim["measure"]].title
         lines.append(f"{claim['answer']:4} {claim['claim']} ({by}: {counted})")
         lines += [f"     against: {pair}" for pair in claim["against"]]
     return lines
@@ -69,180 +113,132 @@ def _taken(results: Results) -> list[str]:
     return sorted(present, key=lambda measure: measure != results["measure"])
 
 
-def _number(cell: Cell | None, measure: str, key: str = "value") -> float | None:
+def _number(cell: Row, measure: str, key: str = "value") -> float | None:
     """Matching mAP or FPR95 in percent, or an end of its interval; None if there is none."""
-    found = cell.get(measure) if cell else None
-    return None if not found or found[key] is None else _FACTORS[measure] * float(found[key])
+    found = (cell.get(measure) or {}).get(key)
+    return None if found is None else MEASURES[measure].factor * float(found)
 
 
-def _ends(cell: Cell, measure: str | None) -> Ends:
-    if measure is None:
-        return None, None
+def _ends(cell: Row, measure: str) -> Ends:
     return _number(cell, measure, "low"), _number(cell, measure, "high")
 
 
 def _matrix(results: Results, measure: str) -> Table:
     cells = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
     rows, across = (distinct(results["cells"], field) for field in ("row", "column"))
-    what, style = MEASURES[measure], _STYLES[measure]
+    what, style, _, best = MEASURES[measure]
+
+    def ours(cell: Row) -> Value:
+        value = _number(cell, measure)
+        return "diverged" if cell.get("failed") and value is None else value
+
     columns = [Column(results["corner"], rows)]
     for name in across:
-        values: list[Value] = []
-        for row in rows:
-            cell = cells.get((row, name))
-            value = _number(cell, measure)
-            diverged = cell is not None and cell.get("failed") and value is None
-            values.append("diverged" if diverged else value)
-        columns.append(Column(name, values, style, _BEST[measure], f"here, {what}"))
+        of_column = [cells.get((row, name)) for row in rows]
+        columns.append(column(name, of_column, ours, style, best, group=f"here, {what}"))
     for name in across if measure == results["measure"] else ():
-        paper = [cells.get((row, name), {}).get("paper") for row in rows]
-        if any(value is not None for value in paper):
-            columns.append(Column(name, paper, style, group=f"paper, {what}"))
+        of_column = [cells.get((row, name)) for row in rows]
+        paper = column(name, of_column, "paper", style, group=f"paper, {what}")
+        if any(value is not None for value in paper.values):
+            columns.append(paper)
     note = _note(results) if measure == _taken(results)[0] else ""
     return Table(f"{results['title']}: {what}", columns, note, best_of="table")
 
 
-def _list(results: Results, measures: Sequence[str]) -> Table:
-    cells: Sequence[Cell] = results["cells"]
+def _list(results: Results) -> Table:
+    cells: Sequence[Row] = results["cells"]
     steps = [str(cell["runs"][0]["steps"]) if cell["runs"] else None for cell in cells]
-    columns = [Column(results["corner"], [c["row"] for c in cells]), Column("steps", steps)]
-    for m in measures:
-        values = [_number(cell, m) for cell in cells]
-        columns.append(Column(MEASURES[m], values, _STYLES[m], _BEST[m]))
-        columns.append(
-            Column("95 % interval", [interval(*_ends(cell, m), _STYLES[m]) for cell in cells])
-        )
+    columns = [column(results["corner"], cells, "row"), Column("steps", steps)]
+    for measure in _taken(results):
+        title, style, _, best = MEASURES[measure]
+        columns.append(Column(title, [_number(cell, measure) for cell in cells], style, best))
+        texts = [interval(*_ends(cell, measure), style=style) for cell in cells]
+        columns.append(Column("95 % interval", texts))
     return Table(results["title"], columns, _note(results))
 
 
 def _note(results: Results) -> str:
-    said = [f"Paper: {results['says']} ({results['source']})."]
-    if results.get("training"):
-        said.append(f"Here: {results['training']}.")
+    said = [f"Paper: {results['says']} ({results['source']}). Here: {results['training']}."]
     said += results["notes"]
     if results["missing"]:
         said.append(f"Not run: {', '.join(results['missing'])}.")
     return " ".join(said)
 
 
-def _claims(results: Results) -> Table:
-    claims = results["claims"]
-    once = all(len(cell["runs"]) <= 1 for cell in results["cells"])
-    return Table(
-        f"{results['title']}: does the paper's ordering hold here?",
-        [
-            column("claim", claims, "claim"),
-            Column("by", [MEASURES[claim["measure"]] for claim in claims]),
-            column("holds", claims, "answer"),
-            Column("pairs that hold", [f"{c['hold']} of {c['pairs']}" for c in claims]),
-            column("clearly", claims, "clear", "{}"),
-            Column("pairs that contradict", ["; ".join(c["against"]) or None for c in claims]),
-        ],
-        "Clearly: the interval of the difference excludes zero (matching: sequences resampled; "
-        "FPR95: the two intervals do not overlap) and all seeds agree. Open: no pair contradicts, "
-        "but some were not run."
-        + (" Each cell was trained once: variation between runs is not included." if once else ""),
-    )
-
-
-def _runs(results: Results, measures: Sequence[str]) -> Table:
-    runs = [(cell["cell"], run) for cell in results["cells"] for run in cell["runs"]]
-    only = [run for _, run in runs]
-    return Table(
-        f"{results['title']}: all runs",
-        [
-            Column("cell", [name for name, _ in runs]),
-            *(column(key, only, key, "{}") for key in ("seed", "batch", "steps", "pairs")),
-            column("seconds", only, "seconds", "{:.0f}"),
-            column("pairs/s", only, "pairs_per_second", "{:.0f}"),
-            column("final loss", only, "loss"),
-            *(Column(MEASURES[m], [_of_run(run, m) for run in only]) for m in measures),
-        ],
-    )
-
-
-def _of_run(run: Mapping[str, Any], measure: str) -> str:
+def _of_run(run: Row, measure: str) -> str:
     if "failed" in run:
         return "diverged"
-    found = [run["matching"]] if measure == "matching" else run["brown"]
-    factor, style = _FACTORS[measure], _STYLES[measure]
-    key = "value" if measure == "matching" else "fpr95"
+    found, key = ([run["matching"]], "value") if measure == "matching" else (run["brown"], "fpr95")
+    _, style, factor, _ = MEASURES[measure]
+    how: dict[str, Any] = {"style": style, "factor": factor}
     return "; ".join(
-        f"{style.format(factor * each[key])} "
-        f"{interval(factor * each['low'], factor * each['high'], style)}"
+        f"{style.format(factor * each[key])} {interval(each['low'], each['high'], **how)}"
         for each in found
     )
 
 
 def _draw_dots(results: Results, path: Path) -> None:
     """One line per row of the table, a mark per column: our measures, then the paper's."""
-    cells: Sequence[Cell] = results["cells"]
+    cells: Sequence[Row] = results["cells"]
     rows, columns = distinct(cells, "row"), distinct(cells, "column")
     panels = [(measure, False) for measure in _taken(results)] + [(results["measure"], True)]
-    height = 1.5 + (0.16 + 0.13 * len(columns)) * len(rows)
-    with canvas(path, 1.9 + 2.7 * len(panels), height) as figure:
-        drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    styles = [
+        {k: v for k, v in line_style(i).items() if k != "linestyle"} for i in range(len(columns))
+    ]
+    size = 1.9 + 2.7 * len(panels), 1.5 + (0.16 + 0.13 * len(columns)) * len(rows)
+    with canvas(path, *size, 1, len(panels), sharey=True) as (figure, [drawn]):
         for axes, (measure, of_paper) in zip(drawn, panels, strict=True):
             for cell in cells:
                 number = columns.index(cell["column"])
-                place = rows.index(cell["row"]) + 0.7 * ((number + 0.5) / len(columns) - 0.5)
-                _mark(axes, cell, None if of_paper else measure, place, number)
+                y = rows.index(cell["row"]) + 0.7 * ((number + 0.5) / len(columns) - 0.5)
+                value = cell["paper"] if of_paper else _number(cell, measure)
+                low, high = (None, None) if of_paper else _ends(cell, measure)
+                if isinstance(value, str):
+                    text = {"transform": axes.get_yaxis_transform(), "va": "center"}
+                    axes.text(0.02, y, value, fontsize=6.5, color="#777777", **text)
+                    continue
+                if low is not None and high is not None:
+                    axes.plot([low, high], [y, y], color=styles[number]["color"], lw=1)
+                if value is not None:
+                    axes.plot(value, y, lw=0, ms=5, **styles[number])
             name_rows(axes, rows)
             axes.set_xlim(left=0)
             axes.grid(axis="x")
-            axes.set_xlabel(MEASURES[measure])
+            axes.set_xlabel(MEASURES[measure].title)
             axes.set_title("paper" if of_paper else "here", fontsize=10)
         marks = [
-            drawn[0].plot([], [], lw=0, ms=5, label=column, **_mark_style(i))[0]
-            for i, column in enumerate(columns)
+            drawn[0].plot([], [], lw=0, ms=5, label=column, **style)[0]
+            for column, style in zip(columns, styles, strict=True)
         ]
         figure.legend(handles=marks, loc="outside lower center", ncols=len(columns), frameon=False)
 
 
-def _mark(axes: Axes, cell: Cell, measure: str | None, place: float, number: int) -> None:
-    style = _mark_style(number)
-    value = _number(cell, measure) if measure else cell["paper"]
-    if isinstance(value, str):
-        text: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        axes.text(0.02, place, value, fontsize=6.5, color="#777777", **text)
-    elif value is not None:
-        low, high = _ends(cell, measure)
-        if low is not None and high is not None:
-            axes.plot([low, high], [place, place], color=style["color"], lw=1)
-        axes.plot(value, place, lw=0, ms=5, **style)
-
-
-def _mark_style(number: int) -> dict[str, Any]:
-    return {key: value for key, value in line_style(number).items() if key != "linestyle"}
-
-
 def _draw_curve(results: Results, path: Path) -> None:
     measures, colour = _taken(results), line_style(0)["color"]
-    with canvas(path, 3.6 * max(len(measures), 1), 3.2) as figure:
-        panels = figure.subplots(1, max(len(measures), 1), squeeze=False)[0]
+    across = max(len(measures), 1)
+    with canvas(path, 3.6 * across, 3.2, 1, across) as (figure, [panels]):
         for axes, measure in zip(panels, measures, strict=False):
             run = [cell for cell in results["cells"] if _number(cell, measure) is not None]
             places = [float(cell["row"]) for cell in run]
             axes.plot(places, [_number(cell, measure) for cell in run], "o-", color=colour)
             for place, cell in zip(places, run, strict=True):
-                low, high = _ends(cell, measure)
-                if low is not None and high is not None:
-                    axes.plot([place, place], [low, high], color=colour, lw=1, alpha=0.6)
+                ends = _ends(cell, measure)
+                if None not in ends:
+                    axes.plot([place, place], ends, color=colour, lw=1, alpha=0.6)
             axes.set_xscale("log", base=2)
             axes.set_xticks(places, [cell["row"] for cell in run])
             axes.minorticks_off()
             axes.set_ylim(bottom=0)
             axes.grid()
             axes.set_xlabel(results["corner"])
-            axes.set_ylabel(MEASURES[measure])
+            axes.set_ylabel(MEASURES[measure].title)
         figure.suptitle(f"Paper: {results['says']}", fontsize=9)
 
 
 def draw_training(runs: Sequence[Path], path: Path) -> None:
     """Training curves: loss on the left, held-out FPR95 on the right; one line per run."""
     curves = {run.name: [read_log(run, c) for c in ("loss", "fpr95")] for run in runs}
-    with canvas(path, 8.5, 3.2) as figure:
-        left, right = figure.subplots(1, 2)
+    with canvas(path, 8.5, 3.2, 1, 2) as (_, [[left, right]]):
         for number, (name, (loss, fpr95)) in enumerate(curves.items()):
             style = line_style(number)
             left.plot(thin(loss[0]) / 1e6, thin(loss[1]), label=name, **style | {"marker": ""})
@@ -298,11 +294,11 @@ def draw_gradients(path: Path) -> None:
 
     furthest = 2.0
     distances = (np.arange(_SAMPLES) + 0.5) * furthest / _SAMPLES
-    with canvas(path, 10.2, 4.9) as figure:
+    both_ways = {"sharex": True, "sharey": True}
+    with canvas(path, 10.2, 4.9, 2, len(_LOSSES), **both_ways) as (figure, grid):
         from matplotlib.colors import LinearSegmentedColormap  # canvas fails first if it is missing
 
         colours = LinearSegmentedColormap.from_list("magnitude", ("#F7F7F7", "#0072B2"))
-        grid = figure.subplots(2, len(_LOSSES), sharex=True, sharey=True)
         for column, ((loss, margin), title) in enumerate(_LOSSES.items()):
             both = gradient_magnitudes(loss, margin, distances, distances)
             extent = (0, furthest, 0, furthest)

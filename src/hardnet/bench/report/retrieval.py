@@ -8,13 +8,19 @@ from functools import partial
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardnet.bench.report.style import Figures, canvas, legend_above, line_style
-from hardnet.bench.report.table import Column, Results, Table, Value, distinct, interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from hardnet.bench.report.table import (
+    Column,
+    Results,
+    Row,
+    Table,
+    Value,
+    column,
+    distinct,
+    interval,
+)
 
 COLLECTIONS = ("Oxford5k", "Paris6k")
 BOW: Mapping[str, tuple[float, ...]] = {
@@ -38,66 +44,82 @@ PERCENT = "{:.2f}"
 ACROSS = 4
 """Panels per row of the figure."""
 
-Row = Mapping[str, Any]
 Measure = Callable[[Row], Value]
 
 
 def tables(results: Results) -> list[Table]:
     """Scores by descriptor and mode, with intervals and times; distractors; the paper's tables."""
-    rows = [row for row in results["rows"] if row["distractors"] == 0]
-    collection, counts = results["collection"], _counts(results)
-    protocols = collection["protocols"]
-    named = {p: f", {p}" if len(protocols) > 1 else "" for p in protocols}
-    has_ns = any(row["ns"] is not None for row in rows)
-    title = "{name}, {images} photos, ".format(**collection) + f"{len(results['queries'])} queries"
-    bootstrap = "Bootstrap percentiles over objects (landmarks), not over single queries."
-    found = [
-        _by_mode(
-            f"{title}: mAP{named[p]} (%)",
-            rows,
-            partial(mean_ap, p),
-            PERCENT,
-            "" if i else _about(results),
+    found, collection = _by_key(results), results["collection"]
+    names, modes = distinct(results["rows"], "descriptor"), distinct(results["rows"], "mode")
+    counts, settings = _counts(results), results["provenance"]["settings"]
+
+    def by_mode(title: str, measure: Measure, style: str = "", note: str = "") -> Table:
+        columns = [
+            column(mode, [found.get((n, mode, 0)) for n in names], measure, style, "largest")
+            for mode in modes
+        ]
+        return Table(title, [Column("descriptor", names), *columns], note)
+
+    def by_distractors(title: str, measure: Measure, style: str) -> Table:
+        lines = [(n, m) for m in modes for n in names if (n, m, 0) in found]
+        columns = [
+            column(f"{k}", [found.get((*line, k)) for line in lines], measure, style, "largest")
+            for k in counts
+        ]
+        return Table(
+            f"{title} against the number of distractors",
+            [Column("mode: descriptor", [f"{mode}: {name}" for name, mode in lines]), *columns],
+            "Best of each mode and number in bold.",
+            blocks=[mode for _, mode in lines],
         )
-        for i, p in enumerate(protocols)
+
+    title = "{name}, {images} photos, ".format(**collection) + f"{len(results['queries'])} queries"
+    several = len(collection["protocols"]) > 1
+    scores: list[tuple[str, Measure]] = [
+        (f"mAP{f', {p}' if several else ''} (%)", partial(mean_ap, p))
+        for p in collection["protocols"]
     ]
-    if has_ns:
-        found.append(_by_mode(f"{title}: N-S (of 4)", rows, itemgetter("ns"), "{:.3f}"))
-    for p in protocols:
-        between = f"95% intervals of mAP{named[p]} (%)"
-        found.append(_by_mode(between, rows, partial(_ends, p), note=bootstrap))
-    note = "Median. Assigning words to the query's features is included, extracting them is not."
-    found.append(
-        # As text: the fastest is not the best.
-        _by_mode("Milliseconds per query", rows, lambda r: f"{r['milliseconds']:.1f}", note=note)
+    has_ns = any(row["ns"] is not None for row in results["rows"])
+    ns: list[tuple[str, Measure, str]] = [("N-S", itemgetter("ns"), "{:.3f}")] if has_ns else []
+    every = [*((what, measure, PERCENT) for what, measure in scores), *ns]
+    sized = settings["longer_side"]
+    about = (
+        f"{settings['extraction']['detector']}, "
+        f"{max(row['features'] for row in found.values()):.0f} features per query"
+        + (f", photos resized to {sized} pixels" if sized else "")
+        + f", {settings['words']} words trained on {settings['vocabulary_photos']} other photos; "
+        "best of each column in bold."
     )
+    shown = [
+        by_mode(f"{title}: {what}", measure, PERCENT, "" if i else about)
+        for i, (what, measure) in enumerate(scores)
+    ]
+    shown += [by_mode(f"{title}: {what} (of 4)", measure, style) for what, measure, style in ns]
+    note = "Bootstrap percentiles over objects (landmarks), not over single queries."
+    for protocol, (what, _) in zip(collection["protocols"], scores, strict=True):
+        shown.append(by_mode(f"95% intervals of {what}", partial(_ends, protocol), note=note))
+    note = "Median. Assigning words to the query's features is included, extracting them is not."
+    # As text: the fastest is not the best.
+    shown.append(by_mode("Milliseconds per query", "{milliseconds:.1f}".format_map, note=note))
     if len(counts) > 1:
-        more = "against the number of distractors"
-        for p in protocols:
-            every = f"mAP{named[p]} (%) {more}"
-            found.append(_by_distractors(every, results, partial(mean_ap, p), PERCENT))
-        if has_ns:
-            found.append(_by_distractors(f"N-S {more}", results, itemgetter("ns"), "{:.3f}"))
+        shown += [by_distractors(*each) for each in every]
     bow = _beside_the_paper(
         results,
         "Bag of words on the paper's collections: mAP (%)",
-        ("BoW", "BoW+SV", "BoW+QE"),
-        ("bow", "bow+sv", "bow+qe"),
+        {"BoW": "bow", "BoW+SV": "bow+sv", "BoW+QE": "bow+qe"},
         BOW,
         note="The paper uses 1M words.",
     )
-    ours = [str(results["provenance"]["settings"]["words"])] * len(distinct(rows, "descriptor"))
     hqe = _beside_the_paper(
         results,
         "Local features, verification and query expansion on the paper's collections: mAP (%)",
-        ("SA", "MA"),
-        ("hqe+sv:sa", "hqe+sv"),
+        {"SA": "hqe+sv:sa", "MA": "hqe+sv"},
         {who: row[1:] for who, row in HQE.items()},
         "-HQE",
-        [*(row[0] for row in HQE.values()), *ours],
+        [*(row[0] for row in HQE.values()), *[str(settings["words"])] * len(names)],
         "SA: single assignment of the query's features; MA: multiple assignment.",
     )
-    return [*found, bow, hqe]
+    return [*shown, bow, hqe]
 
 
 def figures(results: Results) -> Figures:
@@ -111,75 +133,22 @@ def mean_ap(protocol: str, row: Row) -> float | None:
     return None if found is None else 100 * found
 
 
-def _ends(protocol: str, row: Row) -> Value:
-    low, high = row["map_interval"][protocol]
-    return interval(None if low is None else 100 * low, high and 100 * high, PERCENT)
+def _ends(protocol: str, row: Row) -> str:
+    return interval(*row["map_interval"][protocol], style=PERCENT, factor=100)
+
+
+def _by_key(results: Results) -> dict[tuple[str, str, int], Row]:
+    return {(row["descriptor"], row["mode"], row["distractors"]): row for row in results["rows"]}
 
 
 def _counts(results: Results) -> list[int]:
     return sorted({row["distractors"] for row in results["rows"]})
 
 
-def _find(rows: Sequence[Row], measure: Measure, **where: Any) -> Value:
-    found = (row for row in rows if all(row[key] == value for key, value in where.items()))
-    return next(map(measure, found), None)
-
-
-def _about(results: Results) -> str:
-    settings = results["provenance"]["settings"]
-    per_query = max(row["features"] for row in results["rows"] if row["distractors"] == 0)
-    sized = settings["longer_side"]
-    return (
-        f"{settings['extraction']['detector']}, {per_query:.0f} features per query"
-        + (f", photos resized to {sized} pixels" if sized else "")
-        + f", {settings['words']} words trained on {settings['vocabulary_photos']} other photos; "
-        "best of each column in bold."
-    )
-
-
-def _by_mode(
-    title: str, rows: Sequence[Row], measure: Measure, style: str = "", note: str = ""
-) -> Table:
-    names = distinct(rows, "descriptor")
-    columns = [
-        Column(
-            mode,
-            [_find(rows, measure, descriptor=name, mode=mode) for name in names],
-            style,
-            "largest",
-        )
-        for mode in distinct(rows, "mode")
-    ]
-    return Table(title, [Column("descriptor", names), *columns], note)
-
-
-def _by_distractors(title: str, results: Results, measure: Measure, style: str) -> Table:
-    rows = results["rows"]
-    pairs = dict.fromkeys((row["mode"], row["descriptor"]) for row in rows)
-    order = distinct(rows, "mode")
-    lines = sorted(pairs, key=lambda line: order.index(line[0]))
-    columns = [
-        Column(
-            str(count),
-            [_find(rows, measure, mode=m, descriptor=d, distractors=count) for m, d in lines],
-            style,
-            "largest",
-        )
-        for count in _counts(results)
-    ]
-    return Table(
-        title,
-        [Column("mode: descriptor", [f"{m}: {d}" for m, d in lines]), *columns],
-        "Best of each mode and number in bold.",
-        blocks=[mode for mode, _ in lines],
-    )
-
-
 def _beside_the_paper(
     results: Results,
     title: str,
-    headings: Sequence[str],
-    modes: Sequence[str],
+    modes: Mapping[str, str],
     paper: Mapping[str, Sequence[float | None]],
     suffix: str = "",
     words: Sequence[str] = (),
@@ -191,14 +160,12 @@ def _beside_the_paper(
     columns = [Column("method" if words else "descriptor", lines)]
     if words:
         columns.append(Column("words", words))
-    for (k, collection), (i, heading) in product(enumerate(COLLECTIONS), enumerate(headings)):
-        values: list[Value] = [row[k * len(headings) + i] for row in paper.values()]
-        where = {"mode": modes[i], "distractors": 0}
-        for label in labels:
-            measure = partial(mean_ap, "classic")
-            rows = results["rows"] if name == collection else []
-            values.append(_find(rows, measure, descriptor=label, **where))
-        columns.append(Column(heading, values, "{:.1f}", group=collection))
+    for k, (collection, (heading, mode)) in enumerate(product(COLLECTIONS, modes.items())):
+        found = _by_key(results) if name == collection else {}
+        rows = [found.get((label, mode, 0)) for label in labels]
+        ours = column(heading, rows, partial(mean_ap, "classic")).values
+        theirs = [row[k] for row in paper.values()]
+        columns.append(Column(heading, [*theirs, *ours], "{:.1f}", group=collection))
     where_not = " and ".join(other for other in COLLECTIONS if other != name)
     more = (
         f"{note} These results are for {name}, so our columns for {where_not} are empty; with "
@@ -208,30 +175,31 @@ def _beside_the_paper(
 
 
 def _draw(results: Results, path: Path) -> None:
-    rows = results["rows"]
-    modes, names = distinct(rows, "mode"), distinct(rows, "descriptor")
+    modes, names = distinct(results["rows"], "mode"), distinct(results["rows"], "descriptor")
+    found, counts = _by_key(results), _counts(results)
+    protocol = results["collection"]["protocols"][0]
     down, across = math.ceil(len(modes) / ACROSS), min(len(modes), ACROSS)
-    with canvas(path, 2.3 * across, 2.2 * down + 0.4) as figure:
-        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
-        for axes, mode in zip(grid, modes, strict=False):
-            _panel(axes, results, mode, names)
-        for axes in grid[len(modes) :]:
+    size, how = (2.3 * across, 2.2 * down + 0.4), {"sharex": True, "sharey": True}
+    with canvas(path, *size, down, across, **how) as (figure, grid):
+        panels = grid.ravel()
+        for axes, mode in zip(panels, modes, strict=False):
+            for index, name in enumerate(names):
+                rows: list[tuple[int, Any]] = [
+                    (x, found[name, mode, k])
+                    for x, k in enumerate(counts)
+                    if (name, mode, k) in found
+                ]
+                points = [(x, mean_ap(protocol, row)) for x, row in rows]
+                xs, ys = [x for x, _ in points], [y for _, y in points]
+                axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
+            # 0, then steps of about a factor of three: evenly spaced, as on a logarithmic axis.
+            texts = [f"{k / 1000:g}k" if k >= 1000 else str(k) for k in counts]
+            axes.set_xticks(range(len(counts)), texts)
+            axes.grid()
+            axes.set_title(mode, fontsize=9, loc="left")
+        for axes in panels[len(modes) :]:
             axes.set_visible(False)
-        for axes in grid[::across]:
+        for axes in panels[::across]:
             axes.set_ylabel("mAP (%)")
-        legend_above(figure, grid[0], "outside upper center")
+        legend_above(figure, panels[0], "outside upper center")
         figure.supxlabel("number of distractors", fontsize=9)
-
-
-def _panel(axes: Axes, results: Results, mode: str, names: list[str]) -> None:
-    counts, rows = _counts(results), results["rows"]
-    measure = partial(mean_ap, results["collection"]["protocols"][0])
-    for index, name in enumerate(names):
-        scores = [_find(rows, measure, descriptor=name, mode=mode, distractors=k) for k in counts]
-        points = [(x, y) for x, y in enumerate(scores) if y is not None]
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        axes.plot(xs, ys, label=name, ms=3.5, lw=1.4, **line_style(index))
-    # 0, then steps of about a factor of three: evenly spaced, as on a logarithmic axis.
-    axes.set_xticks(range(len(counts)), [f"{k / 1000:g}k" if k >= 1000 else str(k) for k in counts])
-    axes.grid()
-    axes.set_title(mode, fontsize=9, loc="left")

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardnet.bench.report.style import Figures, canvas, grouped_bars, legend_above, line_style
 from hardnet.bench.report.table import (
     MISSING,
     Column,
-    Ends,
     Results,
+    Row,
     Table,
     Value,
+    column,
     distinct,
     interval,
 )
-from hardnet.bench.stereo import (
-    AUC_PIXELS,
-    CORRECT_PIXELS,
-    RULES,
-    THRESHOLDS,
-    Rule,
-    summarise,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from hardnet.bench.stereo import AUC_PIXELS, CORRECT_PIXELS, RULES, THRESHOLDS, Rule, summarise
 
 PAPER_PAIRS = {"EF": 33, "EVD": 15, "OxAff": 40, "SymB": 46, "GDB": 22, "WxBS": 37, "LTLL": 172}
 _MATCHED = {
@@ -41,56 +33,72 @@ PAPER = {name: dict(zip(PAPER_PAIRS, row, strict=True)) for name, row in _MATCHE
 """Table 3 of the paper: descriptor -> set -> (pairs matched, mean inliers)."""
 
 _INTERVAL = "95%: bootstrap interval over scenes."
-_PIXELS = (1, 3, 5, 10)
 
-Entry = Mapping[str, Any]
-Entries = Mapping[tuple[str, str, str], Entry]
+Entries = Mapping[tuple[str, str, str], Row]
 """(set, detector, descriptor) -> its entry of the summary."""
-Part = tuple[str, Entries, Callable[[Entry], Value], str]
+Part = tuple[str, Entries, str | Callable[[Any], Value], str]
 """A column under each set: heading, entries, value of an entry, style; no text is the best."""
 
 
 def tables(results: Results) -> list[Table]:
     """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
     entries, rule = _entries(results), RULES[results["rule"]["name"]]
-    sets = distinct(results["rows"], "set")
+    sets, detectors = distinct(results["rows"], "set"), distinct(results["rows"], "detector")
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
+    table = partial(_table, results)
+
+    def item(
+        heading: str, field: str, key: Any, show: Callable[[Any], Value] | None = None
+    ) -> Part:
+        def value(entry: Row) -> Value:
+            found = entry[field] and entry[field][key]
+            return show(found) if show and found else found
+
+        return heading, entries, value, "{:.3f}"
+
+    def within(field: str) -> list[Part]:
+        return [item(f"{t} px", field, THRESHOLDS.index(t)) for t in (1, 3, 5, 10)]
+
+    areas = [
+        part
+        for limit in map(str, AUC_PIXELS)
+        for part in (
+            item(f"@{limit} px", "auc", limit),
+            item("95%", "auc_interval", limit, lambda ends: interval(*ends)),
+        )
+    ]
     shown = [
-        _table(
-            results,
+        table(
             "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
-            [_number("matched", entries), _number("inl.", entries, "mean_inliers")],
+            [
+                ("matched", entries, "matched", "{:.0f}"),
+                ("inl.", entries, "mean_inliers", "{:.0f}"),
+            ],
             sets,
             "Inl.: mean inliers per matched pair. Matching one more hard pair lowers the mean of "
             "a descriptor, so compare descriptors by the next table. The paper used the "
             f"complete sets ({complete}) and MODS, whose view synthesis adds keypoints and "
             "kinds of keypoints: compare the order, not the numbers. A pair counts as matched with "
             f"{rule.about}.",
-            PAPER if set(sets) & set(PAPER_PAIRS) else None,
+            PAPER if set(sets) & set(PAPER_PAIRS) else {},
         ),
-        _table(
-            results,
+        table(
             "Mean inliers over the pairs that every descriptor matched, per detector",
             [
-                ("pairs", entries, lambda e: f"{e['common']:.0f}", ""),
-                _number("inl.", entries, "mean_common"),
-                ("95%", entries, lambda e: _ends(e["common_interval"], "{:.0f}"), ""),
+                ("pairs", entries, "{common}".format_map, ""),
+                ("inl.", entries, "mean_common", "{:.0f}"),
+                ("95%", entries, lambda e: interval(*e["common_interval"], style="{:.0f}"), ""),
             ],
             sets,
             _INTERVAL,
         ),
-        _table(
-            results,
+        table(
             "Image pairs matched by each rule",
-            [_number(name, _entries(results, name), "matched") for name in RULES],
+            [(name, _entries(results, name), "matched", "{:.0f}") for name in RULES],
             sets,
             " ".join(f"{name}: {each.about}." for name, each in RULES.items()),
         ),
     ]
-    areas: list[Part] = []
-    for limit in map(str, AUC_PIXELS):
-        areas.append((f"@{limit} px", entries, _item("auc", limit), "{:.3f}"))
-        areas.append(("95%", entries, _item("auc_interval", limit, _ends), ""))
     for title, field, parts, note in (
         (
             "Homographies: area under the corner error",
@@ -103,7 +111,7 @@ def tables(results: Results) -> list[Table]:
         (
             "Mean matching accuracy",
             "accuracy",
-            [*_within(entries, "accuracy"), _number("correct", entries, "mean_correct")],
+            [*within("accuracy"), ("correct", entries, "mean_correct", "{:.0f}")],
             "Mean over the pairs of the share of tentative matches within t px of the true "
             f"homography; correct: mean number of those within {CORRECT_PIXELS:g} px. One ratio "
             "threshold is stricter for some descriptors than for others: a high share of few "
@@ -112,13 +120,12 @@ def tables(results: Results) -> list[Table]:
         (
             "Share of hand-picked correspondences within t px of the estimated geometry",
             "agreement",
-            _within(entries, "agreement"),
+            within("agreement"),
             "",
         ),
     ):
         if names := _sets_with(results, entries, field):
-            shown.append(_table(results, title, parts, names, note))
-    detectors = distinct(results["rows"], "detector")
+            shown.append(table(title, parts, names, note))
     return [*shown, *(_per_pair(results, rule, *each) for each in product(sets, detectors))]
 
 
@@ -140,29 +147,9 @@ def _sets_with(results: Results, entries: Entries, field: str) -> list[str]:
 
 def _set_title(results: Results, name: str) -> str:
     """The set and how many of its pairs were run: ``EVD (8 of 15)``."""
-    for about in results["sets"]:
-        if about["name"] == name:
-            total = f" of {about['complete']}" if about["complete"] else ""
-            return f"{name} ({about['pairs']}{total})"
-    return name
-
-
-def _number(heading: str, entries: Entries, field: str = "") -> Part:
-    return heading, entries, lambda entry: entry[field or heading], "{:.0f}"
-
-
-def _item(
-    field: str, key: str | int, show: Callable[[Any], Value] = lambda value: value
-) -> Callable[[Entry], Value]:
-    return lambda entry: None if entry[field] is None else show(entry[field][key])
-
-
-def _ends(ends: Ends, style: str = "{:.3f}") -> str:
-    return interval(*ends, style)
-
-
-def _within(entries: Entries, field: str) -> list[Part]:
-    return [(f"{t} px", entries, _item(field, THRESHOLDS.index(t)), "{:.3f}") for t in _PIXELS]
+    about = next(each for each in results["sets"] if each["name"] == name)
+    total = f" of {about['complete']}" if about["complete"] else ""
+    return f"{name} ({about['pairs']}{total})"
 
 
 def _table(
@@ -184,11 +171,11 @@ def _table(
     columns = [Column("descriptor (detector)", names)]
     for name in sets:
         for k, (heading, entries, value, style) in enumerate(parts):
-            found = [entries.get((name, *line)) for line in lines]
-            values = [None if entry is None else value(entry) for entry in found]
+            ours = column(heading, [entries.get((name, *line)) for line in lines], value).values
             # Text: the paper's lines do not compete with ours.
-            values += [str(row[name][k]) if name in row else None for row in paper.values()]
-            columns.append(Column(heading, values, style, "largest", _set_title(results, name)))
+            theirs = [str(row[name][k]) if name in row else None for row in paper.values()]
+            group = _set_title(results, name)
+            columns.append(Column(heading, [*ours, *theirs], style, "largest", group))
     blocks = [detector for detector, _ in lines] + ["paper"] * len(paper)
     return Table(title, columns, note, blocks=blocks)
 
@@ -201,24 +188,30 @@ def _per_pair(results: Results, rule: Rule, name: str, detector: str) -> Table:
             shown = f"{count}" if rule.matched(row) else f"({count})"
             cells.setdefault(row["pair"], {})[row["descriptor"]] = shown
     labels = distinct(results["rows"], "descriptor")
-    columns = [Column(label, [each.get(label) for each in cells.values()]) for label in labels]
+    columns = [column(label, cells.values(), label) for label in labels]
     title = f"{name}, {detector}: inliers per pair"
     return Table(title, [Column("pair", list(cells)), *columns], "In brackets: not matched.")
-
-
-_BARS = (("matched", "pairs matched"), ("mean_common", "inliers per pair that all match"))
 
 
 def _draw_pairs(results: Results, path: Path) -> None:
     """Above: pairs matched; below: mean inliers where all match. One column per set."""
     names, detectors = distinct(results["rows"], "set"), distinct(results["rows"], "detector")
     labels, found = distinct(results["rows"], "descriptor"), _entries(results)
-    panel = 0.9 + 0.34 * len(labels) * len(detectors)
-    with canvas(path, panel * len(names), 5.4) as figure:
-        grid = figure.subplots(len(_BARS), len(names), squeeze=False)
-        for line, (field, title) in zip(grid, _BARS, strict=True):
+    width = (0.9 + 0.34 * len(labels) * len(detectors)) * len(names)
+    shown = {"matched": "pairs matched", "mean_common": "inliers per pair that all match"}
+    with canvas(path, width, 5.4, len(shown), len(names)) as (figure, grid):
+        for line, (field, title) in zip(grid, shown.items(), strict=True):
             for axes, name in zip(line, names, strict=True):
-                _bars(axes, {k[1:]: e for k, e in found.items() if k[0] == name}, field, labels)
+                values = {
+                    label: [found[name, d, label][field] for d in detectors] for label in labels
+                }
+                for bars, each in zip(grouped_bars(axes, values), values.values(), strict=True):
+                    texts = [MISSING if value is None else f"{value:.0f}" for value in each]
+                    axes.bar_label(bars, texts, fontsize=7)
+                axes.locator_params(axis="y", integer=True)
+                if not any(any(each) for each in values.values()):
+                    axes.set_ylim(0, 1)  # an automatic axis would show meaningless small numbers
+                    axes.set_yticks([0])
                 axes.set_xticks(range(len(detectors)), detectors)
             line[0].set_ylabel(title)
         for axes, name in zip(grid[0], names, strict=True):
@@ -229,24 +222,13 @@ def _draw_pairs(results: Results, path: Path) -> None:
         legend_above(figure, grid[0][0])
 
 
-def _bars(axes: Axes, found: dict[tuple[str, str], Entry], field: str, labels: list[str]) -> None:
-    detectors = list(dict.fromkeys(detector for detector, _ in found))
-    values = {label: [found[d, label][field] for d in detectors] for label in labels}
-    for bars, each in zip(grouped_bars(axes, values), values.values(), strict=True):
-        texts = [MISSING if value is None else f"{value:.0f}" for value in each]
-        axes.bar_label(bars, texts, fontsize=7)
-    axes.locator_params(axis="y", integer=True)
-    if not any(entry[field] for entry in found.values()):
-        axes.set_ylim(0, 1)  # an automatic axis would show meaningless small numbers
-        axes.set_yticks([0])
-
-
 def _draw_accuracy(results: Results, path: Path) -> None:
     """Mean matching accuracy over 1 to 10 px: a column per set, a row of panels per detector."""
     labels, found = distinct(results["rows"], "descriptor"), _entries(results)
     names, detectors = _sets_with(results, found, "accuracy"), distinct(results["rows"], "detector")
-    with canvas(path, 3.2 * len(names), 0.4 + 2.6 * len(detectors)) as figure:
-        grid = figure.subplots(len(detectors), len(names), squeeze=False, sharex=True, sharey="col")
+    size = 3.2 * len(names), 0.4 + 2.6 * len(detectors)
+    how: dict[str, Any] = {"sharex": True, "sharey": "col"}
+    with canvas(path, *size, len(detectors), len(names), **how) as (figure, grid):
         for line, detector in zip(grid, detectors, strict=True):
             for axes, name in zip(line, names, strict=True):
                 for i, label in enumerate(labels):

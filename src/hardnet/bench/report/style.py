@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import replacing
@@ -40,8 +40,13 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """An empty figure, sides in inches; written to ``path`` when the block ends."""
+def canvas(
+    path: Path, width: float, height: float, down: int = 1, across: int = 1, **how: Any
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure of ``width`` by ``height`` inches and its (down, across) empty panels.
+
+    It is written to ``path`` when the block ends; ``how`` goes to matplotlib's ``subplots``.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -50,7 +55,7 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
     check_figure_name(path)
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
+        yield figure, figure.subplots(down, across, squeeze=False, **how)
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         with replacing(path.resolve()) as part:
@@ -58,7 +63,6 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def check_figure_name(path: Path) -> None:
-    """Raise unless the file name has a supported format."""
     if path.suffix.lower() not in FORMATS:
         raise HardnetError(f"{path}: a figure file must end in {' or '.join(FORMATS)}")
 
@@ -100,11 +104,7 @@ def legend_beside(figure: Figure) -> None:
     figure.legend(found.values(), list(found), loc="outside right upper", frameon=False, fontsize=7)
 
 
-def legend_above(
-    figure: Figure,
-    axes: Axes,
-    loc: Literal["outside upper left", "outside upper center"] = "outside upper left",
-) -> None:
+def legend_above(figure: Figure, axes: Axes, loc: Any = "outside upper left") -> None:
     """The names of one panel, shared by all panels, side by side above them."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, frameon=False, ncols=len(names), loc=loc)
@@ -116,12 +116,6 @@ def name_rows(axes: Axes, names: list[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-
-
-def end_axis(axes: Axes, ticks: Sequence[float]) -> None:
-    """End the horizontal axis at its last tick: beyond it there is only text."""
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.spines["bottom"].set_bounds(axes.get_xlim()[0], ticks[-1])
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -6,7 +6,7 @@ Our own, because no table library marks the best numbers, merges cells and write
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Results = Mapping[str, Any]
 """A results file."""
+Row = Mapping[str, Any]
+"""One of its rows."""
 Value = float | str | None
 Best = Literal["largest", "smallest"]
 Ends = tuple[float | None, float | None]
@@ -46,7 +48,6 @@ class Column:
 
     @property
     def texts(self) -> list[str]:
-        """The values as text, none in bold."""
         return [
             MISSING if v is None else v if isinstance(v, str) else self.style.format(v)
             for v in self.values
@@ -71,13 +72,11 @@ class Table:
     def of_texts(
         cls, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = ""
     ) -> Table:
-        """A table whose cells are texts already, line by line."""
         cells = [[row[i] for row in rows] for i in range(len(columns))]
         return cls(title, [Column(*each) for each in zip(columns, cells, strict=True)], note)
 
     @property
     def headings(self) -> list[str]:
-        """One per column."""
         return [column.heading for column in self.columns]
 
     def full_headings(self, separator: str) -> list[str]:
@@ -96,12 +95,14 @@ class Table:
                 bold = number and text == best.get(self._contest(i, j))
                 cell = f"**{text}**" if bold else text
                 ends = column.intervals[i] if column.intervals else (None, None)
-                cells.append(cell if None in ends else f"{cell} {interval(*ends, column.style)}")
+                cells.append(
+                    cell if None in ends else f"{cell} {interval(*ends, style=column.style)}"
+                )
             shown.append(cells)
         return [list(row) for row in zip(*shown, strict=True)]
 
     def markdown(self) -> str:
-        """The table in GitHub's Markdown, numbers to the right."""
+        """GitHub's Markdown."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
         head, *rows = [
             [cell.replace("|", "\\|") for cell in row]
@@ -125,7 +126,6 @@ class Table:
         return "\n".join([*opening, *head, *body, r"\end{tabular}", r"\end{table}"])
 
     def rich(self) -> RichTable:
-        """The table for a terminal."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -174,41 +174,56 @@ class Table:
 
 def column(
     heading: str,
-    rows: Sequence[Mapping[str, Any]],
-    field: str,
+    rows: Iterable[Row | None],
+    value: str | Callable[[Any], Value],
     style: str = "{:.3f}",
     best: Best | None = None,
     factor: float | None = None,
+    group: str = "",
 ) -> Column:
-    """A field of every row, times ``factor``; None where a row lacks it."""
-    values = [row.get(field) for row in rows]
+    """A field of every row, or what a function makes of it; None where there is no row."""
+    get = value if callable(value) else lambda row: row.get(value)
+    values = [None if row is None else get(row) for row in rows]
     if factor is not None:
-        values = [None if value is None else factor * value for value in values]
-    return Column(heading, values, style, best)
+        values = [None if each is None else factor * float(each) for each in values]
+    return Column(heading, values, style, best, group)
 
 
-def distinct(rows: Iterable[Mapping[str, Any]], field: str) -> list[str]:
+def distinct(rows: Iterable[Row], field: str) -> list[str]:
     """The values of a field in their order, each once."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
-def interval(low: float | None, high: float | None, style: str = "{:.3f}") -> str:
+def grouped(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
+    """The rows by the value of a field, or by the values of several, in their order."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[field] for field in fields)
+        found.setdefault(key if len(fields) > 1 else key[0], []).append(row)
+    return found
+
+
+def interval(
+    low: float | None, high: float | None, *, style: str = "{:.3f}", factor: float = 1
+) -> str:
     """``[low, high]``, or a dash."""
     if low is None or high is None:
         return MISSING
-    return f"[{style.format(low)}, {style.format(high)}]"
+    return f"[{style.format(factor * low)}, {style.format(factor * high)}]"
 
 
-def ratio(value: float | None, baseline: float | None) -> float | None:
-    """``value / baseline``, if both are known."""
-    return None if value is None or not baseline else value / baseline
-
-
-def against_baseline(what: str, ratios: Sequence[float | None]) -> list[Column]:
-    """The column of ratios to the baseline; none if it did not take part."""
-    if all(each is None for each in ratios):
-        return []
-    return [Column(f"{what} / {BASELINE}".strip(), ratios, "{:.2f}x")]
+def against_baseline(
+    what: str,
+    names: Sequence[str],
+    values: Sequence[float | None],
+    blocks: Sequence[str] | None = None,
+) -> list[Column]:
+    """The column of ratios to the baseline of the same block; none if it did not take part."""
+    blocks = blocks or [""] * len(names)
+    lines = list(zip(blocks, names, values, strict=True))
+    base = {block: value for block, name, value in lines if name == BASELINE and value}
+    ratios = [value / base[b] if value is not None and b in base else None for b, _, value in lines]
+    return [Column(f"{what} / {BASELINE}".strip(), ratios, "{:.2f}x")] if base else []
 
 
 def by_name(
