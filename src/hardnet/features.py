@@ -30,13 +30,14 @@ from hardnet.frames import (
     Frames,
     centres,
     check_frames,
+    cut_for,
     empty_frames,
     from_opencv,
     read_oxford,
     rescale,
+    windows_of,
 )
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
-from hardnet.patches import cut_for, windows_of
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:
