@@ -20,9 +20,8 @@ from measuring import SKIMAGE, median_seconds
 from numpy.typing import NDArray
 
 from hardnet.detectors.dog import detect
-from hardnet.frames import Frames
+from hardnet.frames import PATCH_SIZE, Frames, cut_patches
 from hardnet.images import read_image, to_grey
-from hardnet.patches import PATCH_SIZE, cut_patches
 
 COUNTS = 2_000, 10_000
 REPEATS = 5

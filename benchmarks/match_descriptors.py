@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hardnet.features import Features
 from hardnet.images import list_images
-from hardnet.matching.flann import approximate_nearest
 from hardnet.matching.neighbours import (
     RATIO,
     FarSecond,
+    approximate_nearest,
     match_descriptors,
     two_nearest,
     two_nearest_and_back,

@@ -9,7 +9,7 @@ import pytest
 
 from hardnet import frames
 from hardnet.errors import HardnetError
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches
 
 
 def some_frames(count: int = 50, seed: int = 0) -> np.ndarray:

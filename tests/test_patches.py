@@ -6,10 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet import patches
 from hardnet.errors import HardnetError
-from hardnet.frames import empty_frames, from_similarity
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches, empty_frames, from_similarity
 
 
 def slow_patch(image: np.ndarray, frame: np.ndarray, size: int) -> np.ndarray:
@@ -127,9 +125,7 @@ def test_ten_thousand_frames_take_few_calls(
 ) -> None:
     calls = []
     remap = cv2.remap
-    monkeypatch.setattr(
-        patches.cv2, "remap", lambda *args, **more: calls.append(1) or remap(*args, **more)
-    )
+    monkeypatch.setattr(cv2, "remap", lambda *args, **more: calls.append(1) or remap(*args, **more))
     cut_patches(camera, mixed_frames(10_000))
     assert len(calls) < 60  # not one per frame: that costs 30 times as much
 

@@ -31,15 +31,16 @@ from hardnet.frames import (
     Frames,
     centres,
     check_frames,
+    cut_for,
     empty_frames,
     from_opencv,
     from_similarity,
     read_oxford,
     rescale,
+    windows_of,
 )
 from hardnet.image_files import as_path, require_regular_file
 from hardnet.images import Pixels, Source, as_array, read_image, shrink, to_grey
-from hardnet.patches import cut_for, windows_of
 from hardnet.storage import OwnedFolder, replacing
 
 if TYPE_CHECKING:

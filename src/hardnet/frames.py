@@ -1,12 +1,12 @@
-"""Keypoint conventions, all of them, in one place.
+"""Frames and the patches they cut: all keypoint conventions, in one place.
 
 A *frame* is the affine map from the patch square [-1, 1]^2 to image pixels, stored as a (2, 3)
 matrix [A | t]. The centre of the top-left pixel is (0, 0), x points right and y points down. The
 first column of A is where the patch's x axis points in the image.
 
-Everything the outside world calls a keypoint is converted to and from frames here, because a
-window that is half as large, or an angle of the opposite sign, is the most frequent reason for a
-learned descriptor to lose against SIFT.
+Everything the outside world calls a keypoint is converted to and from frames here, because a window
+of half the size, or an angle of the opposite sign, is the most frequent reason for a learned
+descriptor to lose against SIFT.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import cv2
 
 Frames = NDArray[np.float32]
+Image = NDArray[np.uint8]
+Patches = NDArray[np.uint8] | NDArray[np.float32]
 
 Detected = tuple[Frames, NDArray[np.float32]]
 """Frames and their scores (N,)."""
@@ -34,12 +36,17 @@ WINDOW_SIGMAS = 12.0
 """Side of the measurement window in units of the keypoint's sigma: SIFT's own window
 (4 x 4 cells of 3 sigma each)."""
 
-_COLMAP_CENTRE = 0.5
-"""Where COLMAP has the centre of the top-left pixel: it counts from the corner."""
+PATCH_SIZE = 32
+"""Side of the patch the networks read."""
+
+_COLMAP_CENTRE = 0.5  # of the top-left pixel: COLMAP counts from the corner
+_CHUNK = 256  # frames per remap call: what one call touches stays in the cache
+_MAX_SIDE = 32000  # OpenCV remaps images, and into images, of less than 32767 rows and columns
+_OUTSIDE = -2  # remap takes short coordinates, and far outside is the border pixel in any case
+_FINEST_STEP = 0.75  # a level is used for steps of 0.75 to 1.5 of its pixels
 
 
 def empty_frames() -> Frames:
-    """No frames: shape (0, 2, 3)."""
     return np.zeros((0, 2, 3), np.float32)
 
 
@@ -127,11 +134,11 @@ def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):
         raise InputError(f"COLMAP keypoints have 4 or 6 columns here, got shape {table.shape}")
+    centre = points_from_colmap(table[:, :2])
     if table.shape[1] == 4:
-        return from_similarity(points_from_colmap(table[:, :2]), table[:, 2], table[:, 3], window)
+        return from_similarity(centre, table[:, 2], table[:, 3], window)
     shape = table[:, 2:].reshape(-1, 2, 2) * (window / 2)
-    centre = points_from_colmap(table[:, :2])[:, :, None]
-    return np.concatenate([shape, centre], 2).astype(np.float32)
+    return np.concatenate([shape, centre[:, :, None]], 2).astype(np.float32)
 
 
 def to_colmap(frames: Frames, window: float = WINDOW_SIGMAS) -> NDArray[np.float32]:
@@ -141,12 +148,10 @@ def to_colmap(frames: Frames, window: float = WINDOW_SIGMAS) -> NDArray[np.float
 
 
 def points_from_colmap(points: NDArray[Any]) -> NDArray[Any]:
-    """(..., 2) pixels, from COLMAP's, which count from the corner of the first pixel."""
     return points - _COLMAP_CENTRE
 
 
 def points_to_colmap(points: NDArray[Any]) -> NDArray[Any]:
-    """(..., 2) COLMAP's pixels; the inverse of :func:`points_from_colmap`."""
     return points + _COLMAP_CENTRE
 
 
@@ -154,17 +159,17 @@ def from_oxford(ellipses: ArrayLike) -> Frames:
     """Upright frames of Oxford ellipses, a (x-u)^2 + 2 b (x-u) (y-v) + c (y-v)^2 = 1.
 
     The rows are u, v, a, b, c; further columns (a descriptor) are ignored. The ellipse is what the
-    detector measures, so it becomes the circle inscribed in the patch: the window is the file's
-    own, and no multiple of a sigma. The first pixel's centre is (0, 0).
+    detector measures, so it becomes the circle inscribed in the patch.
     """
     table = np.asarray(ellipses, np.float64)
     if table.ndim != 2 or table.shape[1] < 5:
         raise InputError(f"Oxford ellipses have 5 columns, got shape {table.shape}")
     u, v, a, b, c = table[:, :5].T
     det = a * c - b * b
-    if not ((det > 0) & (a > 0)).all():
-        row = int(np.argmin((det > 0) & (a > 0)))
-        raise InputError(f"row {row + 1} is not an ellipse: a c - b^2 and a must be positive")
+    good = (det > 0) & (a > 0)
+    if not good.all():
+        row = int(good.argmin()) + 1
+        raise InputError(f"row {row} is not an ellipse: a c - b^2 and a must be positive")
     # The lower triangular L with L L^T = [[a, b], [b, c]]^-1.
     width, height, zero = np.sqrt(c / det), 1 / np.sqrt(c), np.zeros_like(a)
     rows = [width, zero, u, -b / det / width, height, v]
@@ -253,3 +258,176 @@ def rotation(angle: ArrayLike) -> NDArray[np.float64]:
     """(..., 2, 2) matrices that turn by (...) radians, clockwise on screen."""
     c, s = np.cos(angle), np.sin(angle)
     return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
+
+
+def patch_ticks(size: int) -> NDArray[np.float32]:
+    """(S,) positions of the patch's pixel centres along one side of the square [-1, 1]^2."""
+    return (np.arange(size, dtype=np.float32) * 2 + 1) / np.float32(size) - 1
+
+
+def windows_of(descriptor: object) -> tuple[float, ...]:
+    """The windows, in sigmas of a keypoint, that a descriptor reads."""
+    windows: tuple[float, ...] = getattr(descriptor, "windows", (WINDOW_SIGMAS,))
+    return windows
+
+
+def cut_for(descriptor: object, image: Image, frames: Frames) -> Image:
+    """:func:`cut_patches` in the K windows of a descriptor: (N, K, S, S), or (N, S, S) for one."""
+    windows = windows_of(descriptor)
+    cut = _cut(image, frames, windows, PATCH_SIZE)
+    return cut[:, 0] if len(windows) == 1 else cut
+
+
+def cut_patches(image: Image, frames: Frames, size: int = PATCH_SIZE) -> Image:
+    """(N, S, S) patches, one per frame (N, 2, 3), of a grey image (H, W) uint8.
+
+    The border pixel is repeated outside the image. Sampling a large frame from the full-size image
+    would skip pixels and alias, so each frame is read from the pyramid level whose pixels are about
+    as large as the patch's.
+    """
+    return _cut(image, frames, (WINDOW_SIGMAS,), size)[:, 0]
+
+
+def _cut(image: Image, frames: Frames, windows: Sequence[float], size: int) -> Image:
+    if image.ndim != 2 or image.dtype != np.uint8:
+        raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
+    frames = check_frames(frames)
+    patches = np.empty((len(frames), len(windows), size, size), np.uint8)
+    if not len(frames):
+        return patches
+    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    scales = [np.float32(window / WINDOW_SIGMAS) for window in windows]
+    images = pyramid(image, int(_levels(half * max(scales), size).max()) + 1)
+    for k, window in enumerate(windows):
+        patches[:, k] = cut_from_pyramid(images, in_window(frames, window), half * scales[k], size)
+    return patches
+
+
+def pyramid(image: Image, levels: int) -> list[Image]:
+    """``image`` and its successive halvings, each smoothed before every second pixel is kept.
+
+    ``cv2.pyrDown`` keeps pixel (0, 0) in place: level k holds the source position 2^k (x, y).
+    """
+    import cv2
+
+    out = [image]
+    while len(out) < levels and min(out[-1].shape[:2]) >= 4:
+        out.append(np.asarray(cv2.pyrDown(out[-1]), np.uint8))
+    return out
+
+
+def cut_from_pyramid(
+    images: list[Image], frames: Frames, half: NDArray[np.float64], size: int
+) -> Image:
+    """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
+
+    A frame that needs a smaller image than there is takes the smallest. The half-sizes ``half``
+    (N,) choose the image that is read: the mean of a frame's two half-axes balances aliasing along
+    the long one and blur along the short one; the short one itself avoids all blur.
+    """
+    patches = np.empty((len(frames), size, size), np.uint8)
+    if (side := max(images[0].shape)) > _MAX_SIDE:
+        raise InputError(f"the image has {side} pixels a side: shrink it (max_size)")
+    level = np.minimum(_levels(half, size), len(images) - 1)
+    chunk = min(_CHUNK, _MAX_SIDE // size)
+    for k, source in enumerate(images):
+        chosen = np.flatnonzero(level == k)
+        for start in range(0, len(chosen), chunk):
+            index = chosen[start : start + chunk]
+            patches[index] = _sample(source, frames[index] / np.float32(2**k), size)
+    return patches
+
+
+def _levels(half: NDArray[np.float64], size: int) -> NDArray[np.intp]:
+    """(N,) the pyramid level whose pixels are about as far apart as the samples of a frame."""
+    step = 2 * half / size  # in pixels of the full-size image
+    wanted = np.floor(np.log2(np.maximum(step, 1e-6) / _FINEST_STEP)).astype(np.intp)
+    return np.asarray(np.maximum(wanted, 0), np.intp)
+
+
+def _sample(image: Image, frames: Frames, size: int) -> Image:
+    """(n, S, S) bilinear samples of ``image`` on the grid of each frame."""
+    import cv2
+
+    ticks = patch_ticks(size)
+    # An affine grid is a sum of two vectors, one per column and one per row of the patch.
+    columns = frames[:, :, 0, None] * ticks
+    rows = frames[:, :, 1, None] * ticks + frames[:, :, 2, None]
+    x, y = ((columns[:, i, None, :] + rows[:, i, :, None]).reshape(-1, size) for i in (0, 1))
+    if np.abs(frames).sum(2).max() > _MAX_SIDE:
+        for grid in (x, y):
+            np.clip(grid, _OUTSIDE, _MAX_SIDE, out=grid)
+    out = cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(out, np.uint8).reshape(len(frames), size, size)
+
+
+def check_patches(patches: ArrayLike) -> Patches:
+    """(N, S, S) or (N, 1, S, S) patches, or an empty list, as one (N, S, S) array.
+
+    It is uint8 if they were, else float32. Wrong shapes and types, NaN and infinity are an error.
+    """
+    try:
+        array: NDArray[Any] = np.asarray(patches)
+    except ValueError as error:  # a list of patches of different sizes
+        raise InputError(f"patches must all have one size: {error}") from error
+    if array.ndim == 1 and not len(array):
+        return np.zeros((0, 1, 1), np.uint8)
+    if array.ndim == 4 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 3:
+        raise InputError(
+            f"patches must have shape (N, S, S) or (N, 1, S, S), got {array.shape}"
+            + ("; one patch is patch[None]" if array.ndim == 2 else "")
+        )
+    if array.shape[1] != array.shape[2]:
+        raise InputError(f"patches must be square, got {array.shape[1]} x {array.shape[2]}")
+    if len(array) and not array.shape[1]:
+        raise InputError("patches have no pixels")
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"patches must be numbers, got {array.dtype}")
+    array = array.astype(np.float32)
+    bad = ~np.isfinite(array).all(axis=(1, 2))
+    if bad.any():
+        raise InputError(
+            f"{bad.sum()} of {len(array)} patches contain NaN or infinity, "
+            f"the first is number {int(np.argmax(bad))}"
+        )
+    return array
+
+
+def resize_patches(patches: Patches, size: int) -> Patches:
+    """(N, S, S) -> (N, size, size) of the same type, each patch on its own.
+
+    Bilinear, as in the published evaluation: 64 -> 32 is the mean of 2 x 2 pixels. Larger ones than
+    65 -> 32 are first halved by averaging, because steps of more than two pixels would skip pixels.
+    """
+    import cv2
+
+    if patches.shape[1] == size or not len(patches):
+        return patches.reshape(len(patches), size, size)
+    out = np.empty((len(patches), size, size), patches.dtype)
+    for i, patch in enumerate(patches):
+        while patch.shape[0] > 2 * size + 1:
+            half = patch.shape[0] // 2
+            patch = cv2.resize(patch, (half, half), interpolation=cv2.INTER_AREA)
+        out[i] = cv2.resize(patch, (size, size), interpolation=cv2.INTER_LINEAR)
+    return out
+
+
+def grey_bytes(patches: Patches) -> NDArray[np.uint8]:
+    """(N, S, S) as whole grey values 0..255, for what reads nothing else.
+
+    Values outside 0..255, or 0..1, which rounding would destroy, are an error.
+    """
+    if patches.dtype == np.uint8:
+        return patches.astype(np.uint8, copy=False)
+    low, high = float(patches.min(initial=0)), float(patches.max(initial=0))
+    whole = np.round(patches)
+    if low < 0 or high > 255 or (high <= 1 and not np.array_equal(whole, patches)):
+        raise InputError(
+            f"patches have values from {low:.3g} to {high:.3g}; "
+            "this descriptor reads grey values 0..255"
+        )
+    return np.asarray(whole, np.uint8)

@@ -8,8 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.descriptors import Descriptor, check_patches, load, resize_patches, unit_rows
+from hardnet.descriptors import Descriptor, load, unit_rows
 from hardnet.errors import HardnetError
+from hardnet.frames import check_patches, resize_patches
 
 ALL = ["net.onnx", "net.safetensors", "sift", "rootsift", "pixels"]
 

@@ -6,17 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.descriptors import available_names, load, resize_patches
-from hardnet.descriptors.opencv import (
-    KINDS,
-    SMOOTHING,
-    OpenCVDescriptor,
-    is_available,
-    sift_keypoints,
-)
+from hardnet.descriptors import available_names, load
+from hardnet.descriptors.opencv import KINDS, OpenCVDescriptor, is_available
 from hardnet.errors import HardnetError
-from hardnet.frames import from_opencv
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches, from_opencv, resize_patches
 
 NAMES = [
     pytest.param(
@@ -132,10 +125,9 @@ def test_grey_values_are_never_stretched(name: str, large: np.ndarray) -> None:
 
 
 def test_sift_many_on_one_image_equal_each_alone(patches: np.ndarray) -> None:
-    sift = cv2.SIFT.create(nOctaveLayers=1, sigma=SMOOTHING)
-    together = sift.compute(*sift_keypoints(patches))[1]
-    alone = np.concatenate([sift.compute(*sift_keypoints(p[None]))[1] for p in patches])
-    np.testing.assert_array_equal(together, alone)
+    describe = load("sift")
+    alone = np.concatenate([describe(patch[None]) for patch in patches])
+    np.testing.assert_array_equal(describe(patches), alone)
 
 
 def test_neighbours_of_the_opposite_brightness_do_not_leak() -> None:

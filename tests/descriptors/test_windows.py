@@ -10,17 +10,16 @@ import pytest
 
 import hardnet
 from hardnet import descriptors
-from hardnet.descriptors import split_windows as split
-from hardnet.descriptors.windows import (
+from hardnet.descriptors import (
     Projection,
     WindowsDescriptor,
     learn_projection,
     save_projections,
     windows_file,
 )
+from hardnet.descriptors import split_windows as split
 from hardnet.errors import HardnetError, InputError
-from hardnet.frames import from_similarity
-from hardnet.patches import cut_for, cut_patches
+from hardnet.frames import cut_for, cut_patches, from_similarity
 from hardnet.storage import file_digest
 
 USUAL = descriptors.WINDOWS["hardnet"]

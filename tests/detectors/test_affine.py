@@ -11,8 +11,7 @@ import pytest
 from hardnet import detectors
 from hardnet.detectors import affine, hessian
 from hardnet.errors import HardnetError
-from hardnet.frames import centres, from_similarity, transform
-from hardnet.patches import cut_patches, pyramid
+from hardnet.frames import centres, cut_patches, from_similarity, pyramid, transform
 
 Scene = Callable[..., Any]
 

@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.frames import from_opencv
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches, from_opencv
 
 if TYPE_CHECKING:  # OpenCV's drop-in is tested where there is no torch
     from hardnet.nets import HardNet

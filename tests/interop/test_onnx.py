@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from hardnet.cli.app import app
-from hardnet.descriptors import OnnxDescriptor, load
+from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.interop.onnx import (
     Convolution,
@@ -50,7 +50,7 @@ def test_float_graph_gives_the_values_of_torch(
     net: HardNet, patches: np.ndarray, tmp_path: Path
 ) -> None:
     (tmp_path / "net.onnx").write_bytes(to_onnx(net))
-    describe = OnnxDescriptor(tmp_path / "net.onnx")
+    describe = load(tmp_path / "net.onnx")
     assert (describe.name, describe.dim, describe.patch_size) == ("net", 128, 32)
     np.testing.assert_allclose(describe(patches), _torch(net, patches), atol=1e-5)
 
@@ -58,7 +58,7 @@ def test_float_graph_gives_the_values_of_torch(
 def test_int8_graph_stays_close(net: HardNet, patches: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "q.onnx").write_bytes(to_onnx_int8(net, patches[:100]))
     unseen = patches[100:]
-    cosine = (OnnxDescriptor(tmp_path / "q.onnx")(unseen) * _torch(net, unseen)).sum(1)
+    cosine = (load(tmp_path / "q.onnx")(unseen) * _torch(net, unseen)).sum(1)
     # Random weights have no margin against noise: a trained network is held to 0.999 elsewhere.
     assert cosine.mean() > 0.99
     assert cosine.min() > 0.95

@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.matching.flann import CHECKS, approximate_nearest
-from hardnet.matching.neighbours import FarSecond, match_descriptors, two_nearest
+from hardnet.matching.neighbours import (
+    CHECKS,
+    FarSecond,
+    approximate_nearest,
+    match_descriptors,
+    two_nearest,
+)
 
 
 def curved(count: int, seed: int) -> np.ndarray:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hardnet.frames import from_opencv
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches, from_opencv
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from hardnet.bench.metrics import (
 from hardnet.bench.store import Predictions
 from hardnet.errors import HardnetError
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
-from hardnet.patches import windows_of
+from hardnet.frames import windows_of
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors

@@ -149,8 +149,8 @@ def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
     import numpy as np
 
     from hardnet import detectors
+    from hardnet.frames import PATCH_SIZE, cut_patches
     from hardnet.learn.batches import Shade
-    from hardnet.patches import PATCH_SIZE, cut_patches
     from hardnet.patchsets.info import Row, draw_rows
 
     rng = np.random.default_rng(seed)

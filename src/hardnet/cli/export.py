@@ -119,18 +119,17 @@ def export(
 
 
 def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
-    from hardnet.descriptors import load
-    from hardnet.descriptors import windows as joining
+    from hardnet import descriptors
     from hardnet.interop.onnx import photo_patches
     from hardnet.storage import OwnedFolder, file_digest
 
-    descriptor = joining.WindowsDescriptor(load(files[0]), sigmas)
+    descriptor = descriptors.WindowsDescriptor(descriptors.load(files[0]), sigmas)
     vectors = descriptor.side_by_side(photo_patches(photos, _STATISTICS, descriptor=descriptor))
-    projection = joining.learn_projection(vectors, descriptor.dim)
-    output = joining.windows_file(files[0])
+    projection = descriptors.learn_projection(vectors, descriptor.dim)
+    output = descriptors.windows_file(files[0])
     OwnedFolder.mark(output.parent).claim(output.name)
     digests = [file_digest(file) for file in files]
-    joining.save_projections(output, {joining.windows_text(sigmas): projection}, digests)
+    descriptors.save_projections(output, {descriptors.windows_text(sigmas): projection}, digests)
     return output
 
 
@@ -144,7 +143,7 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
     import numpy as np
     import torch
 
-    from hardnet.descriptors import resize_patches
+    from hardnet.frames import resize_patches
 
     resized = resize_patches(patches, net.patch_size)[:, None].astype(np.float32)
     with torch.inference_mode():
@@ -155,8 +154,8 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
     import numpy as np
 
+    from hardnet.frames import PATCH_SIZE
     from hardnet.interop.onnx import photo_patches
-    from hardnet.patches import PATCH_SIZE
     from hardnet.patchsets.brown import read_brown
 
     if not (folder / "info.txt").is_file():

@@ -1,45 +1,35 @@
 """Descriptors by name, by weights file, or as a Python function: patches -> vectors.
 
-The names are those of the weights that are shipped, one for every ``.onnx`` file in ``WEIGHTS``
-(a network and its file have the same name), and those of descriptors that need no weights.
-
-What goes in and what comes out is checked here, once, for all of them. In: (N, S, S) or
-(N, 1, S, S), any integer or float type, any brightness range, any S; all else is a HardnetError
-that says what is wrong. Out: (N, D) float32 of length 1. A patch without any contrast describes
-nothing; where a descriptor gives it the zero vector, it becomes the uniform vector 1/sqrt(D), so
-that nothing downstream meets a NaN.
+A name is that of a shipped weights file (one for every ``.onnx`` in ``WEIGHTS``) or of a
+descriptor that needs no weights. Input and output are checked here, once, for all of them. In:
+(N, S, S) or (N, 1, S, S), any integer or float type, any brightness range, any S. Out: (N, D)
+float32 of length 1. A patch without any contrast describes nothing: its zero vector becomes the
+uniform vector 1/sqrt(D), so that nothing downstream meets a NaN.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import platform
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
+from hardnet.frames import WINDOW_SIGMAS, check_patches, resize_patches
 from hardnet.storage import check_registered, file_digest, file_state
 from hardnet.threads import interrupts_held, map_threads, usable_cores
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
-    from hardnet.nets import Net
-
 Descriptors = NDArray[np.float32]
 """(N, D) float32, one unit vector per patch."""
-
-Patches = NDArray[np.uint8] | NDArray[np.float32]
-
-_ONNX_BATCHES = 16, 64  # the smallest, where patches are few for the threads, and the largest
-_TORCH_BATCH = 128
-_ZERO = 1e-6  # shorter than this, a vector's direction is rounding
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Where the shipped weights lie inside the package."""
@@ -57,10 +47,19 @@ DEFAULT = "hardnet-small"
 WINDOWS = {"hardnet": "12+24+48", "hardnet-small": "12+24+48"}
 """The windows, in sigmas of a keypoint, that shipped networks describe in photos; 12 for others."""
 
+LARGEST_WINDOW = 4.0
+"""How many times as wide as the narrowest window of a descriptor the widest may be."""
+
+EVENNESS = 0.25
+"""How far the projection evens out the spread of its numbers: 0 not at all, 1 whitens them."""
+
 _WINDOWS = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:\+\d+(?:\.\d+)?)*)")
 _FORMER_WINDOWS = "@12+24"  # in files of version 0.7
 _INT8 = "-int8"
-_OPENCV = ("beblid", "boostdesc", "rootsift", "sift", "teblid", "vgg")
+_OPENCV = ("beblid", "boostdesc", "pixels", "rootsift", "sift", "teblid", "vgg")
+_ONNX_BATCHES = 16, 64  # the smallest, where patches are few for the threads, and the largest
+_TORCH_BATCH = 128
+_ZERO = 1e-6  # shorter than this, a vector's direction is rounding
 
 
 @runtime_checkable
@@ -99,9 +98,8 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
 
     A name is taken literally: "hardnet" is 32-bit floats and one window, "hardnet-int8" is 8-bit
-    integers. Everything that describes photos loads ``for_photos("hardnet")``.
-
-    Networks are kept: to load the same weights again costs nothing while their file stays the same.
+    integers. Everything that describes photos loads ``for_photos("hardnet")``. Networks are kept:
+    loading the same weights again costs nothing while their file stays the same.
 
     ``module:function`` runs the module: give what a person named, and pass a name that was read
     from a file through :func:`registered` first.
@@ -110,29 +108,24 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
             onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
             ``module:function``, your own (:mod:`hardnet.descriptors.functions`). Any of them may
-            end in the windows it describes, ``hardnet@12+24`` (:mod:`hardnet.descriptors.windows`).
+            end in the windows it describes: ``hardnet@12+24`` (:class:`WindowsDescriptor`).
         threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
             own, process-wide settings.
     """
     text, windows = split_windows(str(name_or_path))
     if windows:
-        from hardnet.descriptors.windows import join_windows
-        from hardnet.frames import WINDOW_SIGMAS
-
         one = load(text, threads)
-        return one if windows == (WINDOW_SIGMAS,) else join_windows(one, windows)
-    suffix = Path(text).suffix.lower()
-    if text == "pixels":
-        return PixelsDescriptor()
+        if windows == (WINDOW_SIGMAS,):
+            return one
+        return WindowsDescriptor(one, windows, _stored_projection(one, windows))
     if text in _OPENCV:
         from hardnet.descriptors import opencv
 
         return opencv.load(text)
-    if text in (shipped := shipped_names()) or suffix == ".onnx":
-        path = WEIGHTS / f"{text}.onnx" if text in shipped else Path(text)
-        return OnnxDescriptor(path, threads=threads)
-    if suffix in _TORCH_SUFFIXES:
-        return TorchDescriptor(text)
+    if text in shipped_names():
+        return NetDescriptor(WEIGHTS / f"{text}.onnx", threads)
+    if Path(text).suffix.lower() in WEIGHTS_SUFFIXES:
+        return NetDescriptor(Path(text), threads)
     if ":" in text:
         from hardnet.descriptors.functions import FunctionDescriptor
 
@@ -173,8 +166,7 @@ def for_photos(name: str, made_with: str | None = None) -> str:
 def prefers_int8() -> bool:
     """Whether 8-bit integers are faster than floats: AVX2, VNNI, AMX or ARM's dot product.
 
-    With AVX2 alone by half (``benchmarks/describe.py``), with the others by more. False where the
-    CPU cannot be asked.
+    False where the CPU cannot be asked.
     """
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return True
@@ -208,7 +200,7 @@ def registered(name: object, source: Path, again: str) -> str:
 
 def names() -> list[str]:
     """The descriptors that need no file; some need OpenCV's contrib modules."""
-    return sorted([*shipped_names(), "pixels", *_OPENCV])
+    return sorted([*shipped_names(), *_OPENCV])
 
 
 def shipped_names() -> list[str]:
@@ -236,79 +228,6 @@ def described_by(name: str, weights: str) -> str:
     return f"{name} (weights {weights[:12]})" if weights else name
 
 
-def check_patches(patches: ArrayLike) -> Patches:
-    """(N, S, S) or (N, 1, S, S) patches, or an empty list, as one (N, S, S) array.
-
-    It is uint8 if they were, else float32. Wrong shapes and types, NaN and infinity are an error.
-    """
-    try:
-        array: NDArray[Any] = np.asarray(patches)
-    except ValueError as error:  # a list of patches of different sizes
-        raise InputError(f"patches must all have one size: {error}") from error
-    if array.ndim == 1 and not len(array):
-        return np.zeros((0, 1, 1), np.uint8)
-    if array.ndim == 4 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 3:
-        raise InputError(
-            f"patches must have shape (N, S, S) or (N, 1, S, S), got {array.shape}"
-            + ("; one patch is patch[None]" if array.ndim == 2 else "")
-        )
-    if array.shape[1] != array.shape[2]:
-        raise InputError(f"patches must be square, got {array.shape[1]} x {array.shape[2]}")
-    if len(array) and not array.shape[1]:
-        raise InputError("patches have no pixels")
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"patches must be numbers, got {array.dtype}")
-    array = array.astype(np.float32)
-    bad = ~np.isfinite(array).all(axis=(1, 2))
-    if bad.any():
-        raise InputError(
-            f"{bad.sum()} of {len(array)} patches contain NaN or infinity, "
-            f"the first is number {int(np.argmax(bad))}"
-        )
-    return array
-
-
-def resize_patches(patches: Patches, size: int) -> Patches:
-    """(N, S, S) -> (N, size, size) of the same type, each patch on its own.
-
-    ``cv2.INTER_LINEAR``, as the published evaluation does: 64 -> 32 is the mean of 2 x 2 pixels.
-    Larger ones than 65 -> 32 are first halved by averaging, because bilinear interpolation over
-    steps of more than two pixels would skip the pixels between.
-    """
-    import cv2  # here: the names of all descriptors are in the help of commands, without OpenCV
-
-    if patches.shape[1] == size or not len(patches):
-        return patches.reshape(len(patches), size, size)
-    out = np.empty((len(patches), size, size), patches.dtype)
-    for i, patch in enumerate(patches):
-        while patch.shape[0] > 2 * size + 1:
-            half = patch.shape[0] // 2
-            patch = cv2.resize(patch, (half, half), interpolation=cv2.INTER_AREA)
-        out[i] = cv2.resize(patch, (size, size), interpolation=cv2.INTER_LINEAR)
-    return out
-
-
-def grey_bytes(patches: Patches) -> NDArray[np.uint8]:
-    """(N, S, S) as whole grey values 0..255, for what reads nothing else.
-
-    Values outside 0..255, or 0..1, which rounding would destroy, are an error.
-    """
-    if patches.dtype == np.uint8:
-        return patches.astype(np.uint8, copy=False)
-    low, high = float(patches.min(initial=0)), float(patches.max(initial=0))
-    whole = np.round(patches)
-    if low < 0 or high > 255 or (high <= 1 and not np.array_equal(whole, patches)):
-        raise InputError(
-            f"patches have values from {low:.3g} to {high:.3g}; "
-            "this descriptor reads grey values 0..255"
-        )
-    return np.asarray(whole, np.uint8)
-
-
 def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
     """(N, D) -> (N, D) of length 1; a zero row becomes the uniform vector 1/sqrt(D)."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -318,91 +237,63 @@ def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
     return unit.astype(np.float32, copy=False)
 
 
-def finite_rows(vectors: NDArray[Any], name: str) -> Descriptors:
-    """:func:`unit_rows` of what a network gives, which is an error where it is no number."""
-    if not np.isfinite(vectors).all():
-        bad = int((~np.isfinite(vectors).all(axis=1)).sum())
-        which = f"{bad} of {counted(len(vectors), 'patch')}"
-        raise HardnetError(
-            f"the network {name} gives NaN or infinity for {which}: its "
-            "weights are damaged, or its training left the finite numbers"
-        )
-    return unit_rows(vectors.astype(np.float32, copy=False))
+class NetDescriptor:
+    """A network in a weights file; see :func:`load`.
 
-
-class PixelsDescriptor:
-    """The patch itself at 16 x 16, minus its mean: what learning and engineering have to beat.
-
-    The dot product of two such vectors is the normalised cross-correlation of the patches.
+    An ONNX file has input (N, 1, S, S) float and output (N, D) float, from raw grey values to unit
+    vectors. It is parallel over *small batches*, not inside layers: every one of ``threads`` runs
+    whole batches through one shared single-threaded session. The activations of a batch stay close
+    to the caches, threads never wait for each other at layer ends (which costs most when the
+    machine is shared), and memory does not grow with the number of patches. The vector of a patch
+    does not depend on its batch. PyTorch runs one batch after the other, on its own threads.
     """
 
-    name = "pixels"
-    side = 16
-    dim = side * side
-    weights = f"pixels {side}"
-
-    def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) or (N, 1, S, S) grey patches -> (N, 256) unit vectors."""
-        exact = check_patches(patches).astype(np.float32)  # resizing bytes would round
-        rows = resize_patches(exact, self.side).reshape(-1, self.dim).astype(np.float32)
-        # The mean of equal float32 numbers may differ from them in the last digit: a flat patch
-        # must give zeros here, not amplified rounding.
-        flat = rows.max(1, initial=-np.inf) == rows.min(1, initial=np.inf)
-        rows -= rows.mean(1, keepdims=True)
-        rows[flat] = 0
-        return unit_rows(rows)
-
-
-class OnnxDescriptor:
-    """A network in an ONNX file with input (N, 1, S, S) float and output (N, D) float.
-
-    The way HardNet is shipped: the graph holds everything from raw grey values to unit vectors.
-    Parallel over *small batches*, not inside layers: every one of ``threads`` runs whole batches of
-    16 to 64 patches through one shared single-threaded session. The activations of a batch stay
-    close to the caches, threads never wait for each other at layer ends (which costs most when the
-    machine is shared), and memory does not grow with the number of patches. What a patch gives does
-    not depend on its batch.
-    """
-
-    def __init__(
-        self, path: Path | str, name: str | None = None, threads: int | None = None
-    ) -> None:
-        path = Path(path)
+    def __init__(self, path: Path, threads: int | None = None) -> None:
         if not path.is_file():
             raise HardnetError(f"no weights file {path}")
-        self.path, self.name = path, name or path.stem
+        self.path, self.name = path, path.stem
+        self._onnx = path.suffix.lower() == ".onnx"
         self.threads = threads or usable_cores()
-        self._session, digest = _open_onnx(path.resolve(), file_state(path))
-        self._input = self._session.get_inputs()[0].name
-        self.patch_size, self.dim = _sizes(self._session, path)
-        self.digest, self.weights = digest, f"onnx {digest}"
+        opened = (_open_onnx if self._onnx else _open_torch)(path.resolve(), file_state(path))
+        self._run, self.patch_size, self.dim, self.digest = opened
+        self.weights = f"{'onnx' if self._onnx else 'torch'} {self.digest}"
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
         checked = resize_patches(check_patches(patches), self.patch_size)
         out = np.empty((len(checked), self.dim), np.float32)
-
-        least, most = _ONNX_BATCHES
-        step = min(max(-(-len(checked) // (4 * self.threads)), least), most)
+        threads, step = 1, _TORCH_BATCH
+        if self._onnx:
+            threads, (least, most) = self.threads, _ONNX_BATCHES
+            step = min(max(-(-len(checked) // (4 * threads)), least), most)
 
         def describe(start: int) -> None:
             batch = checked[start : start + step, None].astype(np.float32, copy=False)
             try:
-                described = self._session.run(None, {self._input: batch})[0]  # releases the GIL
+                rows = self._run(batch)
             except Exception as error:  # onnxruntime's errors share no public base class
                 reason = str(error).partition("\n")[0]
                 raise HardnetError(f"the network {self.name} cannot run: {reason}") from error
-            if described.shape != (len(batch), self.dim):
-                given = counted(len(batch), "patch")
-                raise HardnetError(f"the network {self.name} gives {described.shape} for {given}")
-            out[start : start + step] = finite_rows(described, self.name)
+            given = counted(len(batch), "patch")
+            if rows.shape != (len(batch), self.dim):
+                raise HardnetError(f"the network {self.name} gives {rows.shape} for {given}")
+            if bad := int((~np.isfinite(rows).all(axis=1)).sum()):
+                raise HardnetError(
+                    f"the network {self.name} gives NaN or infinity for {bad} of {given}: its "
+                    "weights are damaged, or its training left the finite numbers"
+                )
+            out[start : start + step] = unit_rows(rows.astype(np.float32, copy=False))
 
-        map_threads(describe, range(0, len(checked), step), self.threads)
+        map_threads(describe, range(0, len(checked), step), threads)
         return out
 
 
+_Opened = tuple[Callable[[NDArray[np.float32]], NDArray[Any]], int, int, str]
+"""The function of a network, S, D, and the digest of its weights file."""
+
+
 @lru_cache(maxsize=8)
-def _open_onnx(path: Path, _state: tuple[int, ...]) -> tuple[InferenceSession, str]:
+def _open_onnx(path: Path, _state: tuple[int, ...]) -> _Opened:
     with interrupts_held():
         import onnxruntime
 
@@ -416,54 +307,186 @@ def _open_onnx(path: Path, _state: tuple[int, ...]) -> tuple[InferenceSession, s
     except Exception as error:  # onnxruntime's errors share no public base class
         reason = str(error).splitlines()[0]
         raise HardnetError(f"{path} cannot be read as an ONNX network: {reason}") from error
-    return session, file_digest(path)
-
-
-def _sizes(session: InferenceSession, path: Path) -> tuple[int, int]:
-    """(S, D) of a network that reads (N, 1, S, S) and gives (N, D)."""
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    if len(inputs) == 1 and len(outputs) == 1:
-        read, given = inputs[0].shape, outputs[0].shape
-        fixed = all(isinstance(n, int) for n in (*read[1:], *given[1:]))
-        if fixed and len(read) == 4 and read[1] == 1 and read[2] == read[3] and len(given) == 2:
-            return int(read[2]), int(given[1])
-    shapes = f"{[i.shape for i in inputs]} -> {[o.shape for o in outputs]}"
-    raise HardnetError(f"{path} maps {shapes}; a descriptor maps [N, 1, S, S] -> [N, D]")
-
-
-class TorchDescriptor:
-    """A network of ``hardnet.nets`` with weights from a file, run by PyTorch.
-
-    The file is ``.safetensors`` or a published state dict (``.pth``, ``.pt``, ``.params``).
-    """
-
-    def __init__(self, path: Path | str, name: str | None = None) -> None:
-        if not Path(path).is_file():
-            raise HardnetError(f"no weights file {path}")
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtraError("torch", "train") from error
-        self._torch = torch
-        self._net, digest = _open_torch(Path(path).resolve(), file_state(Path(path)))
-        self.path, self.name = Path(path), name or Path(path).stem
-        self.dim = self._net.dim
-        self.digest, self.weights = digest, f"torch {digest}"
-
-    def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
-        checked = resize_patches(check_patches(patches), self._net.patch_size)
-        out = np.empty((len(checked), self.dim), np.float32)
-        with self._torch.inference_mode():
-            for start in range(0, len(checked), _TORCH_BATCH):
-                batch = checked[start : start + _TORCH_BATCH, None].astype(np.float32)
-                described = self._net(self._torch.from_numpy(batch)).numpy()
-                out[start : start + _TORCH_BATCH] = finite_rows(described, self.name)
-        return out
+    read, given = (
+        [value.shape for value in x] for x in (session.get_inputs(), session.get_outputs())
+    )
+    match [*read, *given]:
+        case [[_, 1, int(side), int(height)], [_, int(dim)]] if side == height:
+            name = session.get_inputs()[0].name
+            # run releases Python's lock
+            return lambda batch: session.run(None, {name: batch})[0], side, dim, file_digest(path)
+    raise HardnetError(f"{path} maps {read} -> {given}; a descriptor maps [N, 1, S, S] -> [N, D]")
 
 
 @lru_cache(maxsize=8)
-def _open_torch(path: Path, _state: tuple[int, ...]) -> tuple[Net, str]:
+def _open_torch(path: Path, _state: tuple[int, ...]) -> _Opened:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "train") from error
     from hardnet.nets import load_net
 
-    return load_net(path), file_digest(path)
+    net = load_net(path)
+
+    def run(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return np.asarray(net(torch.from_numpy(batch)).numpy())
+
+    return run, net.patch_size, net.dim, file_digest(path)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """(x - mean) matrix: K D numbers of K windows -> D, not yet of unit length."""
+
+    mean: NDArray[np.float32]
+    matrix: NDArray[np.float32]
+
+    @property
+    def digest(self) -> str:
+        """Of its values."""
+        return hashlib.sha256(self.mean.tobytes() + self.matrix.tobytes()).hexdigest()
+
+    def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(N, K D) vectors side by side -> (N, D)."""
+        return np.asarray((vectors - self.mean) @ self.matrix, np.float32)
+
+
+class WindowsDescriptor:
+    """One descriptor of several windows of a keypoint, joined to one unit vector.
+
+    ``hardnet@12+24+48`` joins three windows; ``rootsift@16`` is one that is not the default. A
+    narrow window tells keypoints apart where the scene has depth, a wide one where light has
+    changed what is near. The vectors of all windows are put side by side, and a projection keeps
+    the D numbers that vary most among photographs. It belongs to the weights and lies beside them:
+    ``hardnet.windows.npz`` is that of ``hardnet.onnx``, ``hardnet-int8.onnx`` and
+    ``hardnet.safetensors``. Without one, the windows are averaged.
+    """
+
+    def __init__(
+        self, inner: Descriptor, windows: Sequence[float], projection: Projection | None = None
+    ) -> None:
+        text = windows_text(windows)
+        if not 0 < min(windows) <= max(windows) <= LARGEST_WINDOW * min(windows):
+            raise InputError(
+                f"{inner.name}@{text}: give windows in sigmas of a keypoint, the widest at most "
+                f"{LARGEST_WINDOW:g} times the narrowest"
+            )
+        self.name, self.dim = f"{inner.name}@{text}", inner.dim
+        self.windows = tuple(windows)
+        self.projection, self._inner = projection, inner
+        if projection is not None:
+            text += f"/{projection.digest}"
+        digest = getattr(inner, "digest", "")
+        self.digest = f"{digest}@{text}" if digest else ""
+        self.weights = f"{getattr(inner, 'weights', '')}@{text}"
+
+    def __call__(self, patches: ArrayLike) -> NDArray[Any]:
+        """(N, K, S, S) grey patches, one per window, -> (N, D) unit vectors.
+
+        (N, S, S) and (N, 1, S, S) are patches of the widest window, the others are in the middle.
+        """
+        if len(self.windows) == 1:
+            return self._inner(patches)
+        each = self.side_by_side(patches)
+        if self.projection is not None:
+            return unit_rows(self.projection(each))
+        return unit_rows(each.reshape(len(each), len(self.windows), self.dim).sum(axis=1))
+
+    def side_by_side(self, patches: ArrayLike) -> NDArray[np.float32]:
+        """Patches as for a call -> (N, K D), the unit vectors of all windows."""
+        vectors = [self._inner(part) for part in self._split(patches)]
+        if any(rows.dtype != np.float32 for rows in vectors):
+            raise InputError(f"{self.name}: bits cannot be joined; give one window alone")
+        return np.concatenate(vectors, axis=1)
+
+    def _split(self, patches: ArrayLike) -> Iterator[NDArray[Any]]:
+        given = np.asarray(patches)
+        if given.ndim == 4 and given.shape[1] == len(self.windows):
+            yield from given.swapaxes(0, 1)
+            return
+        wide = check_patches(patches)
+        side = wide.shape[1]
+        for window in self.windows:
+            inset = round(side * (1 - window / max(self.windows)) / 2)
+            yield wide[:, inset : side - inset, inset : side - inset]
+
+
+def windows_text(windows: Iterable[float]) -> str:
+    """(12.0, 24.0) -> "12+24"."""
+    return "+".join(f"{window:g}" for window in windows)
+
+
+def windows_file(weights: Path) -> Path:
+    """Where the projections of a network lie; its forms share them."""
+    return weights.with_name(weights.stem.removesuffix(_INT8) + ".windows.npz")
+
+
+def _stored_projection(inner: Descriptor, windows: Sequence[float]) -> Projection | None:
+    """The projection of these windows that lies beside the weights of a descriptor."""
+    path = getattr(inner, "path", None)
+    if path is None or len(windows) == 1 or not (file := windows_file(path)).is_file():
+        return None
+    projections, learned_for = _read_projections(file.resolve(), file_state(file))
+    if getattr(inner, "digest", "") not in learned_for:
+        raise HardnetError(
+            f"{file} was learned for other weights than {path}: make it again by "
+            "`hardnet export --windows`, or move it away"
+        )
+    text = windows_text(windows)
+    found = projections.get(text)
+    if found is not None and found.matrix.shape != (len(windows) * inner.dim, inner.dim):
+        raise HardnetError(f"{file}: {text} is no projection of {path}")
+    return found
+
+
+@lru_cache(maxsize=8)
+def _read_projections(
+    path: Path, _state: tuple[int, ...]
+) -> tuple[dict[str, Projection], frozenset[str]]:
+    """Projections by the text of their windows, and the digests of the weights they are for."""
+    import zlib
+    from zipfile import BadZipFile
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            texts = [name.removesuffix(".matrix") for name in file if name.endswith(".matrix")]
+            found = {n: Projection(file[f"{n}.mean"], file[f"{n}.matrix"]) for n in texts}
+            weights = frozenset(map(str, file["weights"]))
+        for one in found.values():
+            if one.mean.shape != one.matrix.shape[:1] or not np.isfinite(one.matrix).all():
+                raise ValueError("its numbers are damaged")
+        return found, weights
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise HardnetError(f"{path} cannot be read as projections of windows: {error}") from error
+
+
+def learn_projection(vectors: NDArray[np.float32], dim: int) -> Projection:
+    """The projection to ``dim`` numbers that keeps most of (N, K D) vectors of photographs.
+
+    Principal components; where a few of them vary much more than the others, those are held back
+    a little (``EVENNESS``).
+    """
+    if len(vectors) < 2 * vectors.shape[1]:
+        raise HardnetError(
+            f"{len(vectors)} patches are too few for {vectors.shape[1]} numbers each: give more "
+            "photographs"
+        )
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    spread, axes = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
+    spread, axes = spread[::-1][:dim], axes[:, ::-1][:, :dim]
+    # The sign of an axis is the library's choice: fixed, so that machines agree.
+    axes = axes * np.where(axes[np.abs(axes).argmax(axis=0), np.arange(dim)] < 0, -1, 1)
+    scale = np.maximum(spread, spread[0] * 1e-6) ** (-EVENNESS / 2)
+    return Projection(mean.astype(np.float32), (axes * scale).astype(np.float32))
+
+
+def save_projections(
+    path: Path, projections: Mapping[str, Projection], weights: Sequence[str]
+) -> None:
+    """Write projections, by the text of their windows, and the digests of the weights files."""
+    arrays: dict[str, Any] = {"weights": np.array(weights)}
+    for text, projection in projections.items():
+        arrays |= {f"{text}.mean": projection.mean, f"{text}.matrix": projection.matrix}
+    with path.open("wb") as file:
+        np.savez(file, **arrays)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,26 +18,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors import check_patches, grey_bytes, resize_patches
 from hardnet.errors import HardnetError, counted
+from hardnet.frames import check_patches, grey_bytes, resize_patches
 from hardnet.provenance import probe_patches
 from hardnet.storage import file_digest, find_code
 
 PORTION = 1024
-
-Function = Callable[[NDArray[np.uint8]], Any]
 
 
 class FunctionDescriptor:
     """A function that is named ``module:function``; see :func:`hardnet.storage.find_code`."""
 
     def __init__(self, spec: str) -> None:
-        self.name = spec
-        self._function = find_function(spec)
-        size = getattr(self._function, "patch_size", None)
+        found = find_code(spec)
+        if inspect.isclass(found) or not callable(found):
+            kind = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+            raise HardnetError(f"{spec} is {kind}; give a function from patches to descriptors")
+        size = getattr(found, "patch_size", None)
         if size is not None and (not isinstance(size, int) or size < 1):
             raise HardnetError(f"{spec} has patch_size {size!r}; it must be a number of pixels")
-        self._patch_size: int | None = size
+        self.name, self._function, self._patch_size = spec, found, size
 
     @cached_property
     def weights(self) -> str:
@@ -53,18 +52,17 @@ class FunctionDescriptor:
 
     @cached_property
     def _row(self) -> tuple[int, np.dtype[Any]]:
-        probe = self._describe(_resized(probe_patches()[:1], self._patch_size))
+        probe = self._describe(probe_patches()[:1])
         return probe.shape[1], probe.dtype
 
     @property
     def dim(self) -> int:
-        """Length of a vector, or number of bits."""
         width, kind = self._row
         return width * 8 if kind == np.uint8 else width
 
     def __call__(self, patches: ArrayLike) -> NDArray[Any]:
         """(N, S, S) or (N, 1, S, S) patches of grey values 0..255 -> (N, D) float32 or bits."""
-        grey = _resized(grey_bytes(check_patches(patches)), self._patch_size)
+        grey = grey_bytes(check_patches(patches))
         if not len(grey):
             width, kind = self._row
             return np.empty((0, width), kind)
@@ -75,6 +73,8 @@ class FunctionDescriptor:
         return np.concatenate(parts)
 
     def _describe(self, grey: NDArray[np.uint8]) -> NDArray[Any]:
+        if self._patch_size is not None:
+            grey = np.asarray(resize_patches(grey, self._patch_size), np.uint8)
         try:
             returned = self._function(grey)
         except Exception as error:
@@ -105,16 +105,6 @@ class FunctionDescriptor:
         return rows
 
 
-def find_function(spec: str) -> Function:
-    """What ``module:function`` names; the function may be ``object.method``."""
-    found = find_code(spec)
-    if inspect.isclass(found) or not callable(found):
-        kind = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
-        raise HardnetError(f"{spec} is {kind}; give a function from patches to descriptors")
-    function: Function = found
-    return function
-
-
 def _sources(module_name: str) -> set[Path]:
     """The files of a module and of all that is loaded from its folder: helpers count as well.
 
@@ -134,7 +124,3 @@ def _sources(module_name: str) -> set[Path]:
         inside = {place for place, at in real.items() if folder in (at, *at.parents)}
         files |= {real[path.parent] / path.name for path in found if path.parent in inside}
     return files
-
-
-def _resized(grey: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
-    return grey if size is None else np.asarray(resize_patches(grey, size), np.uint8)

@@ -1,4 +1,4 @@
-"""SIFT, RootSIFT and the learned descriptors of OpenCV, of patches.
+"""Descriptors of patches by OpenCV: SIFT, RootSIFT and its learned ones; and the bare pixels.
 
 OpenCV describes keypoints, not patches. Patches are laid out side by side on one image, each with a
 margin in which its border pixels are repeated, so that one call describes many and none sees
@@ -8,25 +8,15 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardnet.descriptors import (
-    Descriptor,
-    Descriptors,
-    Patches,
-    check_patches,
-    grey_bytes,
-    resize_patches,
-    unit_rows,
-)
+from hardnet.descriptors import Descriptor, Descriptors, unit_rows
 from hardnet.errors import HardnetError
-from hardnet.frames import WINDOW_SIGMAS
-from hardnet.patches import PATCH_SIZE
+from hardnet.frames import PATCH_SIZE, WINDOW_SIGMAS, check_patches, grey_bytes, resize_patches
 from hardnet.threads import map_threads
 
 SMOOTHING = 1.6
@@ -37,18 +27,41 @@ _BATCH = 256  # patches on one image: 16 x 16 of them
 _COLUMNS = 16
 _LAYERS = 4
 _SIFT_MARGIN = 12  # half a cell (4) + gradient (1) + radius of the blur (6), and one to spare
+# VGG's blur reads 6 pixels beyond the patch; BEBLID has another code path, with other rounding,
+# for keypoints whose window, times 1.75, leaves the image: 12 pixels beyond the patch.
 _LEARNED_MARGIN = 14
-"""VGG's blur reads 6 pixels beyond the patch; BEBLID has another code path, with other rounding,
-for keypoints whose window, times 1.75, leaves the image: 12 pixels beyond the patch."""
 _VGG_120 = 100  # OpenCV's numbers of the variants; its Python module does not name them
 _BINBOOST_256 = 302
 
 
 def load(name: str) -> Descriptor:
-    """SIFT, RootSIFT or one of ``KINDS``, by name."""
+    if name == "pixels":
+        return PixelsDescriptor()
     if name in ("sift", "rootsift"):
         return SiftDescriptor(root=name == "rootsift")
     return OpenCVDescriptor(name)
+
+
+class PixelsDescriptor:
+    """The patch itself at 16 x 16, minus its mean: what learning and engineering have to beat.
+
+    The dot product of two such vectors is the normalised cross-correlation of the patches.
+    """
+
+    name = "pixels"
+    side = 16
+    dim = side * side
+    weights = f"pixels {side}"
+
+    def __call__(self, patches: ArrayLike) -> Descriptors:
+        exact = check_patches(patches).astype(np.float32)  # resizing bytes would round
+        rows = resize_patches(exact, self.side).reshape(-1, self.dim).astype(np.float32)
+        # The mean of equal float32 numbers may differ from them in the last digit: a flat patch
+        # must give zeros here, not amplified rounding.
+        flat = rows.max(1, initial=-np.inf) == rows.min(1, initial=np.inf)
+        rows -= rows.mean(1, keepdims=True)
+        rows[flat] = 0
+        return unit_rows(rows)
 
 
 class SiftDescriptor:
@@ -76,64 +89,43 @@ class SiftDescriptor:
     def __init__(self, root: bool) -> None:
         self.name = "rootsift" if root else "sift"
         self.weights = f"{self.name} smoothing {SMOOTHING} of OpenCV {cv2.__version__}"
-        self._root = root
         self._sift = cv2.SIFT.create(nOctaveLayers=_LAYERS, sigma=SMOOTHING)
 
     def __call__(self, patches: ArrayLike) -> Descriptors:
-        """(N, S, S) or (N, 1, S, S) grey patches -> (N, 128) unit vectors."""
-        checked = _to_bytes(resize_patches(check_patches(patches), PATCH_SIZE))
+        checked = resize_patches(check_patches(patches), PATCH_SIZE)
+        if checked.dtype != np.uint8:
+            # SIFT reads 8-bit images. Stretching each patch does not change its vector, which
+            # ignores brightness and is scaled to unit length.
+            low = checked.min(axis=(1, 2), keepdims=True, initial=np.inf)
+            high = checked.max(axis=(1, 2), keepdims=True, initial=-np.inf)
+            span = np.where(high > low, high - low, 1)
+            checked = np.asarray(np.round((checked - low) / span * 255), np.uint8)
         out = np.empty((len(checked), self.dim), np.float32)
 
         def describe(start: int) -> None:
-            batch = checked[start : start + _BATCH]
-            values = np.asarray(self._sift.compute(*sift_keypoints(batch))[1], np.float32)
-            if self._root:
+            image, keypoints = self.lay_out(np.asarray(checked[start : start + _BATCH], np.uint8))
+            values = np.asarray(self._sift.compute(image, keypoints)[1], np.float32)
+            if self.name == "rootsift":
                 values = np.sqrt(values / np.maximum(values.sum(1, keepdims=True), 1e-12))
-            out[start : start + len(batch)] = unit_rows(values)
+            out[start : start + _BATCH] = unit_rows(values)
 
         map_threads(describe, range(0, len(checked), _BATCH))
         return out
 
-
-def sift_keypoints(patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
-    """One image with all (n, 32, 32) patches on it, and the keypoint of each."""
-    image, centres = _lay_out(patches, _SIFT_MARGIN)
-    size = 2 * PATCH_SIZE / WINDOW_SIGMAS
-    return image, [cv2.KeyPoint(x, y, size, 0.0) for x, y in centres.tolist()]
+    def lay_out(self, patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
+        """One image with all (n, 32, 32) patches on it, and the keypoint of each."""
+        return _lay_out(patches, _SIFT_MARGIN, 2 * PATCH_SIZE / WINDOW_SIGMAS)
 
 
-def _to_bytes(patches: Patches) -> NDArray[np.uint8]:
-    """SIFT reads 8-bit images: float patches are stretched to 0..255 each, which it does not see.
+class Kind(NamedTuple):
+    """How OpenCV makes one of its learned descriptors, and how its window lies."""
 
-    SIFT's vector is scaled to unit length, so contrast cancels, and gradients ignore brightness.
-    """
-    if patches.dtype == np.uint8:
-        return patches.astype(np.uint8, copy=False)
-    low = patches.min(axis=(1, 2), keepdims=True, initial=np.inf)
-    high = patches.max(axis=(1, 2), keepdims=True, initial=-np.inf)
-    span = np.where(high > low, high - low, 1)
-    return np.asarray(np.round((patches - low) / span * 255), np.uint8)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How OpenCV makes one of them, and how its window lies.
-
-    Attributes:
-        method: class in ``cv2.xfeatures2d``.
-        create: (class) -> the cv2.Feature2D, for a window equal to ``KeyPoint.size``.
-        dim: length of the vector, or number of bits.
-        binary: packed bits instead of floats.
-        side: pixels of the window.
-        shift: from the centre of the window to the keypoint.
-    """
-
-    method: str
-    create: Callable[[Any], Any]
-    dim: int
-    binary: bool = True
-    side: int = 32
-    shift: float = 0.5
+    method: str  # class in cv2.xfeatures2d
+    create: Callable[[Any], Any]  # the class -> a cv2.Feature2D, for a window of KeyPoint.size
+    dim: int  # length of the vector, or number of bits
+    binary: bool = True  # packed bits instead of floats
+    side: int = 32  # pixels of the window
+    shift: float = 0.5  # from the centre of the window to the keypoint
 
 
 KINDS = {
@@ -142,6 +134,10 @@ KINDS = {
     "teblid": Kind("TEBLID", lambda cv: cv.create(1.0, _contrib().TEBLID_SIZE_512_BITS), 512),
     "vgg": Kind("VGG", lambda cv: cv.create(desc=_VGG_120, scale_factor=1.0), 120, False, 64, 0.0),
 }
+
+
+def _contrib() -> Any:
+    return getattr(cv2, "xfeatures2d", None)
 
 
 def is_available(name: str) -> bool:
@@ -173,8 +169,7 @@ class OpenCVDescriptor:
                 f"this OpenCV ({cv2.__version__}) has no {self._kind.method}; install "
                 "opencv-contrib-python-headless instead of opencv-python-headless"
             )
-        self.name = name
-        self.dim = self._kind.dim
+        self.name, self.dim = name, self._kind.dim
         self.weights = f"{name} of OpenCV {cv2.__version__}"
         self._extractor = self._kind.create(getattr(_contrib(), self._kind.method))
 
@@ -186,8 +181,7 @@ class OpenCVDescriptor:
         out: NDArray[Any] = np.empty((len(grey), width), kind)
         for start in range(0, len(grey), _BATCH):
             batch = grey[start : start + _BATCH]
-            image, keypoints = self.lay_out(batch)
-            kept, values = self._extractor.compute(image, keypoints)
+            kept, values = self._extractor.compute(*self.lay_out(batch))
             if len(kept) != len(batch):  # the margin is there so that this never happens
                 raise RuntimeError(f"OpenCV dropped {len(batch) - len(kept)} keypoints")
             out[start : start + len(batch)] = values
@@ -195,22 +189,12 @@ class OpenCVDescriptor:
 
     def lay_out(self, patches: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
         """One image with all (n, side, side) patches on it, and the keypoint of each."""
-        image, centres = _lay_out(patches, _LEARNED_MARGIN)
-        size = float(self._kind.side)
-        return image, [cv2.KeyPoint(x, y, size, 0.0) for x, y in (centres + self._kind.shift)]
-
-
-def _contrib() -> Any:
-    return getattr(cv2, "xfeatures2d", None)
+        return _lay_out(patches, _LEARNED_MARGIN, float(self._kind.side), self._kind.shift)
 
 
 def _lay_out(
-    patches: NDArray[np.uint8], margin: int
-) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """One image with all (n, S, S) patches on it, n >= 1, and (n, 2) where the centre of each is.
-
-    The centre of a pixel has whole coordinates, so the centre of a patch of even size ends in .5.
-    """
+    patches: NDArray[np.uint8], margin: int, size: float, shift: float = 0.0
+) -> tuple[NDArray[np.uint8], list[cv2.KeyPoint]]:
     n, columns = len(patches), min(_COLUMNS, len(patches))
     rows = -(-n // columns)
     tile = patches.shape[1] + 2 * margin
@@ -218,5 +202,7 @@ def _lay_out(
     tiles[:n] = np.pad(patches, ((0, 0), (margin, margin), (margin, margin)), mode="edge")
     image = tiles.reshape(rows, columns, tile, tile).swapaxes(1, 2)
     at = np.arange(n)
-    centres = np.stack([at % columns, at // columns], 1) * tile + (tile - 1) / 2
-    return np.ascontiguousarray(image).reshape(rows * tile, columns * tile), centres
+    # The centre of a pixel has whole coordinates, so that of a patch of even size ends in .5.
+    centres = np.stack([at % columns, at // columns], 1) * tile + (tile - 1) / 2 + shift
+    keypoints = [cv2.KeyPoint(x, y, size, 0.0) for x, y in centres.tolist()]
+    return np.ascontiguousarray(image).reshape(rows * tile, columns * tile), keypoints

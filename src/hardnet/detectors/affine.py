@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from hardnet.detectors.hessian import find_places
 from hardnet.detectors.orientation import Floats, orient, turn, upright_form
 from hardnet.errors import HardnetError, InputError, MissingExtraError
-from hardnet.frames import Detected, Frames
+from hardnet.frames import (
+    PATCH_SIZE,
+    Detected,
+    Frames,
+    cut_from_pyramid,
+    cut_patches,
+    patch_ticks,
+    pyramid,
+)
 from hardnet.images import Pixels
-from hardnet.patches import PATCH_SIZE, cut_from_pyramid, cut_patches, patch_ticks, pyramid
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:

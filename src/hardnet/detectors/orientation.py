@@ -6,9 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.frames import WINDOW_SIGMAS, Frames, rotation
+from hardnet.frames import WINDOW_SIGMAS, Frames, cut_from_pyramid, patch_ticks, pyramid, rotation
 from hardnet.images import Pixels
-from hardnet.patches import cut_from_pyramid, patch_ticks, pyramid
 from hardnet.threads import map_threads
 
 Floats = NDArray[np.float64]

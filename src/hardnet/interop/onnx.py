@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.frames import from_opencv
+from hardnet.frames import cut_for, from_opencv
 from hardnet.images import list_images, read_image, to_grey
-from hardnet.patches import cut_for
 from hardnet.storage import as_path
 
 if TYPE_CHECKING:

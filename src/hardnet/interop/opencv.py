@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from hardnet import descriptors as registry
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, counted
-from hardnet.frames import WINDOW_SIGMAS, from_opencv
+from hardnet.frames import PATCH_SIZE, WINDOW_SIGMAS, cut_for, from_opencv
 from hardnet.images import as_array, read_image, to_colour
-from hardnet.patches import PATCH_SIZE, cut_for
 
 KeyPoints = tuple[cv2.KeyPoint, ...]
 

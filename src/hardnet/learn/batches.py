@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
+from hardnet.frames import patch_ticks
 from hardnet.images import Pixels
-from hardnet.patches import patch_ticks
 from hardnet.patchsets.patchset import Ints, PatchSet
 from hardnet.threads import in_order
 

@@ -1,8 +1,8 @@
 """Verify matches by a geometry that explains them: homography, fundamental or essential matrix.
 
-:func:`verify` fits a geometry to matches with outliers and says whether it can be believed;
-:func:`relative_pose` tells how the second camera stands to the first. Every estimator is seeded:
-the same matches give the same matrix, on any number of threads.
+:func:`verify` fits a geometry to matches with outliers and decides whether to believe it;
+:func:`relative_pose` finds the second camera relative to the first. Every estimator is seeded: the
+same matches give the same matrix, on any number of threads.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ _EPIPOLAR_SAMPLES = 50_000  # seven right ones in a draw are rarer than four
 _CONFIDENCE = 0.9999
 _FEW = 8  # matches that are worth a second fit
 _SHARE = 0.9  # of the inliers a second fit has to explain; some false ones it should not
-_NO_CAMERAS = "an essential matrix needs cameras: give the (3, 3) intrinsics of both images"
 _MARGIN = 3  # empty cells of a grid on each side: the neighbours of a cell never wrap to a row
-_NO_DEGENSAC = "degensac has no essential matrix: use the estimator magsac"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +84,13 @@ class Geometry:
             return to_fundamental(self.model, self.cameras)
         return self.model if self.kind == "fundamental" else None
 
+    def errors(self, a: Points, b: Points) -> Points:
+        """(M,) pixels between matches and a geometry: transfer or Sampson error."""
+        if (fundamental := self.fundamental) is not None:
+            return sampson_error(fundamental, a, b)
+        assert self.model is not None
+        return transfer_error(self.model, a, b)
+
 
 def verify(
     xy_a: NDArray[np.floating],
@@ -103,12 +108,19 @@ def verify(
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     intrinsics = check_model(model, estimator, cameras)
-    best = Geometry(None, None, np.zeros(len(a), bool))
-    wanted: tuple[Kind, ...] = ("fundamental", "homography") if model == "auto" else (model,)
-    for kind in wanted:
-        found = _fit(a, b, kind, threshold, estimator, intrinsics)
-        if found is not None and found.inliers.sum() >= HOMOGRAPHY_SHARE * best.inliers.sum():
-            best = found
+    best = nothing = Geometry(None, None, np.zeros(len(a), bool))
+    kinds: tuple[Kind, ...] = ("fundamental", "homography") if model == "auto" else (model,)
+    for kind in kinds if len(a) >= MIN_INLIERS else ():
+        if (matrix := estimate(a, b, kind, threshold, estimator, intrinsics)) is None:
+            continue
+        found = replace(nothing, kind=kind, model=matrix, cameras=intrinsics)
+        inliers = found.errors(a, b) < threshold
+        if (
+            distinct(a[inliers], b[inliers]) >= MIN_INLIERS
+            and log10_false_alarms(a, b, inliers, kind, threshold) <= LOG10_FALSE_ALARMS
+            and inliers.sum() >= HOMOGRAPHY_SHARE * best.inliers.sum()
+        ):
+            best = replace(found, inliers=inliers)
     return best
 
 
@@ -121,9 +133,11 @@ def check_model(model: Model, estimator: Estimator, cameras: Cameras | None) -> 
             raise InputError(f"cameras are for the model essential, not for {model}")
         return None
     if cameras is None:
-        raise InputError(_NO_CAMERAS)
+        raise InputError(
+            "an essential matrix needs cameras: give the (3, 3) intrinsics of both images"
+        )
     if estimator == "degensac":
-        raise InputError(_NO_DEGENSAC)
+        raise InputError("degensac has no essential matrix: use the estimator magsac")
     return check_cameras(cameras)
 
 
@@ -134,26 +148,12 @@ def refit(
 
     Whether to believe it was decided before: matches that were chosen to agree prove nothing.
     """
-    if found.kind is None or found.model is None:
+    if found.kind is None:
         return found
     again = estimate(a, b, found.kind, threshold, estimator, found.cameras)
-    fits = [
-        replace(found, model=m, inliers=errors(found.kind, m, a, b, found.cameras) < threshold)
-        for m in (again, found.model)
-        if m is not None
-    ]
+    fits = [found] if again is None else [replace(found, model=again), found]
+    fits = [replace(fit, inliers=fit.errors(a, b) < threshold) for fit in fits]
     return max(fits, key=lambda fit: int(fit.inliers.sum()))
-
-
-def errors(
-    kind: Kind, model: Matrix, a: Points, b: Points, cameras: Intrinsics | None = None
-) -> Points:
-    """(M,) pixels between matches and a geometry: transfer or Sampson error."""
-    if kind == "homography":
-        return transfer_error(model, a, b)
-    if kind == "essential" and cameras is not None:
-        model = to_fundamental(model, cameras)
-    return sampson_error(model, a, b)
 
 
 def log10_false_alarms(
@@ -172,29 +172,13 @@ def log10_false_alarms(
     n, k = distinct(a, b), distinct(a[inliers], b[inliers])
     if k <= size:
         return 0.0
+
+    def log_choose(n: int, k: int) -> float:
+        return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
     chance = min(float(zone / box.prod()), 1.0)
-    ways = log(n - size) + _log_choose(n, k) + _log_choose(k, size)
+    ways = log(n - size) + log_choose(n, k) + log_choose(k, size)
     return (ways + (k - size) * log(chance)) / log(10)
-
-
-def _fit(
-    a: Points,
-    b: Points,
-    kind: Kind,
-    threshold: float,
-    estimator: Estimator,
-    cameras: Intrinsics | None,
-) -> Geometry | None:
-    if len(a) < MIN_INLIERS:
-        return None
-    if (model := estimate(a, b, kind, threshold, estimator, cameras)) is None:
-        return None
-    inliers = errors(kind, model, a, b, cameras) < threshold
-    if distinct(a[inliers], b[inliers]) < MIN_INLIERS:
-        return None
-    if log10_false_alarms(a, b, inliers, kind, threshold) > LOG10_FALSE_ALARMS:
-        return None
-    return Geometry(kind, model, inliers, cameras)
 
 
 def distinct(a: Points, b: Points) -> int:
@@ -221,10 +205,6 @@ def is_mirrored(a: Points, b: Points) -> bool:
 
     sense = np.sign(turning(a) * turning(b))
     return bool((sense < 0).sum() > MIRRORED_SHARE * np.count_nonzero(sense))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
 def project(homography: Matrix, a: Points) -> Points:
@@ -268,15 +248,13 @@ def estimate(
     try:
         if estimator == "degensac":
             matrix = _degensac(a, b, kind, threshold)
-        elif kind == "essential":
-            if cameras is None:
-                raise InputError(_NO_CAMERAS)
+        elif cameras is not None and kind == "essential":
             matrix = _essential(a, b, threshold, cameras)
         else:
             matrix = _magsac(a, b, kind, threshold)
     except (cv2.error, np.linalg.LinAlgError):  # every match in one place, and the like
         return None
-    if matrix is None or matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+    if matrix is None or np.shape(matrix) != (3, 3) or not np.isfinite(matrix).all():
         return None
     return np.asarray(matrix, np.float64)
 
@@ -290,9 +268,8 @@ def check_cameras(cameras: Cameras) -> Intrinsics:
         if camera.shape != (3, 3) or not np.isfinite(camera).all():
             raise InputError(f"a camera is a finite (3, 3) matrix, got shape {camera.shape}")
         if camera[0, 0] <= 0 or camera[1, 1] <= 0 or np.any(camera[2] != (0, 0, 1)):
-            raise InputError(
-                f"a camera is [[fx, s, cx], [0, fy, cy], [0, 0, 1]], got {camera.tolist()}"
-            )
+            form = "[[fx, s, cx], [0, fy, cy], [0, 0, 1]]"
+            raise InputError(f"a camera is {form}, got {camera.tolist()}")
     return first, second
 
 
@@ -330,36 +307,29 @@ def _essential(a: Points, b: Points, threshold: float, cameras: Intrinsics) -> N
     left, right = normalise(a, cameras[0]), normalise(b, cameras[1])
     pixels = threshold / focal
 
-    def fit(part: NDArray[np.bool_]) -> NDArray[Any] | None:
-        return cv2.findEssentialMat(
+    def fit(part: NDArray[np.bool_]) -> tuple[NDArray[Any] | None, NDArray[np.bool_]]:
+        matrix = cv2.findEssentialMat(
             left[part], right[part], np.eye(3), cv2.USAC_MAGSAC, _CONFIDENCE, pixels, _SAMPLES
         )[0]
-
-    def agree(matrix: NDArray[Any] | None) -> NDArray[np.bool_]:
         if matrix is None or matrix.shape != (3, 3):
-            return np.zeros(len(left), bool)
-        return sampson_error(np.asarray(matrix, np.float64), left, right) < pixels
+            return matrix, np.zeros(len(left), bool)
+        return matrix, sampson_error(np.asarray(matrix, np.float64), left, right) < pixels
 
-    first = fit(np.ones(len(left), bool))
-    inliers = agree(first)
+    first, inliers = fit(np.ones(len(left), bool))
     if inliers.sum() < _FEW:
         return first
-    second = fit(inliers)
-    return second if agree(second).sum() >= _SHARE * inliers.sum() else first
+    second, agree = fit(inliers)
+    return second if agree.sum() >= _SHARE * inliers.sum() else first
 
 
 def _degensac(a: Points, b: Points, kind: Kind, threshold: float) -> NDArray[Any] | None:
-    if kind == "essential":
-        raise InputError(_NO_DEGENSAC)
     try:
         import pydegensac
     except ImportError:
         raise MissingExtraError("pydegensac", "degensac") from None
     fit = pydegensac.findHomography if kind == "homography" else pydegensac.findFundamentalMatrix
     matrix, inliers = fit(a, b, threshold, _CONFIDENCE, _SAMPLES, seed=0)
-    if matrix is None or not np.any(inliers):
-        return None
-    return np.asarray(matrix, np.float64)
+    return matrix if np.any(inliers) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,8 +365,10 @@ def relative_pose(
     if geometry.kind == "fundamental":
         essential = known[1].T @ geometry.model @ known[0]
     inliers = np.asarray(geometry.inliers, bool)
-    a = normalise(np.asarray(xy_a, np.float64)[inliers], known[0])
-    b = normalise(np.asarray(xy_b, np.float64)[inliers], known[1])
+    a, b = (
+        normalise(np.asarray(xy, np.float64)[inliers], camera)
+        for xy, camera in zip((xy_a, xy_b), known, strict=True)
+    )
     _, rotation, translation, mask = cv2.recoverPose(essential, a, b, np.eye(3))
     in_front = np.zeros(len(inliers), bool)
     in_front[inliers] = np.asarray(mask).ravel() > 0

@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import WINDOW_SIGMAS, Frames
-from hardnet.matching.geometry import (
-    Geometry,
-    Grid,
-    Pairs,
-    Points,
-    project,
-    sampson_error,
-    transfer_error,
-)
+from hardnet.matching.geometry import Geometry, Grid, Pairs, Points, project, transfer_error
 from hardnet.matching.neighbours import CHUNK, Rows, pair_distances
 
 GUIDED_RATIO = 0.95
@@ -82,27 +74,22 @@ def _candidates(
     a: Points, b: Points, geometry: Geometry, threshold: float, chunk: int
 ) -> Iterator[Pairs]:
     """Pairs nearer than the threshold to the geometry; all of a row of a come together."""
+    if geometry.model is None:
+        return
     height = max(chunk // max(len(b), 1), 1)
-    grid = Grid(b, threshold)
+    grid, fundamental = Grid(b, threshold), geometry.fundamental
     for start in range(0, len(a), height):
         part = a[start : start + height]
-        if geometry.kind == "homography" and geometry.model is not None:
+        if fundamental is None:
             i, j = grid.near(project(geometry.model, part))
-        elif (fundamental := geometry.fundamental) is not None:
-            i, j = _along_lines(fundamental, part, b, threshold)
-        else:
-            return
+        else:  # nearer to their epipolar lines, by the Sampson error
+            lines_b = part @ fundamental[:, :2].T + fundamental[:, 2]
+            lines_a = b @ fundamental[:2] + fundamental[2]
+            algebraic = lines_b[:, :2] @ b.T + lines_b[:, 2:]
+            gradient = (lines_b[:, :2] ** 2).sum(1)[:, None] + (lines_a[:, :2] ** 2).sum(1)
+            i, j = np.nonzero(algebraic**2 < threshold**2 * gradient)
         if len(i):
             yield i + start, j
-
-
-def _along_lines(fundamental: NDArray[np.float64], a: Points, b: Points, threshold: float) -> Pairs:
-    lines_b = a @ fundamental[:, :2].T + fundamental[:, 2]
-    lines_a = b @ fundamental[:2] + fundamental[2]
-    algebraic = lines_b[:, :2] @ b.T + lines_b[:, 2:]
-    gradient = (lines_b[:, :2] ** 2).sum(1)[:, None] + (lines_a[:, :2] ** 2).sum(1)
-    i, j = np.nonzero(algebraic**2 < threshold**2 * gradient)
-    return i, j
 
 
 def consistent(
@@ -114,28 +101,17 @@ def consistent(
     it is for the pixels of the frames, as the inlier ``threshold`` is. Without a geometry all are
     consistent.
     """
-    if geometry.kind is None or geometry.model is None:
+    if geometry.model is None:
         return np.ones(len(frames_a), bool)
-    is_flat = geometry.kind == "homography"
-    coefficient = HOMOGRAPHY_COEFFICIENT if is_flat else EPIPOLAR_COEFFICIENT
-    pairs = zip(_axis_points(frames_a), _axis_points(frames_b), strict=True)
-    error = np.mean([_error(geometry, a, b) for a, b in pairs], axis=0)
-    agree: NDArray[np.bool_] = error <= coefficient * threshold
-    return agree
-
-
-def _axis_points(frames: Frames) -> list[Points]:
-    """Three times (M, 2): the centre, the end of the x axis, the end of the y axis."""
-    array = np.asarray(frames, np.float64)
+    flat = geometry.kind == "homography"
     length = 2 * AXIS_SIGMAS / WINDOW_SIGMAS
-    centre = array[:, :, 2]
-    return [centre, centre + length * array[:, :, 0], centre + length * array[:, :, 1]]
-
-
-def _error(geometry: Geometry, a: Points, b: Points) -> Points:
-    fundamental = geometry.fundamental
-    if fundamental is not None:
-        return sampson_error(fundamental, a, b)
-    assert geometry.model is not None
-    inverse = np.asarray(np.linalg.inv(geometry.model), np.float64)
-    return np.maximum(transfer_error(geometry.model, a, b), transfer_error(inverse, b, a))
+    errors = []
+    for point in ((0, 0, 1), (length, 0, 1), (0, length, 1)):
+        a, b = (np.asarray(f, np.float64) @ point for f in (frames_a, frames_b))
+        errors.append(geometry.errors(a, b))
+        if flat:
+            inverse = np.asarray(np.linalg.inv(geometry.model), np.float64)
+            errors[-1] = np.maximum(errors[-1], transfer_error(inverse, b, a))
+    coefficient = HOMOGRAPHY_COEFFICIENT if flat else EPIPOLAR_COEFFICIENT
+    agree: NDArray[np.bool_] = np.mean(errors, axis=0) <= coefficient * threshold
+    return agree

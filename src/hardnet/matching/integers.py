@@ -1,7 +1,7 @@
 """Products of vectors in 8-bit integers: several times faster than in floats, with a known error.
 
 :func:`largest_products` tells in which part of a large set the neighbours of a vector can be, so
-that exact distances are needed only there.
+exact distances are needed only there.
 """
 
 from __future__ import annotations
@@ -32,19 +32,12 @@ _UINT8, _INT8, _INT32 = 2, 3, 6  # onnx.TensorProto.DataType
 
 @dataclass(frozen=True, eq=False)
 class LargestProducts:
-    """The largest products of each vector with the groups of the other set, as integers.
+    """The largest products of each vector with the groups of the other set, as integers."""
 
-    Attributes:
-        of_a: (N, groups of b) of each row of a.
-        of_b: (groups of a, M) of each row of b.
-        one: the integer that stands for a product of 1.
-        slack: integers are no farther than this from what they stand for.
-    """
-
-    of_a: Products
-    of_b: Products
-    one: float
-    slack: float
+    of_a: Products  # (N, groups of b)
+    of_b: Products  # (groups of a, M)
+    one: float  # the integer that stands for a product of 1
+    slack: float  # integers are no farther than this from what they stand for
 
     def candidates(self, ratio: float) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Rows (K,) of a that can pass the ratio test, and (K, groups) where their two nearest are.
@@ -108,10 +101,9 @@ def _rounded(vectors: Vectors, largest: int) -> tuple[Vectors, float, float]:
 class IntegerProduct:
     """The products of uint8 rows (N, D) with int8 words (K, D): (N, K) int32, by onnxruntime.
 
-    It knows the instructions of the processor for them. The network is one node, MatMulInteger,
-    with the words as its constant, or without words: then each call gives them. Its few bytes of
-    protocol buffer are written here, because the package that usually writes them is not part of
-    the default install.
+    It uses the processor's instructions for them. The network is one node, MatMulInteger, with the
+    words as its constant, or without: then each call gives them. Its few bytes of protocol buffer
+    are written here, because the default install does not include the package that writes them.
 
     Rows of at most 127 are exact on every processor; more may overflow where a pair of products is
     summed in 16 bits. What counts as 0 in the rows is ``zero``.
@@ -126,12 +118,10 @@ class IntegerProduct:
             _model(words, zero), options, providers=["CPUExecutionProvider"]
         )
 
-    def __call__(
-        self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None
-    ) -> NDArray[np.int32]:
+    def __call__(self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None) -> Products:
         """Callable from several threads at once."""
         given = {"rows": rows} if words is None else {"rows": rows, "words": words.T}
-        product: NDArray[np.int32] = self._session.run(None, given)[0]
+        product: Products = self._session.run(None, given)[0]
         return product
 
 
@@ -142,41 +132,34 @@ def _product() -> IntegerProduct:
 
 def _model(words: NDArray[np.int8] | None, zero: int) -> bytes:
     """An ONNX file; the numbers are those of the fields in onnx.proto."""
-    inputs = b"".join(_text(1, name) for name in ("rows", "words", "zero"))
-    graph = _block(1, inputs + _text(2, "products") + _text(4, "MatMulInteger"))
-    graph += _text(2, "words")
-    graph += _block(5, _number(2, _UINT8) + _text(8, "zero") + _block(9, bytes([zero])))
+    inputs = b"".join(_field(1, name) for name in ("rows", "words", "zero"))
+    graph = _field(1, inputs + _field(2, "products") + _field(4, "MatMulInteger"))
+    graph += _field(2, "words")
+    graph += _field(5, _field(2, _UINT8) + _field(8, "zero") + _field(9, bytes([zero])))
+    count: int | str = "K"
+    dim: int | str = "D"
     if words is None:
-        graph += _block(11, _value("rows", _UINT8, "N", "D"))
-        graph += _block(11, _value("words", _INT8, "D", "K"))
-        graph += _block(12, _value("products", _INT32, "N", "K"))
+        graph += _field(11, _matrix("words", _INT8, dim, count))
     else:
         count, dim = words.shape
-        constant = _number(1, dim) + _number(1, count) + _number(2, _INT8) + _text(8, "words")
-        constant += _block(9, np.ascontiguousarray(words.T).tobytes())
-        graph += _block(5, constant) + _block(11, _value("rows", _UINT8, "N", dim))
-        graph += _block(12, _value("products", _INT32, "N", count))
-    return _number(1, _IR_VERSION) + _block(7, graph) + _block(8, _number(2, _OPSET))
+        constant = _field(1, dim) + _field(1, count) + _field(2, _INT8) + _field(8, "words")
+        graph += _field(5, constant + _field(9, np.ascontiguousarray(words.T).tobytes()))
+    graph += _field(11, _matrix("rows", _UINT8, "N", dim))
+    graph += _field(12, _matrix("products", _INT32, "N", count))
+    return _field(1, _IR_VERSION) + _field(7, graph) + _field(8, _field(2, _OPSET))
 
 
-def _value(name: str, kind: int, *sides: int | str) -> bytes:
-    """A matrix; a side of any length has a name."""
-    shape = b"".join(
-        _block(1, _text(2, side) if isinstance(side, str) else _number(1, side)) for side in sides
-    )
-    return _text(1, name) + _block(2, _block(1, _number(1, kind) + _block(2, shape)))
+def _matrix(name: str, kind: int, *sides: int | str) -> bytes:
+    """A side of any length has a name."""
+    shape = b"".join(_field(1, _field(2 if isinstance(n, str) else 1, n)) for n in sides)
+    return _field(1, name) + _field(2, _field(1, _field(1, kind) + _field(2, shape)))
 
 
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _text(field: int, value: str) -> bytes:
-    return _block(field, value.encode())
-
-
-def _block(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+def _field(number: int, value: int | str | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
 def _varint(value: int) -> bytes:

@@ -31,8 +31,8 @@ from hardnet.matching.geometry import (
     Geometry,
     Grid,
     Intrinsics,
-    Matrix,
     Model,
+    Pairs,
     check_model,
     distinct,
     is_mirrored,
@@ -53,11 +53,9 @@ if TYPE_CHECKING:
     from hardnet.detectors import Detector
 
 
-SURE_INLIERS = 60
-"""Upright photos with this many verified matches are not described a second time ..."""
-
-LEVEL_DEGREES = 15.0
-"""... unless one is turned by more than this against the other."""
+SURE_INLIERS, LEVEL_DEGREES = 60, 15.0
+"""Upright photos with this many verified matches are not described a second time, unless one is
+turned by more than these degrees against the other."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,9 @@ class Strategy:
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise InputError(f"ratio is {self.ratio}: give a number above 0 and up to 1")
-        kinds = {"neighbours": get_args(Neighbours), "estimator": get_args(Estimator)}
-        for name, known in kinds.items():
-            if (value := getattr(self, name)) not in known:
-                choice = f"{', '.join(known[:-1])} or {known[-1]}"
-                raise InputError(f"no {name} '{value}': choose {choice}")
+        for name, kind in (("neighbours", Neighbours), ("estimator", Estimator)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise InputError(f"no {name} '{value}': choose {' or '.join(get_args(kind))}")
         for name in ("fginn", "duplicates", "threshold"):
             pixels = getattr(self, name)
             if pixels is not None and not 0 < pixels < float("inf"):
@@ -186,7 +182,7 @@ class Matches:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; positions in pixels of the upright original images."""
         matrix = self.geometry.model
-        rows = zip(self.xy_a.tolist(), self.xy_b.tolist(), strict=True)
+        rows = np.hstack([self.xy_a, self.xy_b]).tolist()
         return {
             "images": [
                 {"path": f.path, "size": list(f.image_size), "keypoints": len(f)}
@@ -198,7 +194,7 @@ class Matches:
                 "model": None if matrix is None else matrix.tolist(),
                 "mirrored": self.mirrored,
             },
-            "matches": [[round(v, 3) for v in (*a, *b)] for a, b in rows],
+            "matches": [[round(value, 3) for value in row] for row in rows],
             "inliers": self.inliers.tolist(),
             "seconds": self.all_seconds,
         }
@@ -254,7 +250,10 @@ def match(
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    strategy = _named(strategy)
+    if strategy not in (None, "default", "mods") and not isinstance(strategy, Strategy):
+        raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
+    if not isinstance(strategy, Strategy):
+        strategy = MODS if strategy == "mods" else Strategy()
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
@@ -271,8 +270,7 @@ def match(
         if descriptor != descriptors.DEFAULT or not descriptors.is_registered(form):
             form = descriptors.for_photos(descriptor, form)
         how = replace(how, descriptor=descriptors.load(form))
-    images = [one for one in (a, b) if not isinstance(one, Features)]
-    described = iter(extract_together(images, how))
+    described = iter(extract_together([x for x in (a, b) if not isinstance(x, Features)], how))
     one, other = (each if isinstance(each, Features) else next(described) for each in (a, b))
     if not are_alike(one.descriptor, one.weights, other.descriptor, other.weights):
         both = (described_by(each.descriptor, each.weights) for each in (one, other))
@@ -289,14 +287,6 @@ def match(
     return found
 
 
-def _named(strategy: Strategy | str | None) -> Strategy:
-    if isinstance(strategy, Strategy):
-        return strategy
-    if strategy not in (None, "default", "mods"):
-        raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
-    return MODS if strategy == "mods" else Strategy()
-
-
 def level(found: Matches) -> bool:
     """Whether matches of upright features say that both photos are the same way up, for sure."""
     if found.geometry.kind is None or found.inliers.sum() < SURE_INLIERS:
@@ -308,30 +298,31 @@ def level(found: Matches) -> bool:
 
 
 def _match_features(
-    a: Features,
-    b: Features,
-    model: Model,
-    strategy: Strategy,
-    intrinsics: Intrinsics | None,
+    a: Features, b: Features, model: Model, strategy: Strategy, cameras: Intrinsics | None
 ) -> Matches:
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
-    seen_by = None
-    if intrinsics is not None:
-        seen_by = _resizing(a) @ intrinsics[0], _resizing(b) @ intrinsics[1]
+    to_a, to_b = (np.diag([f.scale, f.scale, 1.0]) for f in (a, b))
+    resized = None if cameras is None else (to_a @ cameras[0], to_b @ cameras[1])
     places = _places(a, b, indices)
-    geometry = verify(*places, model, strategy.threshold, strategy.estimator, seen_by)
+    geometry = verify(*places, model, strategy.threshold, strategy.estimator, resized)
     found = Matches(indices, scores, geometry, a, b)
     if strategy.guided and geometry.kind is not None:
         found = _look_again(found, strategy)
     if strategy.frame_check and geometry.kind is not None:
         found = _check_frames(found, strategy.threshold)
-    return replace(
-        found,
-        geometry=_in_original_pixels(found, intrinsics),
-        seconds={"match": matched - start, "verify": perf_counter() - matched},
-    )
+    geometry = found.geometry
+    if (matrix := geometry.model) is not None:  # in pixels of the originals
+        if geometry.kind == "homography":
+            matrix = np.linalg.inv(to_b) @ matrix @ to_a
+            matrix = matrix / matrix[2, 2]
+        elif geometry.kind == "fundamental":
+            matrix = to_b @ matrix @ to_a
+            matrix = matrix / np.linalg.norm(matrix)
+        geometry = replace(geometry, model=matrix, cameras=cameras)
+    seconds = {"match": matched - start, "verify": perf_counter() - matched}
+    return replace(found, geometry=geometry, seconds=seconds)
 
 
 def find_matches(
@@ -360,7 +351,7 @@ def _look_again(found: Matches, strategy: Strategy) -> Matches:
     """More matches along a geometry, and the geometry fitted again to all.
 
     Inliers keep their place. New matches follow; by their descriptors alone they are ambiguous, so
-    their score is 0. Outliers that contradict them are gone.
+    their score is 0. Outliers that contradict them are dropped.
     """
     a, b, geometry = found.a, found.b, found.geometry
     inliers = found.indices[geometry.inliers]
@@ -375,17 +366,17 @@ def _look_again(found: Matches, strategy: Strategy) -> Matches:
         max(GUIDED_RATIO, strategy.ratio),
         float(known.max()),
     )
-    new = new[~_share(new, inliers)]
-    keep = geometry.inliers | ~_share(found.indices, new)
+
+    def shares(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
+        return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
+
+    new = new[~shares(new, inliers)]
+    keep = geometry.inliers | ~shares(found.indices, new)
     indices = np.concatenate([found.indices[keep], new])
     scores = np.concatenate([found.scores[keep], np.zeros(len(new), np.float32)])
     places = _places(a, b, indices)
     geometry = refit(geometry, *places, strategy.threshold, strategy.estimator)
     return Matches(indices, scores, geometry, a, b)
-
-
-def _share(pairs: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.isin(pairs[:, 0], others[:, 0]) | np.isin(pairs[:, 1], others[:, 1])
 
 
 def _check_frames(found: Matches, threshold: float) -> Matches:
@@ -401,31 +392,12 @@ def _check_frames(found: Matches, threshold: float) -> Matches:
 def _places(
     a: Features, b: Features, indices: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Positions of matches in the pixels that were looked at.
+    """Positions of matches in the pixels of the resized images.
 
     So a number of pixels means the same for a photo of 2 and of 40 megapixels.
     """
     xy_a, xy_b = a.xy[indices[:, 0]] * a.scale, b.xy[indices[:, 1]] * b.scale
     return xy_a.astype(np.float64), xy_b.astype(np.float64)
-
-
-def _resizing(features: Features) -> Matrix:
-    """From pixels of the original to those that were looked at."""
-    return np.diag([features.scale, features.scale, 1.0])
-
-
-def _in_original_pixels(found: Matches, cameras: Intrinsics | None) -> Geometry:
-    geometry, to_a, to_b = found.geometry, _resizing(found.a), _resizing(found.b)
-    if geometry.model is None:
-        return geometry
-    matrix = geometry.model  # essential, in units of the focal length: resizing does not change it
-    if geometry.kind == "homography":
-        matrix = np.linalg.inv(to_b) @ geometry.model @ to_a
-        matrix = matrix / matrix[2, 2]
-    elif geometry.kind == "fundamental":
-        matrix = to_b @ geometry.model @ to_a
-        matrix = matrix / np.linalg.norm(matrix)
-    return replace(geometry, model=matrix, cameras=cameras if geometry.cameras else None)
 
 
 def without_duplicates(
@@ -434,29 +406,27 @@ def without_duplicates(
     """(K,) which matches to keep, increasing, if none may repeat a better one.
 
     A match repeats a better one that is kept if both its ends lie within ``pixels`` of the other's
-    ends. Matches are taken block by block: a block is compared with what is kept so far, found by a
-    grid, and then within itself, so memory does not grow with the square of their number.
+    ends. A block of matches is compared with those kept so far, then with itself, so memory does
+    not grow with the square of their number.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
+
+    def repeats(matches: NDArray[np.intp], others: NDArray[np.intp]) -> Pairs:
+        mine, theirs = Grid(a[others], pixels).near(a[matches])
+        close = ((b[matches[mine]] - b[others[theirs]]) ** 2).sum(1) <= pixels**2
+        return mine[close], theirs[close]
+
     kept = np.zeros(0, np.intp)
     for start in range(0, len(a), block):
         here = np.arange(start, min(start + block, len(a)))
-        mine, theirs = Grid(a[kept], pixels).near(a[here])
-        close = ((b[here[mine]] - b[kept[theirs]]) ** 2).sum(1) <= pixels**2
-        fresh = np.delete(here, np.unique(mine[close]))
-        kept = np.concatenate([kept, fresh[_greedy(a[fresh], b[fresh], pixels)]])
+        here = np.delete(here, np.unique(repeats(here, kept)[0]))
+        first, second = repeats(here, here)
+        order = np.argsort(first, kind="stable")
+        first, second = first[order], second[order]
+        keep = np.ones(len(here), bool)
+        # From the best on, each that is kept strikes out those that repeat it.
+        for run in np.split(np.arange(len(first)), np.flatnonzero(np.diff(first)) + 1):
+            if len(run) and keep[first[run[0]]]:
+                keep[second[run][second[run] > first[run]]] = False
+        kept = np.concatenate([kept, here[keep]])
     return kept
-
-
-def _greedy(a: NDArray[np.float64], b: NDArray[np.float64], pixels: float) -> NDArray[np.bool_]:
-    """Which to keep of a few: from the best on, each strikes out those that repeat it."""
-    first, second = Grid(a, pixels).near(a)
-    repeat = (first < second) & (((b[first] - b[second]) ** 2).sum(1) <= pixels**2)
-    first, second = first[repeat], second[repeat]
-    order = np.argsort(first, kind="stable")
-    keep = np.ones(len(a), bool)
-    runs = np.flatnonzero(np.diff(first[order])) + 1
-    for run in np.split(order, runs):
-        if len(run) and keep[first[run[0]]]:
-            keep[second[run]] = False
-    return keep

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import prepare
-from hardnet.frames import rescale
+from hardnet.frames import cut_for, rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
-from hardnet.patches import cut_for
 from hardnet.retrieval import compiled
 from hardnet.retrieval.kinds import (
     Evidence,

@@ -11,8 +11,9 @@ from hardnet.bench import brown
 from hardnet.bench.experiments import Tests
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import prepare
-from hardnet.descriptors import resize_patches, unit_rows
+from hardnet.descriptors import unit_rows
 from hardnet.errors import HardnetError
+from hardnet.frames import resize_patches
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.hpatches import TAGS, read_hpatches
 

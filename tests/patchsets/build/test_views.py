@@ -7,8 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from hardnet.frames import from_similarity, to_similarity, transform
-from hardnet.patches import cut_patches
+from hardnet.frames import cut_patches, from_similarity, to_similarity, transform
 from hardnet.patchsets.build.views import (
     SHIFT,
     STRETCH,

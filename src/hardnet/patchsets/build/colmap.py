@@ -20,12 +20,12 @@ from hardnet.errors import Progress, silent
 from hardnet.frames import (
     WINDOW_SIGMAS,
     Frames,
+    cut_patches,
     from_similarity,
     in_window,
     to_similarity,
 )
 from hardnet.images import Pixels
-from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
 from hardnet.patchsets.build.choice import LEVEL, MIN_STD, apart, inside
 from hardnet.patchsets.build.colmap_model import (

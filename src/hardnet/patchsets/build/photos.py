@@ -22,9 +22,8 @@ import numpy as np
 
 from hardnet.detectors import affine, dog, orientation
 from hardnet.errors import HardnetError, silent
-from hardnet.frames import WINDOW_SIGMAS, Frames, centres, in_window, transform
+from hardnet.frames import WINDOW_SIGMAS, Frames, centres, cut_patches, in_window, transform
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
-from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, BrownWriter
 from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
 from hardnet.patchsets.build.views import (

@@ -25,9 +25,8 @@ import numpy as np
 
 from hardnet.detectors import dog
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.frames import WINDOW_SIGMAS, Frames, transform
+from hardnet.frames import WINDOW_SIGMAS, Frames, cut_patches, transform
 from hardnet.images import Pixels, read_image, to_grey
-from hardnet.patches import cut_patches
 from hardnet.patchsets.build.choice import suppress_overlaps
 from hardnet.patchsets.build.views import SHIFT, STRETCH, TURN, ZOOM, add_noise
 from hardnet.patchsets.hpatches import SIDE, TARGETS, write_sequence
