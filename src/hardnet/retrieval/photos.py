@@ -30,8 +30,8 @@ from hardnet.errors import HardnetError, counted, printable
 from hardnet.features import Features, check_settings
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
-from hardnet.retrieval.store.files import MANIFEST
 from hardnet.retrieval.store.segment import IndexedImage, pack_frames
+from hardnet.retrieval.store.snapshot import MANIFEST
 from hardnet.storage import OwnedFolder, file_digest, refuse_other_settings, replacing
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.query import Box, Query, Results, Terms
 from hardnet.retrieval.scoring import Scoring, order, query_terms
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
-from hardnet.retrieval.store.files import Manifest
-from hardnet.retrieval.store.snapshot import Snapshot
+from hardnet.retrieval.store.snapshot import Manifest, Snapshot
 from hardnet.retrieval.verification import Verification, Verified
 from hardnet.storage import as_path
 
