@@ -21,8 +21,11 @@ import os
 import secrets
 import sys
 import time
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Self
 
@@ -330,6 +333,60 @@ def publish(part: Path, path: Path) -> None:
     with part.open("rb+") as file:
         os.fsync(file.fileno())  # else a power cut may leave the name without the content
     os.replace(part, path)
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file must be: its size, and the crc32 of its bytes."""
+
+    bytes: int
+    crc32: int
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    """Write and sync a new file; its name is on the disk after :func:`sync_folder`.
+
+    It must not exist: another process may have it mapped and would see it change.
+    """
+    with path.open("xb", buffering=0) as file:
+        return _write(file, chunks)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give a file a new content, at once and for good: a reader sees the old one or the new one."""
+    with replacing(path) as part, part.open("wb", buffering=0) as file:
+        _write(file, [content])
+    sync_folder(path.parent)
+
+
+def _write(file: FileIO, chunks: Iterable[bytes | memoryview]) -> FileFacts:
+    size = crc = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        crc, size = zlib.crc32(view, crc), size + len(view)
+        while len(view):
+            view = view[file.write(view) :]
+    os.fsync(file.fileno())
+    return FileFacts(size, crc)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names made or replaced in a folder survive a power cut from here on."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_facts(path: Path) -> FileFacts:
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 24):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    return FileFacts(size, crc)
 
 
 class FolderLock:

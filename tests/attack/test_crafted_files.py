@@ -23,9 +23,9 @@ from hardnet.errors import HardnetError
 from hardnet.interop import feature_files
 from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.store import files
 from hardnet.retrieval.store import snapshot as store
-from hardnet.retrieval.store.files import map_columns, write_columns
+from hardnet.retrieval.store.segment import map_columns, tensor_file
+from hardnet.storage import write_file
 
 QUICK: dict[str, Any] = {"descriptor": "rootsift", "keypoints": 60, "max_size": 200}
 
@@ -68,12 +68,12 @@ def use(place: Path) -> None:
 
 def rewrite_manifest(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Another manifest with a right checksum."""
-    path = place / "index" / files.MANIFEST
+    path = place / "index" / store.MANIFEST
     body = json.loads(path.read_text())
     change(body)
     del body["crc32"]
     version = body.pop("format")
-    document = {"format": version, "crc32": files._checksum(body), **body}
+    document = {"format": version, "crc32": store._checksum(body), **body}
     path.write_text(json.dumps(document))
 
 
@@ -105,7 +105,7 @@ def rewrite_segment(place: Path, column: str, value: int) -> None:
     columns = {name: array.copy() for name, array in map_columns(path).items()}
     columns[column].reshape(-1)[0 if column != "name_order" else slice(None)] = value
     path.unlink()
-    facts = asdict(write_columns(path, columns))
+    facts = asdict(write_file(path, tensor_file(columns)))
     rewrite_manifest(place, lambda body: body["segments"][0]["facts"].update(file=facts))
 
 

@@ -25,7 +25,7 @@ from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
 from hardnet.interop import feature_files
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.store import files as manifests
+from hardnet.retrieval.store import snapshot as manifests
 from hardnet.storage import check_inside
 
 Hardnet = Callable[..., Any]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
 from hardnet.errors import HardnetError, Progress, silent
@@ -24,16 +26,14 @@ from hardnet.retrieval.photos import (
     WEIGHTS,
     WORK,
     Describing,
-    DescribingHere,
     IndexSettings,
-    check_descriptor_kind,
     compare,
     holds_copies,
     is_index,
     keep_weights,
     named_photos,
-    of_file,
     quantise_many,
+    refuse_bits,
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
@@ -45,6 +45,9 @@ from hardnet.storage import FolderLock, OwnedFolder, publish, refuse_foreign, re
 
 COMMIT_IMAGES = 500
 """Photos that are committed at once: about a minute's work is lost if the process is killed."""
+
+_SETTINGS = "settings.json"
+_LOCK = "lock"
 
 
 @dataclass
@@ -66,7 +69,6 @@ def build(
     *,
     vocabulary: Vocabulary | None = None,
     words: int | None = None,
-    seed: int = 0,
     workers: int | None = None,
     describing: Describing | None = None,
     commit_images: int = COMMIT_IMAGES,
@@ -80,7 +82,6 @@ def build(
         settings: how photos are described; an index of others is refused.
         vocabulary: visual words; by default they are trained on a sample of the photos.
         words: how many to train; by default a number that suits the collection.
-        seed: of the training.
         workers: threads; see :func:`hardnet.pipeline.extract_many`.
         describing: who describes photos with these settings; by default threads of this process.
         commit_images: how many photos are committed at once.
@@ -88,7 +89,7 @@ def build(
     """
     settings = settings or IndexSettings()
     describe, kept = _checked(settings)
-    describing = describing or DescribingHere(settings, workers)
+    describing = describing or Describing(settings, workers)
     report = BuildReport()
     photos = _with_good_names(photos, report)
     if report.skipped and not photos and not is_index(folder):
@@ -105,13 +106,7 @@ def build(
             keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
-                    photos,
-                    work.path,
-                    settings,
-                    describing,
-                    words=words,
-                    seed=seed,
-                    progress=progress,
+                    photos, work.path, settings, describing, words=words, progress=progress
                 )
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
@@ -121,13 +116,6 @@ def build(
                 writer.compact(progress=progress)
                 writer.commit()
     return report
-
-
-def _checked(settings: IndexSettings) -> tuple[Descriptor, dict[str, Any]]:
-    """The descriptor, if it has visual words; and what is kept of the settings."""
-    _, describe = settings.load()
-    check_descriptor_kind(describe)
-    return describe, settings.to_json() | weights_of(settings, describe)
 
 
 def write_vocabulary(
@@ -151,12 +139,22 @@ def write_vocabulary(
     photos = named_photos(images, work)
     with _owned(work, output) as ours:
         begin(ours, kept | {"words": words, "seed": seed}, output)
-        describing = DescribingHere(settings, workers)
+        describing = Describing(settings, workers)
         made = train_on_photos(
             photos, work, settings, describing, words=words, seed=seed, progress=progress
         )
         publish(work / VOCABULARY, output)
     return made
+
+
+def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None) -> str:
+    """The form of a network (``hardnet.descriptors.for_photos``) that an index has or gets."""
+    made_with = None if vocabulary is None else vocabulary.descriptor
+    if vocabulary is None and is_index(folder):
+        made_with = str(open_snapshot(folder).settings["descriptor"])
+    if descriptor == DESCRIPTOR and made_with is not None and descriptors.is_registered(made_with):
+        return made_with  # nothing else was named: earlier versions had other defaults
+    return descriptors.for_photos(descriptor, made_with)
 
 
 def _index(
@@ -170,23 +168,22 @@ def _index(
 ) -> None:
     """Add the photos that are new or changed, and commit them."""
     snapshot = open_snapshot(writer.folder)
-    vocabulary = snapshot.vocabulary
     states: dict[str, dict[str, int]] = {}
     known: set[str] = set()
     images = snapshot.find_many(list(photos)).tolist()
     for (name, photo), image in zip(photos.items(), images, strict=True):
         try:
-            states[name] = state_of(photo)
+            state = state_of(photo)
         except OSError:  # reading it will say why
-            states[name] = {}
+            state = {}
+        if image >= 0 and tuple(state.values()) == snapshot.file(image):
+            report.unchanged += 1
+            continue
+        states[name] = state
         if image >= 0:
             known.add(name)
-            if tuple(states[name].values()) == snapshot.file(image):
-                report.unchanged += 1
-                del states[name]
     total = len(states) + report.unchanged
     progress("indexing", report.unchanged, total)
-    waiting = 0
 
     def indexed() -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
         """First photos that the vocabulary's sample had, then the others."""
@@ -200,19 +197,15 @@ def _index(
                 else:
                     yield name, features
 
-        for image in quantise_many(kept(), vocabulary):
-            yield image.name, of_file(image, states[image.name])
-        with closing(describing.indexed(rest, states, vocabulary)) as others:
+        for image in quantise_many(kept(), snapshot.vocabulary, states):
+            yield image.name, image
+        with closing(describing.indexed(rest, states, snapshot.vocabulary)) as others:
             yield from others
 
+    waiting = 0
     with closing(indexed()) as results:
         for done, (name, result) in enumerate(results, 1):
-            if isinstance(result, HardnetError):
-                report.skipped[name] = str(result)
-                if name in known:  # it has changed, and cannot be read any more
-                    writer.remove([name])
-                    waiting += 1
-            else:
+            if not isinstance(result, HardnetError):
                 writer.add([result])
                 waiting += 1
                 report.indexed += 1
@@ -220,12 +213,24 @@ def _index(
                 report.features += len(result)
                 if not len(result):
                     report.without_features.append(name)
+            else:
+                report.skipped[name] = str(result)
+                if name in known:  # it has changed, and cannot be read any more
+                    writer.remove([name])
+                    waiting += 1
             if waiting >= commit_images:
                 writer.commit()
                 waiting = 0
             progress("indexing", report.unchanged + done, total)
     if waiting:
         writer.commit()
+
+
+def _checked(settings: IndexSettings) -> tuple[Descriptor, dict[str, Any]]:
+    """The descriptor, if it has visual words; and what is kept of the settings."""
+    _, describe = settings.load()
+    refuse_bits(describe(np.zeros((1, 32, 32), np.float32)), describe.name)
+    return describe, settings.to_json() | weights_of(settings, describe)
 
 
 def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[str, Path]:
@@ -242,14 +247,30 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
     return good
 
 
-def form_for(folder: Path, descriptor: str, vocabulary: Vocabulary | None = None) -> str:
-    """The form of a network (``hardnet.descriptors.for_photos``) that an index has or gets."""
-    made_with = None if vocabulary is None else vocabulary.descriptor
-    if vocabulary is None and is_index(folder):
-        made_with = str(open_snapshot(folder).settings["descriptor"])
-    if descriptor == DESCRIPTOR and made_with is not None and descriptors.is_registered(made_with):
-        return made_with  # nothing else was named: earlier versions had other defaults
-    return descriptors.for_photos(descriptor, made_with)
+def _check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
+    words, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
+    if not are_alike(*words, *given):
+        raise HardnetError(
+            f"the vocabulary has words of {described_by(*words)}, not of {described_by(*given)}: "
+            f"use --descriptor {vocabulary.descriptor}, or another vocabulary"
+        )
+
+
+def _check_index(
+    folder: Path, settings: Mapping[str, Any], vocabulary: Vocabulary | None, words: int | None
+) -> None:
+    snapshot = open_snapshot(folder)
+    compare(snapshot.settings, settings, folder)
+    own = snapshot.vocabulary
+    if vocabulary is not None and vocabulary.digest != own.digest:
+        raise HardnetError(
+            f"{folder} was made with another vocabulary: leave it out, or build another index"
+        )
+    asked = own.provenance.get("words_asked") or len(own)
+    if words is not None and words not in (asked, len(own)):
+        raise HardnetError(
+            f"{folder} has {len(own)} words, not {words}: leave --words out, or build another index"
+        )
 
 
 @contextmanager
@@ -278,47 +299,18 @@ def _building(folder: Path) -> Iterator[OwnedFolder]:
         raise
 
 
-def _check_index(
-    folder: Path, settings: Mapping[str, Any], vocabulary: Vocabulary | None, words: int | None
-) -> None:
-    snapshot = open_snapshot(folder)
-    compare(snapshot.settings, settings, folder)
-    own = snapshot.vocabulary
-    if vocabulary is not None and vocabulary.digest != own.digest:
-        raise HardnetError(
-            f"{folder} was made with another vocabulary: leave it out, or build another index"
-        )
-    asked = own.provenance.get("words_asked") or len(own)
-    if words is not None and words not in (asked, len(own)):
-        raise HardnetError(
-            f"{folder} has {len(own)} words, not {words}: leave --words out, or build another index"
-        )
-
-
-def _check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
-    words, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
-    if not are_alike(*words, *given):
-        raise HardnetError(
-            f"the vocabulary has words of {described_by(*words)}, not of {described_by(*given)}: "
-            f"use --descriptor {vocabulary.descriptor}, or another vocabulary"
-        )
-
-
-_SETTINGS = "settings.json"
-_LOCK = "lock"
-
-
 @contextmanager
 def _owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
     """Nobody else works in the folder, which is made; what we made there goes in the end.
 
     After an error described photos stay, and the same work continues with them. A folder without
-    any goes, too: a command that was refused must not decide the settings of the next one.
+    any goes, too: a command that was refused must not decide the settings of the next one. Errors
+    of the disk say what could not be made, and what to do.
     """
-    with _writing(result):
+    lock = FolderLock(work, _LOCK)
+    try:
         refuse_foreign(work, [_LOCK])
         work.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(work, _LOCK)
         if not lock.take():
             raise HardnetError(f"another process is making {result}: wait for its end, or stop it")
         try:
@@ -334,13 +326,6 @@ def _owned(work: Path, result: Path) -> Iterator[OwnedFolder]:
         finally:
             lock.remove()
             lock.release()
-
-
-@contextmanager
-def _writing(result: Path) -> Iterator[None]:
-    """Errors of the disk below this say what could not be made, and what to do."""
-    try:
-        yield
     except OSError as error:
         state = f"{committed(result)}; " if result.is_dir() else ""
         raise HardnetError(
@@ -352,15 +337,15 @@ def _writing(result: Path) -> Iterator[None]:
 def begin(work: OwnedFolder, settings: Mapping[str, Any], result: Path) -> None:
     """Note the settings of the work, or compare them with those it was begun with."""
     path = work.claim(_SETTINGS)
-    if path.exists():
-        try:
-            was = dict(json.loads(path.read_text()))
-        except (ValueError, TypeError):
-            raise HardnetError(f"{path} is damaged: delete {work.path} to begin again") from None
-        try:
-            compare(was, settings, result)
-        except HardnetError as error:
-            raise HardnetError(f"{error} (or delete {work.path} to begin again)") from None
+    if not path.exists():
+        with replacing(path) as part:
+            part.write_text(json.dumps(settings, indent=1) + "\n")
         return
-    with replacing(path) as part:
-        part.write_text(json.dumps(settings, indent=1) + "\n")
+    try:
+        was = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        raise HardnetError(f"{path} is damaged: delete {work.path} to begin again") from None
+    try:
+        compare(was, settings, result)
+    except HardnetError as error:
+        raise HardnetError(f"{error} (or delete {work.path} to begin again)") from None

@@ -31,10 +31,8 @@ from hardnet.retrieval.photos import (
     IndexSettings,
     check_begun,
     compare,
-    gone_photos,
     name_of,
     named_photos,
-    names_of,
     path_of,
     stored_settings,
     weights_of,
@@ -236,41 +234,8 @@ class Index:
             limits = settings.keypoints, settings.max_size
             found = extract(image, detect, describe, *limits, upright=settings.upright)
         else:
-            found = self._extract_box(image, box)
+            found = _extract_box(image, box, settings, detect, describe)
         return replace(found, seconds=found.seconds | seconds)
-
-    def _extract_box(self, image: Source, box: Box) -> Features:
-        detect, describe = self._load()
-        settings, pixels = self.settings, read_image(image)
-        size = pixels.shape[1], pixels.shape[0]
-        _check_inside(box, size)
-        margin = max(BOX_MARGIN * max(box[2:]), BOX_PIXELS)
-        corner = [max(math.floor(box[a] - margin), 0) for a in range(2)]
-        opposite = [min(math.ceil(box[a] + box[a + 2] + margin) + 1, size[a]) for a in range(2)]
-        crop = np.ascontiguousarray(pixels[corner[1] : opposite[1], corner[0] : opposite[0]])
-        # The box is shrunk as if it were all that there is; the margin comes in addition.
-        larger = max(*crop.shape[:2], max(box[2:])) / max(box[2:])
-        most = None if settings.max_size is None else math.ceil(settings.max_size * larger)
-        prepared = prepare(crop, most)
-        # All keypoints, however strong those of the margin are: the budget is for the box.
-        found = find(prepared, detect, _ALL, settings.upright)
-        frames = found.frames.copy()
-        frames[:, :, 2] += np.array(corner, np.float32)
-        kept = np.flatnonzero(inside(frames, box))
-        if settings.spread:
-            places = centres(frames[kept]) - np.array(box[:2])
-            kept = kept[spread_over(places, found.scores[kept], box[2:], settings.keypoints)]
-        kept = kept[np.argsort(-found.scores[kept], kind="stable")[: settings.keypoints]]
-        parts = ("frames", "shrunk", "scores")
-        chosen = replace(found, **{part: getattr(found, part)[kept] for part in parts})
-        is_array = as_array(image) is not None
-        return replace(
-            describe_found(chosen, describe),
-            frames=frames[kept],
-            image_size=size,
-            path=None if is_array else os.fspath(image),  # type: ignore[arg-type]
-            pixels=pixels if is_array else None,
-        )
 
     @property
     def describer(self) -> Descriptor:
@@ -312,9 +277,8 @@ class Index:
         from hardnet.retrieval import build as building
 
         photos = named_photos(_paths(images), self.folder, hidden=hidden)
-        settings = stored_settings(
-            open_snapshot(self.folder).settings, self.folder, self._descriptor
-        )
+        now = open_snapshot(self.folder).settings
+        settings = stored_settings(now, self.folder, self._descriptor)
         report = building.build(self.folder, photos, settings, workers=workers, progress=progress)
         self.refresh()
         return report
@@ -322,7 +286,32 @@ class Index:
     def remove(self, images: Photos) -> int:
         """Remove photos, and all photos of folders; returns how many. The files stay."""
         self.refresh()
-        return self._remove({n for one in _paths(images) for n in names_of(one, self.snapshot)})
+        names: set[str] = set()
+        for photo in _paths(images):
+            own = name_of(photo, self.folder)
+            found = [name for name in (own, str(photo)) if self.snapshot.find(name) is not None][:1]
+            found = found or [n for n in self.snapshot.names() if n.startswith(f"{own}/")]
+            if not found:
+                raise HardnetError(f"{photo} is not in the index {self.folder}: check the path")
+            names.update(found)
+        return self._remove(names)
+
+    def remove_gone(self) -> int:
+        """Remove photos whose files are gone; returns how many. Refused if all of them are."""
+        self.refresh()
+        names = self.snapshot.names()
+        gone = {name for name in names if not os.path.exists(path_of(name, self.folder))}
+        if gone and len(gone) == len(names):
+            raise HardnetError(
+                f"every photo of {self.folder} is gone ({len(gone)}): is their disk there, and is "
+                "the index where it was? If so, name their folder to remove them"
+            )
+        return self._remove(gone)
+
+    def _remove(self, names: set[str]) -> int:
+        with self._changing() as writer:
+            missing = writer.remove(sorted(names))
+        return len(names) - len(missing)
 
     def removed(self) -> list[str]:
         """Photos that were removed and can be restored at once: until :meth:`compact`."""
@@ -345,16 +334,6 @@ class Index:
                     "freed since: `hardnet index add` adds it"
                 )
         return len(self) - before
-
-    def remove_gone(self) -> int:
-        """Remove photos whose files are gone; returns how many. Refused if all of them are."""
-        self.refresh()
-        return self._remove(gone_photos(self.snapshot))
-
-    def _remove(self, names: set[str]) -> int:
-        with self._changing() as writer:
-            missing = writer.remove(sorted(names))
-        return len(names) - len(missing)
 
     def compact(self, progress: Progress = silent) -> None:
         """Merge small segments and free the space of removed photos."""
@@ -423,6 +402,40 @@ class Index:
 BOX_MARGIN, BOX_PIXELS = 0.25, 32
 """Margin around a box: this share of its longer side, and at least this many pixels."""
 _ALL = 1 << 20  # keypoints
+
+
+def _extract_box(
+    image: Source, box: Box, settings: IndexSettings, detect: Detector, describe: Descriptor
+) -> Features:
+    pixels = read_image(image)
+    size = pixels.shape[1], pixels.shape[0]
+    _check_inside(box, size)
+    margin = max(BOX_MARGIN * max(box[2:]), BOX_PIXELS)
+    corner = [max(math.floor(box[a] - margin), 0) for a in range(2)]
+    opposite = [min(math.ceil(box[a] + box[a + 2] + margin) + 1, size[a]) for a in range(2)]
+    crop = np.ascontiguousarray(pixels[corner[1] : opposite[1], corner[0] : opposite[0]])
+    # The box is shrunk as if it were all that there is; the margin comes in addition.
+    larger = max(*crop.shape[:2], max(box[2:])) / max(box[2:])
+    most = None if settings.max_size is None else math.ceil(settings.max_size * larger)
+    # All keypoints, however strong those of the margin are: the budget is for the box.
+    found = find(prepare(crop, most), detect, _ALL, settings.upright)
+    frames = found.frames.copy()
+    frames[:, :, 2] += np.array(corner, np.float32)
+    kept = np.flatnonzero(inside(frames, box))
+    if settings.spread:
+        places = centres(frames[kept]) - np.array(box[:2])
+        kept = kept[spread_over(places, found.scores[kept], box[2:], settings.keypoints)]
+    kept = kept[np.argsort(-found.scores[kept], kind="stable")[: settings.keypoints]]
+    parts = ("frames", "shrunk", "scores")
+    chosen = replace(found, **{part: getattr(found, part)[kept] for part in parts})
+    is_array = as_array(image) is not None
+    return replace(
+        describe_found(chosen, describe),
+        frames=frames[kept],
+        image_size=size,
+        path=None if is_array else os.fspath(image),  # type: ignore[arg-type]
+        pixels=pixels if is_array else None,
+    )
 
 
 def _check_inside(box: Box, size: tuple[int, int]) -> None:

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,12 @@ from hardnet.errors import HardnetError, counted, printable
 from hardnet.features import Features, check_settings
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
-from hardnet.retrieval.store.files import MANIFEST
 from hardnet.retrieval.store.segment import IndexedImage, pack_frames
+from hardnet.retrieval.store.snapshot import MANIFEST
 from hardnet.storage import OwnedFolder, file_digest, refuse_other_settings, replacing
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result
-    from hardnet.retrieval.store.snapshot import Snapshot
     from hardnet.retrieval.vocabulary import Vocabulary
 
 DESCRIPTOR = "hardnet-small@12"
@@ -50,6 +49,26 @@ MAX_SIZE = 1024
 
 WEIGHTS = "weights"
 """The folder inside an index with copies of the weights files, each in a folder named by digest."""
+
+WORK = "build"
+"""The folder inside an index for what is not committed yet."""
+
+LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
+"""Folders where other programs keep their own copies, in lower case."""
+
+
+def is_index(folder: Path) -> bool:
+    """Whether there is an index, even an empty one."""
+    return (folder / MANIFEST).exists()
+
+
+def check_begun(folder: Path) -> None:
+    """Raise if an index has no photos yet because its vocabulary is not trained."""
+    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
+        raise HardnetError(
+            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
+            "then run the same command again"
+        )
 
 
 def name_of(photo: Path | str, folder: Path) -> str:
@@ -71,8 +90,10 @@ def shown(path: str) -> str:
     return printable(path.removeprefix(os.getcwd() + os.sep))
 
 
-LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
-"""Folders where other programs keep their own copies, in lower case."""
+def _real(photo: Path | str) -> str:
+    """The same for all ways to write a path; a photo that is a link keeps its own name."""
+    path = os.path.abspath(photo)
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def named_photos(
@@ -87,9 +108,9 @@ def named_photos(
     Args:
         paths: a photo that is named twice counts once.
         folder: of the index. Pictures that lie in it are not photos of the collection.
-        hidden: also those in hidden folders and in folders of thumbnails, and hidden ones. A photo
+        hidden: also hidden photos, and those in hidden folders and folders of thumbnails. A photo
             that is named itself is never left out.
-        left_out: the photos that are not taken for this reason are added here.
+        left_out: the photos that are left out for this reason are added here.
 
     Raises:
         HardnetError: a folder without any image, or nothing but what is left out.
@@ -114,36 +135,6 @@ def named_photos(
             "--hidden (hidden=True in Python) to take them"
         )
     return found
-
-
-def names_of(photo: Path, snapshot: Snapshot) -> list[str]:
-    """The names in an index that a photo, a folder of photos or a name stands for."""
-    own = name_of(photo, snapshot.folder)
-    for name in (own, str(photo)):
-        if snapshot.find(name) is not None:
-            return [name]
-    found = [name for name in snapshot.names() if name.startswith(f"{own}/")]
-    if not found:
-        raise HardnetError(f"{photo} is not in the index {snapshot.folder}: check the path")
-    return found
-
-
-def gone_photos(snapshot: Snapshot) -> set[str]:
-    """The names in an index whose files are gone; an error if all are, as for an unmounted disk."""
-    names = snapshot.names()
-    gone = {name for name in names if not os.path.exists(path_of(name, snapshot.folder))}
-    if gone and len(gone) == len(names):
-        raise HardnetError(
-            f"every photo of {snapshot.folder} is gone ({len(gone)}): is their disk there, and is "
-            "the index where it was? If so, name their folder to remove them"
-        )
-    return gone
-
-
-def _real(photo: Path | str) -> str:
-    """The same for all ways to write a path; a photo that is a link keeps its own name."""
-    path = os.path.abspath(photo)
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 @dataclass(frozen=True)
@@ -175,7 +166,6 @@ class IndexSettings:
         }
 
     def load(self) -> tuple[Detector, Descriptor]:
-        """The detector and the descriptor."""
         detector = detectors.load(self.detector, self.spread)
         return detector, descriptors.load(self.descriptor)
 
@@ -194,57 +184,14 @@ class IndexSettings:
         )
 
 
+def _absolute(name: str) -> str:
+    return os.path.abspath(name) if os.path.isfile(name) else name
+
+
 def _each_file(detector: str, change: Callable[[str], str]) -> str:
     """The name of a detector, ``kind:file,file``, with its files changed."""
     kind, _, files = detector.partition(":")
     return f"{kind}:{','.join(map(change, files.split(',')))}" if files else kind
-
-
-def stored_settings(
-    kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
-) -> IndexSettings:
-    """The settings of an existing index, whoever made it.
-
-    ``kept`` are settings and weights, as the manifest has them. Weights files are the copies in the
-    folder of the index, which must have the digests of the manifest. A person may name the
-    descriptor in place of the one in the manifest.
-
-    Raises:
-        HardnetError: the manifest names neither registered names nor weights of the index.
-    """
-    source = folder / MANIFEST
-    kept = {"spread": False} | dict(kept)  # older versions did not know it
-    wanted = {field.name for field in fields(IndexSettings)}
-    if missing := sorted(wanted - kept.keys()):
-        raise HardnetError(f"{source} is damaged: its settings have no {', '.join(missing)}")
-    name = kept["descriptor"]
-    digest = str(kept.get("weights") or "").rpartition(" ")[2]
-    again = "name it yourself with --descriptor (descriptor= in Python)"
-    if descriptor is None:
-        if Path(str(name)).suffix.lower() in descriptors.WEIGHTS_SUFFIXES:
-            descriptor = _kept_file(str(name), digest, folder, again)
-        else:
-            descriptor = descriptors.registered(name, source, again)
-    kind, _, files = str(kept["detector"]).partition(":")
-    rebuild = "build the index again"
-    if f"{kind}:" == affine.AFFNET:
-        digests = kept.get("detector_weights") or []
-        pairs = zip_longest(files.split(","), map(str, digests), fillvalue="")
-        found = [_kept_file(file, digest, folder, rebuild) for file, digest in pairs]
-        detector = affine.AFFNET + ",".join(found)
-    else:
-        detector = detectors.registered(kept["detector"], source, rebuild)
-    plain = ("keypoints", "max_size", "upright", "spread")
-    return IndexSettings(detector, descriptor, **{name: kept[name] for name in plain})
-
-
-def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
-    """Copy the weights files of the settings into an index; returns settings that name the copies.
-
-    So an index needs no file of elsewhere, and can be given away.
-    """
-    detector = _each_file(settings.detector, lambda file: _copy(file, folder))
-    return replace(settings, detector=detector, descriptor=_copy(settings.descriptor, folder))
 
 
 def weights_of(settings: IndexSettings, descriptor: Descriptor) -> dict[str, Any]:
@@ -261,15 +208,59 @@ def compare(was: Mapping[str, Any], given: Mapping[str, Any], where: Path | str)
     refuse_other_settings(was, known, where, "use the same settings, or build another index")
 
 
-def _copy(name: str, folder: Path) -> str:
-    if not os.path.isfile(name):
-        return name
-    copy = _copy_path(name, file_digest(name), folder)
-    if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(copy) as part:
-            shutil.copyfile(name, part)
-    return str(copy)
+def stored_settings(
+    kept: Mapping[str, Any], folder: Path, descriptor: str | None = None
+) -> IndexSettings:
+    """The settings of an existing index, whoever made it.
+
+    ``kept`` are settings and weights, as the manifest has them. Weights files are the copies in the
+    folder of the index, which must have the digests of the manifest. A person may name the
+    descriptor in place of the one in the manifest.
+
+    Raises:
+        HardnetError: the manifest names neither registered names nor weights of the index.
+    """
+    source = folder / MANIFEST
+    kept = {"spread": False} | dict(kept)  # older versions did not know it
+    if missing := sorted({field.name for field in fields(IndexSettings)} - kept.keys()):
+        raise HardnetError(f"{source} is damaged: its settings have no {', '.join(missing)}")
+    again = "name it yourself with --descriptor (descriptor= in Python)"
+    if descriptor is None:
+        name, digest = kept["descriptor"], str(kept.get("weights") or "").rpartition(" ")[2]
+        if Path(str(name)).suffix.lower() in descriptors.WEIGHTS_SUFFIXES:
+            descriptor = _kept_file(str(name), digest, folder, again)
+        else:
+            descriptor = descriptors.registered(name, source, again)
+    kind, _, files = str(kept["detector"]).partition(":")
+    rebuild = "build the index again"
+    if f"{kind}:" == affine.AFFNET:
+        digests = map(str, kept.get("detector_weights") or [])
+        pairs = zip_longest(files.split(","), digests, fillvalue="")
+        detector = affine.AFFNET + ",".join(_kept_file(*pair, folder, rebuild) for pair in pairs)
+    else:
+        detector = detectors.registered(kept["detector"], source, rebuild)
+    plain = ("keypoints", "max_size", "upright", "spread")
+    return IndexSettings(detector, descriptor, **{name: kept[name] for name in plain})
+
+
+def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
+    """Copy the weights files of the settings into an index; returns settings that name the copies.
+
+    So an index needs no file of elsewhere, and can be given away.
+    """
+
+    def copied(name: str) -> str:
+        if not os.path.isfile(name):
+            return name
+        copy = _copy_path(name, file_digest(name), folder)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(copy) as part:
+                shutil.copyfile(name, part)
+        return str(copy)
+
+    detector = _each_file(settings.detector, copied)
+    return replace(settings, detector=detector, descriptor=copied(settings.descriptor))
 
 
 def _kept_file(name: str, digest: str, folder: Path, again: str) -> str:
@@ -297,145 +288,91 @@ def holds_copies(weights: Path) -> bool:
     )
 
 
-def _absolute(name: str) -> str:
-    return os.path.abspath(name) if os.path.isfile(name) else name
-
-
-class Describing(Protocol):
-    """Turns photos into what an index needs; the result does not depend on who does it."""
-
-    def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
-        """Features of image files, in order; see :func:`hardnet.pipeline.extract_many`."""
-
-    def indexed(
-        self,
-        photos: Mapping[str, Path],
-        states: Mapping[str, Mapping[str, int]],
-        vocabulary: Vocabulary,
-    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """Each name with what an index keeps of its file, in order; or why there is nothing.
-
-        ``states`` are bytes and time of change of each file.
-        """
-
-
-class DescribingHere:
-    """The threads of this process."""
-
-    def __init__(self, settings: IndexSettings, workers: int | None = None) -> None:
-        self._settings, self._workers = settings, workers
-
-    def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
-        """See :class:`Describing`."""
-        return self._settings.extract(images, self._settings.load(), self._workers)
-
-    def indexed(
-        self,
-        photos: Mapping[str, Path],
-        states: Mapping[str, Mapping[str, int]],
-        vocabulary: Vocabulary,
-    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """See :class:`Describing`."""
-        with closing(self.features(list(photos.values()))) as results:
-            named = ((name, result) for name, (_, result) in zip(photos, results, strict=True))
-            while some := list(islice(named, PHOTOS)):
-                good = ((name, each) for name, each in some if not isinstance(each, HardnetError))
-                quantised = quantise_many(good, vocabulary)
-                for name, each in some:
-                    if isinstance(each, HardnetError):
-                        yield name, each
-                    else:
-                        yield name, of_file(next(quantised), states[name])
-
-
 PHOTOS = 8
 """Photos that are quantised at once while others are described."""
 
 ROWS = 8192
 """Features that are quantised at once: enough for all cores, little memory."""
 
+States = Mapping[str, Mapping[str, int]]
+"""Size and time of photos' files (``entries.state_of``), by name; they reveal a later change."""
+
+
+class Describing:
+    """Turns photos into what an index needs, on threads of this process.
+
+    Others may do the same elsewhere; the result does not depend on who does it.
+    """
+
+    def __init__(self, settings: IndexSettings, workers: int | None = None) -> None:
+        self._settings, self._workers = settings, workers
+
+    def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
+        """Features of image files, in order; see :func:`hardnet.pipeline.extract_many`."""
+        return self._settings.extract(images, self._settings.load(), self._workers)
+
+    def indexed(
+        self, photos: Mapping[str, Path], states: States, vocabulary: Vocabulary
+    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
+        """Each name with what an index keeps of its file, in order; or why there is nothing."""
+        with closing(self.features(list(photos.values()))) as results:
+            named = ((name, result) for name, (_, result) in zip(photos, results, strict=True))
+            while some := list(islice(named, PHOTOS)):
+                good = ((name, each) for name, each in some if not isinstance(each, HardnetError))
+                quantised = quantise_many(good, vocabulary, states)
+                for name, each in some:
+                    yield name, each if isinstance(each, HardnetError) else next(quantised)
+
 
 def quantise(
-    name: str,
-    features: Features,
-    vocabulary: Vocabulary,
-    state: Mapping[str, int] | None = None,
+    name: str, features: Features, vocabulary: Vocabulary, state: Mapping[str, int] | None = None
 ) -> IndexedImage:
-    """What an index keeps of a photo: a word and a signature per feature, compact frames.
-
-    ``state`` is that of its file (``image_files.state_of``), see :func:`of_file`.
-    """
-    [kept] = quantise_many([(name, features)], vocabulary)
-    return of_file(kept, state or {})
-
-
-def of_file(image: IndexedImage, state: Mapping[str, int]) -> IndexedImage:
-    """The image with ``bytes`` and ``mtime_ns`` of its file, which reveal a later change."""
-    return replace(image, file_bytes=state.get("bytes", 0), mtime_ns=state.get("mtime_ns", 0))
+    """What an index keeps of a photo: a word and a signature per feature, compact frames."""
+    [kept] = quantise_many([(name, features)], vocabulary, {name: state or {}})
+    return kept
 
 
 def quantise_many(
-    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary
+    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary, states: States | None = None
 ) -> Iterator[IndexedImage]:
     """The same as :func:`quantise` for many photos, in less time."""
     for some in _batches(photos):
         vectors = np.concatenate([features.descriptors for _, features in some])
         words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
         if len(vectors):
-            prepared = vocabulary.prepare(_check_real(vectors, some[0][1].descriptor))
+            refuse_bits(vectors, some[0][1].descriptor)
+            prepared = vocabulary.prepare(vectors)
             nearest = vocabulary.assign(prepared, 1)
             words, signatures = nearest[:, 0], vocabulary.signatures(prepared, nearest)[:, 0]
         start = 0
         for name, features in some:
             part = slice(start, start + len(features))
-            packed = pack_frames(features.frames, features.image_size)
-            yield IndexedImage(name, features.image_size, words[part], signatures[part], packed)
             start = part.stop
+            size = features.image_size
+            columns = words[part], signatures[part], pack_frames(features.frames, size)
+            state = (states or {}).get(name, {})
+            file = state.get("bytes", 0), state.get("mtime_ns", 0)
+            yield IndexedImage(name, size, *columns, *file)
 
 
 def _batches(photos: Iterable[tuple[str, Features]]) -> Iterator[list[tuple[str, Features]]]:
-    """Photos in batches of about ROWS features of one descriptor."""
+    """Photos in batches of about ROWS features."""
     some: list[tuple[str, Features]] = []
     rows = 0
     for name, features in photos:
-        if some and (rows >= ROWS or features.descriptor != some[0][1].descriptor):
-            yield some
-            some, rows = [], 0
         some.append((name, features))
         rows += len(features)
+        if rows >= ROWS:
+            yield some
+            some, rows = [], 0
     if some:
         yield some
 
 
-def check_descriptor_kind(describe: Descriptor) -> None:
-    """Raise if a descriptor makes bits, before any photo is described with it."""
-    patch = np.zeros((1, 32, 32), np.float32)
-    _check_real(describe(patch), describe.name)
-
-
-def _check_real(descriptors: NDArray[Any], name: str) -> NDArray[Any]:
-    """Descriptors (N, D), if they are vectors of real numbers: bits have no mean."""
-    if descriptors.dtype == np.uint8:
+def refuse_bits(vectors: NDArray[Any], descriptor: str) -> None:
+    """Raise if descriptors (N, D) are bits, which have no mean."""
+    if vectors.dtype == np.uint8:
         raise HardnetError(
-            f"the descriptor {name} makes bits, which have no visual words: "
+            f"the descriptor {descriptor} makes bits, which have no visual words: "
             "choose another, e.g. hardnet or rootsift"
-        )
-    return descriptors
-
-
-WORK = "build"
-"""The folder inside an index for what is not committed yet."""
-
-
-def is_index(folder: Path) -> bool:
-    """Whether there is an index, even an empty one."""
-    return (folder / MANIFEST).exists()
-
-
-def check_begun(folder: Path) -> None:
-    """Raise if an index has no photos yet because its vocabulary is not trained."""
-    if OwnedFolder.find(folder / WORK) is not None and not is_index(folder):
-        raise HardnetError(
-            f"{folder} has no photos yet: `hardnet index build` is at work there, or was stopped; "
-            "then run the same command again"
         )

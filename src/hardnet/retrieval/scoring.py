@@ -21,8 +21,7 @@ from hardnet.retrieval.store.segment import counting, lower_bounds
 from hardnet.retrieval.vocabulary import BITS, Signatures, distances
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.store.segment import Segment
-    from hardnet.retrieval.store.snapshot import Alive
+    from hardnet.retrieval.store.segment import Alive, Segment
 
 
 @dataclass(frozen=True)

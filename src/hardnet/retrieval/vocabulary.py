@@ -29,7 +29,7 @@ from hardnet.retrieval.assignment import (
     project,
 )
 from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.store.files import tensor_file
+from hardnet.retrieval.store.segment import tensor_file
 from hardnet.storage import as_path
 from hardnet.threads import map_threads
 

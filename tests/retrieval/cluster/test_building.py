@@ -13,7 +13,7 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.assignment import Assigner
-from hardnet.retrieval.cluster.describers import DescribeActor, Describers, Failure, Photo
+from hardnet.retrieval.cluster.describers import DescribeActor, Describers, Failure
 from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.segment import IndexedImage
 
@@ -58,10 +58,10 @@ def test_a_worker_prepares_a_vocabulary_once(
     monkeypatch.setattr(module, "Assigner", count)
     actor = DescribeActor(IndexSettings(**SETTINGS), {}, 1)
     name = "coins.png"
-    photo = Photo(str(small.photos[name]), name, {"bytes": 1, "mtime_ns": 2})
+    path, named = str(small.photos[name]), (name, {"bytes": 1, "mtime_ns": 2})
     for digest, expected in (("a", 1), ("a", 1), ("b", 2)):
         # Ray makes a new object for every call.
-        [image] = actor.indexed([photo], digest, replace(small.vocabulary))
+        [image] = actor.indexed([path], [named], digest, replace(small.vocabulary))
         assert isinstance(image, IndexedImage)
         assert len(image) == len(small.features[name])
         assert len(made) == expected
@@ -74,17 +74,11 @@ def test_other_weights_are_refused() -> None:
         actor.ready()
 
 
-def test_a_photo_that_only_the_driver_sees(
-    small: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hardnet.retrieval.cluster.describers import _error
-
+def test_a_photo_that_only_the_driver_sees(tmp_path: Path) -> None:
     path = tmp_path / "there.png"
-    photo = Photo(str(path), "there.png", {})
-    [found] = DescribeActor(IndexSettings(**SETTINGS), {}, 1).features([photo])
+    [found] = DescribeActor(IndexSettings(**SETTINGS), {}, 1).features([str(path)])
     assert isinstance(found, Failure)
-    assert found.unseen_by
-    assert "does not exist" in str(_error(photo, path, found))  # nobody sees it
+    assert "does not exist" in str(found.error(str(path), path))  # nobody sees it
     path.touch()
     with pytest.raises(HardnetError, match=r"node \S+ does not see .*there.png: put the photos"):
-        _error(photo, path, found)
+        found.error(str(path), path)

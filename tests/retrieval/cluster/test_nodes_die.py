@@ -138,10 +138,8 @@ def test_a_build_with_workers_killed_at_random(small: SmallIndex, tmp_path: Path
     code = """
 import json, os, random, signal, sys, threading, time
 from pathlib import Path
-import ray
 from hardnet.retrieval.build import build
-from hardnet.retrieval.cluster.connect import Connection
-from hardnet.retrieval.cluster.describers import Describers
+from hardnet.retrieval.cluster.describers import describers_on
 from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.snapshot import open_snapshot
 
@@ -171,7 +169,7 @@ def kill():
             os.kill(pid, signal.SIGKILL)
             kills += 1
 
-with Connection("local") as connection, Describers(ray, settings) as describers:
+with describers_on("local", settings) as describers:
     done = threading.Event()
     killer = threading.Thread(target=kill)
     killer.start()

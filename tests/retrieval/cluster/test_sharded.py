@@ -17,8 +17,7 @@ import pytest
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.retrieval.build import build
-from hardnet.retrieval.cluster import build_on_cluster
-from hardnet.retrieval.cluster.connect import Connection, check_nodes, load_ray, reach
+from hardnet.retrieval.cluster.describers import check_nodes, connected, describers_on
 from hardnet.retrieval.cluster.shards import OutdatedError, ShardActor, ShardedIndex, Slot, divide
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import IndexSettings, quantise
@@ -86,10 +85,10 @@ def test_the_same_index_is_built(ray: Any, small: SmallIndex, tmp_path: Path) ->
     photos = small.photos | {"broken.png": broken, "gone.png": gone}
     settings = IndexSettings(**SETTINGS)
     # The words are trained on a sample of two photos; the others are described afterwards.
-    reports = [
-        make(tmp_path / name, photos, settings, words=16, commit_images=4)
-        for name, make in (("here", build), ("there", build_on_cluster))
-    ]
+    how: dict[str, Any] = {"words": 16, "commit_images": 4}
+    reports = [build(tmp_path / "here", photos, settings, **how)]
+    with describers_on("local", settings) as describers:
+        reports.append(build(tmp_path / "there", photos, settings, describing=describers, **how))
     assert vars(reports[0]) == vars(reports[1])
     assert sorted(reports[1].skipped) == ["broken.png", "gone.png"]
     here, there = (open_snapshot(tmp_path / name) for name in ("here", "there"))
@@ -121,7 +120,7 @@ def test_a_killed_shard_is_missing_then_comes_back(
     assert sharded.wait(60)
     assert pid_of(ray, victim.actor) != old
     complete = sharded.search(query, len(NAMES), mode=mode)
-    assert complete.missing == sharded.missing == []
+    assert complete.missing == []
     assert_same(complete, local.search(query, len(NAMES), mode=mode))
 
 
@@ -232,7 +231,7 @@ def test_nodes_must_see_the_folder_and_have_the_same_version(
     assert len(check_nodes(ray, [tmp_path])) == 1
     with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
         check_nodes(ray, [tmp_path, tmp_path / "nowhere"])
-    monkeypatch.setattr("hardnet.retrieval.cluster.connect.metadata.version", lambda name: "9.9")
+    monkeypatch.setattr("hardnet.retrieval.cluster.describers.metadata.version", lambda name: "9.9")
     with pytest.raises(HardnetError, match=r"node \S+ has hardnet [\d.]+, this machine 9\.9"):
         check_nodes(ray)
 
@@ -248,31 +247,45 @@ def test_an_actor_says_what_it_does_not_see(local: Index, tmp_path: Path) -> Non
 
 
 def test_addresses(ray: Any) -> None:
+    with pytest.raises(HardnetError, match="connected to a cluster other than 127"):
+        join("127.0.0.1:1")
+
+
+def join(address: str) -> None:
+    with connected(address):
+        pass
+
+
+class Refusing:
+    """A Ray that is not connected, and cannot be."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Refusing())
     with pytest.raises(HardnetError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
-        reach("127.0.0.1:1")
+        join("127.0.0.1:1")
     for wrong in ("nonsense", "ray://host", "host:port", "ray://:10001"):
         with pytest.raises(HardnetError, match=f"{wrong} is not the address of a Ray cluster"):
-            reach(wrong)
-    with pytest.raises(HardnetError, match="connected to a cluster other than 127"):
-        Connection("127.0.0.1:1")
+            join(wrong)
 
 
 @pytest.mark.parametrize("error", [ConnectionError(), ImportError("no grpc\nat all")])
 def test_a_cluster_that_refuses(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing:
-        @staticmethod
-        def is_initialized() -> bool:
-            return False
-
-        @staticmethod
-        def init(**options: Any) -> None:
-            raise error
-
-    monkeypatch.setitem(sys.modules, "ray", Refusing)
+    monkeypatch.setitem(sys.modules, "ray", Refusing(error))
     with pytest.raises(
         HardnetError, match=r"cannot join the Ray cluster auto: (ConnectionError|no grpc) \("
     ):
-        Connection("auto")
+        join("auto")
 
 
 def test_wrong_numbers(small: SmallIndex) -> None:
@@ -285,7 +298,7 @@ def test_wrong_numbers(small: SmallIndex) -> None:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"ray .*hardnet\[cluster\]"):
-        load_ray()
+        join("local")
 
 
 def test_the_local_index_needs_no_ray() -> None:

@@ -13,10 +13,10 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.retrieval.query import BowTerms, HeTerms
 from hardnet.retrieval.scoring import Scoring, prepare_terms, score_images
-from hardnet.retrieval.store.files import read_manifest
 from hardnet.retrieval.store.snapshot import (
     compute_statistics,
     open_snapshot,
+    read_manifest,
     verify,
 )
 from hardnet.retrieval.store.writer import Writer

@@ -139,8 +139,7 @@ def test_names_of_the_same_hash(
 
 
 def test_no_images(tmp_path: Path) -> None:
-    facts = write_segment(tmp_path / "s", [], 5)
-    segment = Segment(tmp_path / "s", facts.file.bytes)
+    segment = Segment(tmp_path / "s", write_segment(tmp_path / "s", [], 5).bytes)
     assert (segment.images, segment.features, segment.names()) == (0, 0, [])
     assert segment.document_counts.tolist() == [0] * 5
     assert find(segment, "a") is None

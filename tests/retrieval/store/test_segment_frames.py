@@ -96,11 +96,11 @@ def test_what_cannot_be_said_becomes_the_nearest() -> None:
     far = frame.from_similarity([[-50, 1e6]], 1.0)
     x, y = unpack_frames(pack_frames(far, SIZE), SIZE)[0, :, 2]
     assert (x, y) == pytest.approx((0.5 * 640 / 4096 - 0.5, 4095.5 * 640 / 4096 - 0.5), abs=1e-3)
-    for sigma, code in ((1e-9, 0), (1e9, 255)):
+    for sigma, octaves in ((1e-9, STEP_OCTAVES / 2), (1e9, segment.OCTAVES - STEP_OCTAVES / 2)):
         half = parts(
             unpack_frames(pack_frames(frame.from_similarity([[5, 5]], sigma), SIZE), SIZE)
         )[0][0]
-        assert half == pytest.approx(segment.half_sizes()[code] * 640, rel=1e-4)
+        assert half == pytest.approx(2 ** (segment.SMALLEST + octaves) * 640, rel=1e-4)
     needle = np.array([[[100, 0, 5], [0, 0.01, 5]]], np.float32)
     size, angle, ratio, axis = parts(unpack_frames(pack_frames(needle, SIZE), SIZE))
     assert (size[0], ratio[0]) == (pytest.approx(1, rel=0.02), pytest.approx(8, rel=1e-3))
@@ -118,11 +118,6 @@ def test_no_frames() -> None:
 def test_frames_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         pack_frames(np.full((1, 2, 3), np.nan, np.float32), SIZE)
-
-
-def test_tables_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        segment.shapes()[0] = 0
 
 
 def test_frames_of_dog(camera: np.ndarray) -> None:

@@ -9,20 +9,8 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval.store import snapshot as snapshots
-from hardnet.retrieval.store.files import (
-    Manifest,
-    SegmentEntry,
-    read_manifest,
-    segment_path,
-    write_manifest,
-)
-from hardnet.retrieval.store.segment import IndexedImage, write_segment
-from hardnet.retrieval.store.snapshot import (
-    Snapshot,
-    compute_statistics,
-    open_snapshot,
-    write_state,
-)
+from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.store.snapshot import Manifest, Snapshot, open_snapshot, read_manifest
 from hardnet.retrieval.store.writer import Writer
 
 
@@ -94,33 +82,17 @@ def test_no_index(tmp_path: Path) -> None:
 
 
 def large_index(folder: Path, made: SimpleNamespace, segments: int, each: int) -> Path:
-    """An index of many images with three features each, written without the writer's help."""
-    with Writer(folder, {"settings": {}, "vocabulary": made.make_vocabulary()}) as writer:
-        writer.commit()
-    entries = []
+    """An index of many images with three features each."""
     rng = np.random.default_rng(0)
-    for number in range(segments):
-        images = [
-            IndexedImage(
-                f"{number}/{k:06d}.jpg",
-                (640, 640),
-                rng.integers(0, 50, 3).astype(np.int32),
-                np.zeros((3, 2), np.uint64),
-                np.zeros((3, 3), np.uint16),
-            )
-            for k in range(each)
-        ]
-        path = folder / "segments" / f"00000002-{number:04d}.safetensors"
-        entries.append(SegmentEntry(path.stem, write_segment(path, images, 50)))
-    empty = read_manifest(folder)
-    alive = [None] * segments
-    total = segments * each
-    facts = {**vars(empty), "generation": 2, "segments": tuple(entries), "images": total}
-    parts = [snapshots.Segment(folder / segment_path(entry.name)) for entry in entries]
-    state = write_state(
-        folder / "generations" / "00000002.safetensors", alive, compute_statistics(parts, alive, 50)
-    )
-    write_manifest(folder, Manifest(**{**facts, "features": 3 * total, "state": state}))
+    blank = np.zeros((3, 2), np.uint64), np.zeros((3, 3), np.uint16)
+    new = {"settings": {}, "vocabulary": made.make_vocabulary()}
+    with Writer(folder, new, segment_features=3 * each) as writer:
+        writer.add(
+            IndexedImage(f"{k:06d}.jpg", (640, 640), rng.integers(0, 50, 3, np.int32), *blank)
+            for k in range(segments * each)
+        )
+        writer.commit()
+    assert len(open_snapshot(folder).segments) == segments
     return folder
 
 

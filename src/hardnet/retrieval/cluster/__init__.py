@@ -3,7 +3,6 @@
 Nothing outside this package imports Ray, and it is imported only when used.
 """
 
-from hardnet.retrieval.cluster.describers import build_on_cluster
 from hardnet.retrieval.cluster.shards import ShardedIndex
 
-__all__ = ["ShardedIndex", "build_on_cluster"]
+__all__ = ["ShardedIndex"]

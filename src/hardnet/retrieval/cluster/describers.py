@@ -1,60 +1,219 @@
-"""Photos described by all workers of a cluster; the driver writes the index."""
+"""A Ray cluster, and photos described by all of its workers; the driver writes the index."""
 
 from __future__ import annotations
 
 import heapq
 import os
+import platform
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.features import Features
-from hardnet.retrieval.build import BuildReport, build
-from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason, working_nodes
-from hardnet.retrieval.photos import IndexSettings, compare, quantise, weights_of
+from hardnet.retrieval.photos import (
+    Describing,
+    IndexSettings,
+    States,
+    compare,
+    quantise,
+    weights_of,
+)
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.vocabulary import Vocabulary
+
+REACH_SECONDS = 5.0
+"""How long a host may take to accept a connection."""
+
+PROBE_SECONDS = 60.0
+"""How long a node may take to start a process that answers."""
 
 CORES = 4
 """Of one worker process: more share a network, fewer keep more photos in memory."""
 
+BATCH = 8
+"""Photos per batch: seconds of work, a few megabytes of results."""
 
-def build_on_cluster(
-    folder: str | os.PathLike[str],
-    photos: Mapping[str, Path],
-    settings: IndexSettings | None = None,
-    *,
-    address: str = "local",
-    workers: int | None = None,
-    **options: Any,
-) -> BuildReport:
-    """Build an index, or resume one, as :func:`~hardnet.retrieval.build.build` does.
+IN_HAND = 2
+"""Batches queued per worker, so that it never waits for the driver."""
 
-    The index is bit for bit the same. The photos must be on a disk that all nodes share,
-    under the same path; the folder of the index need not be. ``workers`` are processes, by default
-    as many as the cores of the cluster can keep busy.
+AHEAD = 4
+"""Finished batches per worker that may wait for an earlier one: limits memory."""
+
+ATTEMPTS = 3
+"""How often a worker may die with the same photo before the photo is blamed."""
+
+DIED = "its worker died and is being restarted"
+SHARE = "on a disk that all nodes share, under the same path"
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """The module ray, with this process as a driver of a cluster.
+
+    A process that called ``ray.init`` itself keeps its own connection afterwards; a cluster that
+    was started here is stopped.
+
+    Args:
+        address: "local" starts Ray on this machine, "auto" finds the cluster this machine belongs
+            to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT the
+            client server of any.
+
+    Raises:
+        HardnetError: nobody answers at that address.
     """
-    settings = settings or IndexSettings()
-    with describers_on(address, settings, workers) as describers:
-        return build(Path(folder), photos, settings, describing=describers, **options)
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "cluster") from error
+    if ray.is_initialized():
+        own = ("local", "auto", ray.get_runtime_context().gcs_address)
+        if address not in own and not address.startswith("ray://"):
+            raise HardnetError(
+                f"this process is connected to a cluster other than {address}: call ray.shutdown() "
+                "first, or omit the address"
+            )
+        yield ray
+        return
+    # The output of workers would mix with that of the command.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody agreed to it
+        options["include_dashboard"] = False
+    elif address != "auto":
+        _reach(address)  # Ray itself would keep trying for minutes
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
+        raise HardnetError(
+            f"cannot join the Ray cluster {address}: {_first_line(error)} (start one with "
+            "ray start --head, or use local; if it asks for a token, set RAY_AUTH_MODE=token)"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise HardnetError(
+            f"{address} is not the address of a Ray cluster: give local, auto, HOST:PORT or "
+            "ray://HOST:PORT"
+        )
+    try:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise HardnetError(
+            f"no Ray cluster answers at {address} ({error}): check the address, or start one with "
+            "ray start --head"
+        ) from error
+
+
+def working_nodes(ray: Any) -> list[dict[str, Any]]:
+    """Ray's facts about the live nodes that offer cores; some heads have none."""
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
+    if not nodes:
+        raise HardnetError("the Ray cluster has no node with cores: add one with ray start")
+    return nodes
+
+
+def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
+    """Check that every worker node can run hardnet and sees the folders under the same path.
+
+    Returns Ray's ids of the nodes.
+
+    Raises:
+        HardnetError: names the node and what it lacks.
+    """
+
+    # Inside a function, so that Ray sends its code: a node without hardnet could not import it.
+    def probe(paths: list[str]) -> tuple[str, str, list[str]]:
+        import os
+        import platform
+        from importlib import metadata
+
+        try:
+            version = metadata.version("hardnet")
+        except metadata.PackageNotFoundError:
+            version = ""
+        unseen = [path for path in paths if not os.path.isdir(path)]
+        return version, platform.python_version(), unseen
+
+    task = ray.remote(num_cpus=0, max_retries=0)(probe)
+    paths, nodes = [str(folder) for folder in folders], working_nodes(ray)
+    asked = [
+        task.options(scheduling_strategy=on_node(node["NodeID"], soft=False)).remote(paths)
+        for node in nodes
+    ]
+    ready = set(ray.wait(asked, num_returns=len(asked), timeout=PROBE_SECONDS)[0])
+    ours, here = metadata.version("hardnet"), platform.python_version()
+    for node, answer in zip(nodes, asked, strict=True):
+        name = node["NodeManagerHostname"]
+        if answer not in ready:
+            raise HardnetError(f"node {name} does not answer within {PROBE_SECONDS:.0f} s")
+        try:
+            version, python, unseen = ray.get(answer)
+        except ray.exceptions.RayError:
+            continue  # the node has just left: it will have no worker
+        if version != ours:
+            theirs = f"hardnet {version}" if version else "no hardnet"
+            raise HardnetError(
+                f"node {name} has {theirs}, this machine {ours}: pip install "
+                f'"hardnet[cluster]=={ours}" on all nodes'
+            )
+        if python.split(".")[:2] != here.split(".")[:2]:
+            raise HardnetError(
+                f"node {name} has Python {python}, this machine {here}: use the same on all nodes"
+            )
+        if unseen:
+            raise HardnetError(f"node {name} does not see the folder {unseen[0]}: put it {SHARE}")
+    return [node["NodeID"] for node in nodes]
+
+
+def on_node(node: str, soft: bool) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=soft)
+
+
+def reason(error: Exception) -> str:
+    """One line about why a worker failed."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    if isinstance(error, RayTaskError):
+        return str(error.cause)
+    if isinstance(error, RayActorError) or "nreachable" in type(error).__name__:
+        return DIED
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager
 def describers_on(
     address: str, settings: IndexSettings, workers: int | None = None
 ) -> Iterator[Describers]:
-    """Workers of the cluster at ``address``, all checked for compatibility."""
-    with Connection(address) as connection:
-        check_nodes(connection.ray)
-        with Describers(connection.ray, settings, workers) as describers:
+    """Workers of the cluster at ``address``, all checked for compatibility.
+
+    With them, :func:`~hardnet.retrieval.build.build` makes the same index, bit for bit. The photos
+    must be on a disk that all nodes share, under the same path; the folder of the index need not
+    be. ``workers`` are processes, by default as many as the cores of the cluster can keep busy.
+    """
+    with connected(address) as ray:
+        check_nodes(ray)
+        with Describers(ray, settings, workers) as describers:
             yield describers
 
 
-class Describers(AbstractContextManager["Describers"]):
+class Describers(Describing, AbstractContextManager["Describers"]):
     """Worker processes on all nodes of a cluster, each with its own network."""
 
     def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
@@ -71,9 +230,7 @@ class Describers(AbstractContextManager["Describers"]):
         self.actors = [remote.remote(settings, weights, own) for _ in range(count)]
 
     def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
-        """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
-        photos = [Photo(os.path.abspath(image), "", {}) for image in images]
-        results = self._run(photos, images, lambda actor, batch: actor.features.remote(batch))
+        results = self._run(images, lambda actor, paths, _: actor.features.remote(paths))
         with closing(results):
             for image, result in zip(images, results, strict=True):
                 if isinstance(result, Features):
@@ -81,82 +238,56 @@ class Describers(AbstractContextManager["Describers"]):
                 yield image, result
 
     def indexed(
-        self,
-        photos: Mapping[str, Path],
-        states: Mapping[str, Mapping[str, int]],
-        vocabulary: Vocabulary,
+        self, photos: Mapping[str, Path], states: States, vocabulary: Vocabulary
     ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """What an index keeps of photos, as :class:`~hardnet.retrieval.photos.Describing` says."""
-        sent = [
-            Photo(os.path.abspath(path), name, dict(states[name])) for name, path in photos.items()
-        ]
+        names = [(name, states[name]) for name in photos]
         # A copy without values cached by the original.
         shared = self._ray.put(replace(vocabulary))
-        results = self._run(
-            sent,
-            list(photos.values()),
-            lambda actor, batch: actor.indexed.remote(batch, vocabulary.digest, shared),
-        )
-        with closing(results):
+
+        def ask(actor: Any, paths: list[str], places: Sequence[int]) -> Any:
+            own = [names[place] for place in places]
+            return actor.indexed.remote(paths, own, vocabulary.digest, shared)
+
+        with closing(self._run(list(photos.values()), ask)) as results:
             yield from zip(photos, results, strict=True)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the processes."""
         for actor in self.actors:
             self._ray.kill(actor)
         self.actors = []
 
     def _run(
-        self,
-        photos: Sequence[Photo],
-        images: Sequence[Path],
-        ask: Callable[[Any, list[Photo]], Any],
+        self, images: Sequence[Path], ask: Callable[[Any, list[str], Sequence[int]], Any]
     ) -> Generator[Any, None, None]:
         """Results of photos, in order; HardnetError for those that could not be described."""
-        batch = max(min(BATCH, -(-len(photos) // len(self.actors))), 1)
+        paths = [os.path.abspath(image) for image in images]  # a worker has its own current folder
         results = dispatch(
             self._ray,
             self.actors,
-            len(photos),
-            lambda actor, places: ask(actor, [photos[place] for place in places]),
+            len(images),
+            lambda actor, places: ask(actor, [paths[place] for place in places], places),
             lambda place, why: Failure(
                 f"{images[place]} cannot be described: {why}, repeatedly; use a smaller copy"
             ),
-            batch,
+            max(min(BATCH, -(-len(images) // len(self.actors))), 1),
         )
         with closing(results):
-            for photo, image, result in zip(photos, images, results, strict=True):
-                yield _error(photo, image, result) if isinstance(result, Failure) else result
-
-
-def _error(photo: Photo, image: Path, failure: Failure) -> HardnetError:
-    """The error of a photo, with the path that the user gave."""
-    if failure.unseen_by and os.path.exists(image):
-        raise HardnetError(
-            f"node {failure.unseen_by} does not see {photo.path}: put the photos on a disk that "
-            "all nodes share, under the same path"
-        )
-    return HardnetError(failure.why.replace(photo.path, str(image)))
-
-
-@dataclass(frozen=True)
-class Photo:
-    """A photo to describe."""
-
-    path: str  # of the file, absolute: a worker has its own working folder
-    name: str  # in the index
-    state: Mapping[str, int]  # of the file; see ``image_files.state_of``
+            for path, image, result in zip(paths, images, results, strict=True):
+                yield result.error(path, image) if isinstance(result, Failure) else result
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a photo could not be described."""
+    """Why a photo could not be described; unlike some errors, it can be sent to the driver."""
 
     why: str  # for display
     unseen_by: str = ""  # the node that does not see the file at all; "" if it was read
+
+    def error(self, path: str, image: Path) -> HardnetError:
+        """The error of a photo whose ``path`` the worker got, with the path that the user gave."""
+        if self.unseen_by and os.path.exists(image):
+            raise HardnetError(f"node {self.unseen_by} does not see {path}: put the photos {SHARE}")
+        return HardnetError(self.why.replace(path, str(image)))
 
 
 class DescribeActor:
@@ -167,39 +298,48 @@ class DescribeActor:
         self._loaded: tuple[Any, Any] | None = None
         self._words: tuple[str, Vocabulary] | None = None
 
-    def ready(self) -> str:
-        """The name of the node, once the network is loaded.
+    def ready(self) -> None:
+        """Load the network.
 
         Raises:
             HardnetError: this node cannot load it, or has other weights of that name.
         """
-        node = socket.gethostname()
         try:
             self._load()
         except Exception as error:  # whatever it is, users must know which node
-            raise HardnetError(f"node {node}: {error}") from error
-        return node
+            raise HardnetError(f"node {socket.gethostname()}: {error}") from error
 
-    def features(self, photos: Sequence[Photo]) -> list[Features | Failure]:
+    def features(self, paths: Sequence[str]) -> list[Features | Failure]:
         """Features of photos, or why a photo has none."""
         import cv2
 
         cv2.setNumThreads(self._cores)
-        paths = [Path(photo.path) for photo in photos]
-        with closing(self._settings.extract(paths, self._load(), self._cores)) as results:
-            return [_plain(path, result) for path, result in results]
+        out: list[Features | Failure] = []
+        images = [Path(path) for path in paths]
+        with closing(self._settings.extract(images, self._load(), self._cores)) as results:
+            for path, result in results:
+                if isinstance(result, HardnetError):
+                    unseen = "" if os.path.exists(path) else socket.gethostname()
+                    out.append(Failure(str(result), unseen))
+                else:
+                    out.append(replace(result, pixels=None))
+        return out
 
     def indexed(
-        self, photos: Sequence[Photo], digest: str, vocabulary: Vocabulary
+        self,
+        paths: Sequence[str],
+        names: Sequence[tuple[str, Mapping[str, int]]],
+        digest: str,
+        vocabulary: Vocabulary,
     ) -> list[IndexedImage | Failure]:
-        """The index entries of photos, or why a photo has none."""
+        """The index entries of photos, or why a photo has none; names come with files' states."""
         # Keep the first vocabulary: each batch brings a new copy without cached values.
         if self._words is None or self._words[0] != digest:
             self._words = digest, vocabulary
         words = self._words[1]
         return [
-            found if isinstance(found, Failure) else quantise(photo.name, found, words, photo.state)
-            for photo, found in zip(photos, self.features(photos), strict=True)
+            found if isinstance(found, Failure) else quantise(name, found, words, state)
+            for (name, state), found in zip(names, self.features(paths), strict=True)
         ]
 
     def _load(self) -> tuple[Any, Any]:
@@ -212,41 +352,25 @@ class DescribeActor:
         return self._loaded
 
 
-def _plain(path: Path, result: Features | HardnetError) -> Features | Failure:
-    """An error that can be sent to the driver, which not all can."""
-    if isinstance(result, HardnetError):
-        return Failure(str(result), "" if os.path.exists(path) else socket.gethostname())
-    return replace(result, pixels=None)
-
-
-BATCH = 8
-"""Photos per batch: seconds of work, a few megabytes of results."""
-
-IN_HAND = 2
-"""Batches queued per worker, so that it never waits for the driver."""
-
-AHEAD = 4
-"""Finished batches per worker that may wait for an earlier one: limits memory."""
-
-ATTEMPTS = 3
-"""How often a worker may die with the same photo before the photo is blamed."""
-
-
-@dataclass(order=True)
-class Batch:
-    """Positions of items that are processed together, and how often that has failed."""
-
-    places: tuple[int, ...]
-    attempts: int = field(default=0, compare=False)
+Batch = tuple[tuple[int, ...], int]
+"""Places of items that are processed together, and how often that has failed."""
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker, its current batches, and the answer that shows it is back after dying."""
+    """A worker, the answer that shows that it is back after dying, and its current batches."""
 
     actor: Any
     waking: Any
     in_hand: dict[Any, Batch] = field(default_factory=dict)
+
+    def may_take(self, batch: Batch) -> bool:
+        """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
+        if self.waking is not None:
+            return False
+        if batch[1] or any(failed for _, failed in self.in_hand.values()):
+            return not self.in_hand
+        return len(self.in_hand) < IN_HAND
 
 
 def dispatch(
@@ -271,65 +395,51 @@ def dispatch(
         failed: the result of an item that was given up, from its place and the reason.
         batch: items at once.
     """
-    todo = [
-        Batch(tuple(range(first, min(first + batch, count)))) for first in range(0, count, batch)
-    ]  # a heap: the earliest is needed first
+    # A heap: the earliest is needed first.
+    todo: list[Batch] = [
+        (tuple(range(first, min(first + batch, count))), 0) for first in range(0, count, batch)
+    ]
     workers = [_Worker(actor, actor.ready.remote()) for actor in actors]
     done: dict[int, Any] = {}
 
-    def collect(worker: _Worker, ready: set[Any]) -> None:
-        """Collect what a worker has finished; lost batches go back to the queue."""
-        for ref in [worker.waking, *worker.in_hand]:
-            if ref not in ready:
-                continue
-            given = worker.in_hand.pop(ref, None)
-            try:
-                answer = ray.get(ref)
-                if given is None:
-                    worker.waking = None
-                else:
-                    done.update(zip(given.places, answer, strict=True))
-            except HardnetError as error:
-                raise HardnetError(reason(error)) from error
-            except ray.exceptions.RayTaskError:
-                raise  # a bug: other workers would fail as well
-            except ray.exceptions.RayError as error:
-                worker.waking = worker.actor.ready.remote()
-                if given is not None:
-                    again(given, reason(error))
-
-    def again(lost: Batch, why: str) -> None:
-        lost.attempts += 1
-        [place, *others] = lost.places
-        if not others and lost.attempts >= ATTEMPTS:
-            done[place] = failed(place, why)
-        elif others and lost.attempts >= 2:
-            for one in lost.places:
-                heapq.heappush(todo, Batch((one,), 1))
-        else:
-            heapq.heappush(todo, lost)
+    def collect(worker: _Worker, ref: Any) -> None:
+        """Take what a worker has finished; a lost batch goes back to the queue."""
+        given = worker.in_hand.pop(ref, None)
+        places, attempts = given or ((), 0)
+        try:
+            answer = ray.get(ref)
+            if given is None:
+                worker.waking = None
+            else:
+                done.update(zip(places, answer, strict=True))
+        except HardnetError as error:
+            raise HardnetError(reason(error)) from error
+        except ray.exceptions.RayTaskError:
+            raise  # a bug: other workers would fail as well
+        except ray.exceptions.RayError as error:
+            worker.waking = worker.actor.ready.remote()
+            if len(places) == 1 and attempts + 1 >= ATTEMPTS:
+                done[places[0]] = failed(places[0], reason(error))
+            elif len(places) > 1 and attempts:
+                for place in places:
+                    heapq.heappush(todo, ((place,), 1))
+            elif places:
+                heapq.heappush(todo, (places, attempts + 1))
 
     following = 0
     while following < count:
+        limit = following + AHEAD * len(workers) * batch
         for worker in workers:
-            limit = following + AHEAD * len(workers) * batch
-            while todo and todo[0].places[0] < limit and _may_take(worker, todo[0]):
+            while todo and todo[0][0][0] < limit and worker.may_take(todo[0]):
                 given = heapq.heappop(todo)
-                worker.in_hand[send(worker.actor, given.places)] = given
+                worker.in_hand[send(worker.actor, given[0])] = given
         refs = [ref for worker in workers for ref in worker.in_hand]
         refs += [worker.waking for worker in workers if worker.waking is not None]
-        ready, _ = ray.wait(refs, num_returns=1)
+        ready = set(ray.wait(refs, num_returns=1)[0])
         for worker in workers:
-            collect(worker, set(ready))
+            for ref in [worker.waking, *worker.in_hand]:
+                if ref in ready:
+                    collect(worker, ref)
         while following in done:
             yield done.pop(following)
             following += 1
-
-
-def _may_take(worker: _Worker, batch: Batch) -> bool:
-    """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
-    if worker.waking is not None:
-        return False
-    if batch.attempts or any(other.attempts for other in worker.in_hand.values()):
-        return not worker.in_hand
-    return len(worker.in_hand) < IN_HAND

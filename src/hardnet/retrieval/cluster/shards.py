@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -17,13 +17,19 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, counted
 from hardnet.retrieval import compiled
-from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason
+from hardnet.retrieval.cluster.describers import (
+    DIED,
+    SHARE,
+    check_nodes,
+    connected,
+    on_node,
+    reason,
+)
 from hardnet.retrieval.index import Index, QueryPhoto
 from hardnet.retrieval.query import Box, Query, Results, Terms
 from hardnet.retrieval.scoring import Scoring, order, query_terms
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
-from hardnet.retrieval.store.files import Manifest
-from hardnet.retrieval.store.snapshot import Snapshot
+from hardnet.retrieval.store.snapshot import Manifest, Snapshot
 from hardnet.retrieval.verification import Verification, Verified
 from hardnet.storage import as_path
 
@@ -67,14 +73,13 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             raise HardnetError(f"shards is {shards}: give at least 1, or None for one per node")
         if not timeout > 0:
             raise HardnetError(f"timeout is {timeout}: give seconds above 0")
-        self.folder = as_path(folder).absolute()
-        self.timeout = timeout
+        self.folder, self.timeout = as_path(folder).absolute(), timeout
         self._index = Index(self.folder, descriptor=descriptor)
         self._lock = RLock()
-        self._connection = Connection(address)
         self._slots: list[Slot] = []
+        self._connection = ExitStack()
+        self._ray = self._connection.enter_context(connected(address))
         try:
-            self._ray = self._connection.ray
             nodes = check_nodes(self._ray, [self.folder])
             count = shards or len(nodes)
             self._slots = [Slot(self._ray, nodes[n % len(nodes)]) for n in range(count)]
@@ -90,13 +95,6 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
 
     def __len__(self) -> int:
         return len(self._index)
-
-    @property
-    def missing(self) -> list[str]:
-        """The shards that do not answer now, for messages."""
-        with self._lock:
-            self._look()
-            return self._missing()
 
     def search(
         self,
@@ -166,18 +164,17 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             slot.open(str(self.folder), manifest, positions)
         self.wait()
         if not any(slot.is_open for slot in self._slots):
-            raise HardnetError(self._nobody())
+            raise self._nobody()
 
     def _look(self) -> None:
         """Take back shards that answer; go to the next generation if this one's files are gone."""
         for slot in self._slots:
             slot.look()
-        if any(slot.is_outdated for slot in self._slots):
-            if not self._index.refresh():
-                [gone, *_] = [slot for slot in self._slots if slot.is_outdated]
-                gone.lose("files of the index are missing")
-            else:
-                self._open()
+        outdated = [slot for slot in self._slots if slot.is_outdated]
+        if outdated and not self._index.refresh():
+            outdated[0].lose("files of the index are missing")
+        elif outdated:
+            self._open()
 
     def _answering(self) -> ShardSet:
         """The shards that are ready; if none is, wait for a while."""
@@ -189,27 +186,24 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
         slots = [slot for slot in self._slots if slot.is_open and slot.positions]
         missing = self._missing()
         if missing and not slots:
-            raise HardnetError(self._nobody())
+            raise self._nobody()
         return ShardSet(self._ray, self.snapshot, slots, missing, self.timeout)
 
     def _missing(self) -> list[str]:
-        entries = self.snapshot.manifest.segments
         named = []
         for number, slot in enumerate(self._slots, 1):
             if slot.is_open or not slot.positions:
                 continue
-            segments = [entries[position] for position in slot.positions]
-            images = sum(segment.facts.images for segment in segments)
+            segments = [self.snapshot.manifest.segments[position] for position in slot.positions]
+            images = counted(sum(segment.facts.images for segment in segments), "photo")
             names = ", ".join(segment.name for segment in segments)
-            named.append(
-                f"shard {number} of {len(self._slots)} ({counted(images, 'photo')}, segments "
-                f"{names}; {slot.why_not})"
-            )
+            shard = f"shard {number} of {len(self._slots)}"
+            named.append(f"{shard} ({images}, segments {names}; {slot.why_not})")
         return named
 
-    def _nobody(self) -> str:
+    def _nobody(self) -> HardnetError:
         why = "; ".join(dict.fromkeys(slot.why_not for slot in self._slots))
-        return f"no shard of {self.folder} answers: {why}"
+        return HardnetError(f"no shard of {self.folder} answers: {why}")
 
 
 def divide(weights: Sequence[int], parts: int) -> list[list[int]]:
@@ -233,8 +227,6 @@ class Slot:
     """
 
     def __init__(self, ray: Any, node: str) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         self._ray = ray
         # No retries: repeating the query without the shard is faster than waiting for its return.
         remote = ray.remote(
@@ -242,13 +234,13 @@ class Slot:
             memory=_BYTES,
             max_restarts=-1,
             max_task_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+            scheduling_strategy=on_node(node, soft=True),
         )
         self.actor = remote(ShardActor).remote()
         self.positions: tuple[int, ...] = ()  # its segments of the snapshot
         # It answered last time; the files it should open are gone; it cannot open its segments.
         self.is_open = self.is_outdated = self.is_refused = False
-        self.why_not, self.where = _STARTING, ""
+        self.why_not = _STARTING
         self._opening: Any = None
         self._since = 0.0
         self._order: tuple[str, Manifest] | None = None
@@ -276,21 +268,18 @@ class Slot:
         """Check whether it answers again."""
         if self.is_open or self._opening is None:
             return
-        ready, _ = self._ray.wait([self._opening], timeout=0)
-        if not ready:
+        if not self._ray.wait([self._opening], timeout=0)[0]:
             if monotonic() - self._since > OPEN_SECONDS:
                 self.restart(f"its worker did not open its segments within {OPEN_SECONDS:g} s")
             return
         try:
-            self.where = self._ray.get(self._opening)
+            self._ray.get(self._opening)
             self.is_open, self.why_not = True, ""
         except OutdatedError:
             self.is_outdated, self._opening = True, None
-        except HardnetError as error:
+        except (HardnetError, self._ray.exceptions.RayError) as error:
             self.lose(reason(error))
-            self.is_refused = True
-        except self._ray.exceptions.RayError as error:
-            self.lose(reason(error))
+            self.is_refused = isinstance(error, HardnetError)
 
     @property
     def opening(self) -> Any:
@@ -313,20 +302,13 @@ class ShardSet:
     """
 
     def __init__(
-        self,
-        ray: Any,
-        snapshot: Snapshot,
-        slots: Sequence[Slot],
-        missing: Sequence[str],
-        timeout: float,
+        self, ray: Any, snapshot: Snapshot, slots: list[Slot], missing: list[str], timeout: float
     ) -> None:
-        self.missing = list(missing)
-        self._ray, self._snapshot, self._timeout = ray, snapshot, timeout
-        self._slots = list(slots)
+        self.missing = missing
+        self._ray, self._snapshot, self._slots, self._timeout = ray, snapshot, slots, timeout
         self._owner = {position: slot for slot in slots for position in slot.positions}
 
     def score(self, terms: Terms, scoring: Scoring, limit: int | None) -> Ranking:
-        """See :class:`~hardnet.retrieval.search.Shard`, as for the methods below."""
         shared = self._ray.put(terms)
         answers = self._ask(self._slots, lambda slot: ("score", shared, scoring, limit))
         images = np.concatenate([np.zeros(0, np.int64), *(one for one, _ in answers)])
@@ -336,39 +318,31 @@ class ShardSet:
     def verify(
         self, query: Query, images: NDArray[np.int64], verification: Verification
     ) -> list[Verified]:
-        """See there."""
-        return self._by_owner(images, "verify", self._ray.put(query), verification)
+        shared = self._ray.put(query)
+        return self._by_owner(images, lambda own: ("verify", shared, own, verification))
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-        """See there."""
-        counts = self._by_owner(images, "reliable", self._ray.put(query), h)
+        shared = self._ray.put(query)
+        counts = self._by_owner(images, lambda own: ("reliable", shared, own, h))
         return np.array(counts, np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
-        """See there."""
-        return self._by_owner(images, "features_of")
+        return self._by_owner(images, lambda own: ("features_of", own))
 
     def names(self, images: NDArray[np.int64]) -> list[str]:
-        """See there; the driver has the names itself."""
         return [self._snapshot.name(int(image)) for image in images]
 
     def _by_owner(
-        self, images: NDArray[np.int64], method: str, query: Any = None, how: Any = None
+        self, images: NDArray[np.int64], question: Callable[[NDArray[np.int64]], tuple[Any, ...]]
     ) -> list[Any]:
         """One answer per image, in their order; each shard is asked about its own."""
         numbers = np.asarray(images, np.int64)
-        bases = np.asarray(self._snapshot.bases, np.int64)
-        positions = np.searchsorted(bases, numbers, side="right") - 1
+        positions = np.searchsorted(self._snapshot.bases, numbers, side="right") - 1
         places: dict[Slot, list[int]] = {}
         for place, position in enumerate(positions.tolist()):
             places.setdefault(self._owner[position], []).append(place)
-
-        def question(slot: Slot) -> tuple[Any, ...]:
-            part = numbers[places[slot]]
-            return (method, part) if query is None else (method, query, part, how)
-
+        answers = self._ask(list(places), lambda slot: question(numbers[places[slot]]))
         joined: list[Any] = [None] * len(numbers)
-        answers = self._ask(list(places), question)
         for own, answer in zip(places.values(), answers, strict=True):
             for place, one in zip(own, answer, strict=True):
                 joined[place] = one
@@ -380,11 +354,11 @@ class ShardSet:
         Raises:
             LostError: with all those that died, hang or do not know the generation.
         """
+        if not slots:
+            return []
         generation = self._snapshot.generation
         asked = [slot.actor.answer.remote(generation, *question(slot)) for slot in slots]
-        ready = set(
-            self._ray.wait(asked, num_returns=len(asked), timeout=self._timeout)[0] if asked else ()
-        )
+        ready = set(self._ray.wait(asked, num_returns=len(asked), timeout=self._timeout)[0])
         answers, lost, hanging = [], {}, {}
         for slot, answer in zip(slots, asked, strict=True):
             if answer not in ready:
@@ -393,7 +367,7 @@ class ShardSet:
             try:
                 answers.append(self._ray.get(answer))
             except OutdatedError:  # its process was restarted between two calls
-                lost[slot] = "its worker died and is being restarted"
+                lost[slot] = DIED
             except HardnetError as error:
                 raise HardnetError(reason(error)) from error
             except self._ray.exceptions.RayTaskError:
@@ -419,8 +393,8 @@ class ShardActor:
     def __init__(self) -> None:
         self._shard: LocalShard | None = None
 
-    def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> str:
-        """Map segments of a generation and warm up; returns the name of the node.
+    def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> None:
+        """Map segments of a generation, and search once so that no query waits for compilation.
 
         Raises:
             OutdatedError: files of this generation are gone.
@@ -428,37 +402,24 @@ class ShardActor:
         """
         node = socket.gethostname()
         if not Path(folder).is_dir():
-            raise HardnetError(
-                f"node {node} does not see the folder {folder}: put it on a disk that all nodes "
-                "share, under the same path"
-            )
+            raise HardnetError(f"node {node} does not see the folder {folder}: put it {SHARE}")
         try:
-            shard = LocalShard(Snapshot(Path(folder), manifest), positions)
+            snapshot = Snapshot(Path(folder), manifest)
         except FileNotFoundError as error:
             raise OutdatedError(f"node {node} does not see {error.filename}") from error
-        except ImportError as error:  # Ray cannot send every exception
-            raise HardnetError(f"node {node}: {error}") from error
-        _warm_up(shard)
+        shard = LocalShard(snapshot, positions)
+        compiled.load()
+        if filled := [p for p in positions if snapshot.segments[p].features]:
+            local = int(np.flatnonzero(snapshot.segments[filled[0]].feature_counts)[0])
+            images = np.array([snapshot.bases[filled[0]] + local], np.int64)
+            query = shard.features_of(images)[0].as_query()
+            for scoring in (Scoring("bow"), Scoring("he")):
+                shard.score(query_terms(query, scoring), scoring, 1)
+            shard.verify(query, images, Verification())
         self._shard = shard
-        return node
 
     def answer(self, generation: int, method: str, *question: Any) -> Any:
         """What :class:`~hardnet.retrieval.search.LocalShard` answers for its segments."""
         if self._shard is None or self._shard.snapshot.generation != generation:
             raise OutdatedError(f"this shard does not hold generation {generation}")
         return getattr(self._shard, method)(*question)
-
-
-def _warm_up(shard: LocalShard) -> None:
-    """Search for an image of the shard once, so that no query waits for compilation."""
-    compiled.load()
-    snapshot = shard.snapshot
-    filled = [p for p in shard.positions if snapshot.segments[p].features]
-    if not filled:
-        return
-    local = int(np.flatnonzero(snapshot.segments[filled[0]].feature_counts)[0])
-    images = np.array([snapshot.bases[filled[0]] + local], np.int64)
-    query = shard.features_of(images)[0].as_query()
-    for scoring in (Scoring("bow"), Scoring("he")):
-        shard.score(query_terms(query, scoring), scoring, 1)
-    shard.verify(query, images, Verification())

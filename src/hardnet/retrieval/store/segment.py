@@ -1,33 +1,100 @@
 """A segment: some images of an index in one file that never changes, sorted by word.
 
-A frame is kept in six bytes, precise enough to verify a hypothesis by it. A = s S R: a half-size s,
-a symmetric stretch S of area 1, a rotation R (the polar decomposition).
-
-    uint16   upper bits             lower bits
-    0        x, 12 bits             upper half of the size code
-    1        y, 12 bits             lower half of the size code
-    2        angle of R, 8 bits     ratio of the axes of S, 4 bits; direction of the long one, 4
-
-Places and sizes are relative to the longer side of the image.
+The file holds arrays in the safetensors format; equal contents are equal bytes. A frame takes six
+bytes, precise enough to verify a hypothesis. It is A = s S R: a half-size s, a symmetric stretch S
+of area 1 and a rotation R (the polar decomposition); see :func:`pack_frames`.
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import mmap
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames, check_frames, rotation
-from hardnet.retrieval.store.files import REPAIR, SegmentFacts, map_columns, write_columns
+from hardnet.storage import FileFacts, write_file
+
+REPAIR = "bring the index folder back from a copy, or build the index again"
+"""The fix for any damage."""
+
+_DTYPES = dict(U8="u1", U16="<u2", U32="<u4", U64="<u8", I64="<i8", F16="<f2", F32="<f4")
+_CODES = {np.dtype(kind): code for code, kind in _DTYPES.items()}
+
+Column = NDArray[Any]
+Alive = NDArray[np.bool_] | None
+"""(I,) which images of a segment are in the index; None for all."""
+
+
+def tensor_file(
+    arrays: Mapping[str, Column], facts: Mapping[str, str] | None = None
+) -> list[bytes | memoryview]:
+    """The bytes of a safetensors file of arrays and facts about them, in parts, in order."""
+    little = {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        # The widest numbers come first, so that all are aligned.
+        for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    }
+    header: dict[str, Any] = {"__metadata__": dict(facts)} if facts else {}
+    end = 0
+    for name, array in little.items():
+        start, end = end, end + array.nbytes
+        kind = _CODES[array.dtype]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    views = [array.reshape(-1).view(np.uint8).data for array in little.values() if array.size]
+    return [struct.pack("<Q", len(text)), text, *views]
+
+
+def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
+    """The arrays of a file, read-only and mapped: nothing but the header is read.
+
+    They stay readable while anybody holds one of them, even if the file is deleted. ``expected`` is
+    its size in bytes, if known.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        HardnetError: it is not what was written.
+    """
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        fix = "check the disk and your rights to the file"
+        if error.errno == errno.EMFILE:
+            fix = "raise the number of files you may open (ulimit -n)"
+        raise HardnetError(f"{path} cannot be read: {error.strerror}; {fix}") from error
+    except ValueError as error:
+        raise HardnetError(f"{path} is empty; {REPAIR}") from error
+    if expected is not None and len(content) != expected:
+        raise HardnetError(f"{path} has {len(content)} bytes instead of {expected}; {REPAIR}")
+    columns: dict[str, Column] = {}
+    try:
+        (length,) = struct.unpack_from("<Q", content)
+        for name, facts in json.loads(content[8 : 8 + length]).items():
+            shape, start = tuple(facts["shape"]), 8 + length + facts["data_offsets"][0]
+            count = int(np.prod(shape, dtype=np.int64))
+            values = np.frombuffer(content, _DTYPES[facts["dtype"]], count, start)
+            columns[name] = values.reshape(shape)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as error:
+        raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
+    return columns
+
 
 SEGMENT_IMAGES = 65_536
 """At most: a posting names its image in two bytes."""
@@ -37,14 +104,18 @@ MAX_WORDS = 1 << 24
 
 _MAX_FEATURES = (1 << 32) - 1
 
-Number = TypeVar("Number", np.uint16, np.int32, np.int64)
+_PER_FEATURE = {
+    "words": ("int32", ()),
+    "signatures": ("uint64", (2,)),
+    "geometry": ("uint16", (3,)),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class IndexedImage:
     """One image as an index stores it; N features."""
 
-    name: str  # what it is found by; any text, and any file name that Python can decode
+    name: str  # any text, and any file name that Python can decode
     size: tuple[int, int]  # width and height in pixels
     words: NDArray[np.int32]  # (N,) int32, the word of each feature
     signatures: NDArray[np.uint64]  # (N, 2) uint64
@@ -75,113 +146,84 @@ def encode_name(name: str) -> bytes:
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """I images to be written and their P features; those of one word are in the order of images."""
-
-    names: list[str]  # I of them, all different
-    sizes: NDArray[np.uint32]  # (I, 2) uint32, width and height
-    features: NDArray[np.int64]  # (I,) int64, how many each has
-    file_bytes: NDArray[np.uint64]  # (I,) uint64
-    mtime_ns: NDArray[np.int64]  # (I,) int64
-    words: NDArray[np.int32]  # (P,) int32
-    image_ids: NDArray[np.uint16]  # (P,) uint16
-    signatures: NDArray[np.uint64]  # (P, 2) uint64
-    geometry: NDArray[np.uint16]  # (P, 3) uint16
-
-
-def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> SegmentFacts:
+def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> FileFacts:
     """Write images, at most ``SEGMENT_IMAGES``, as a segment for a vocabulary of K words."""
-    for image in images:
-        for what, kind, rest in _COLUMNS:
-            array: NDArray[Any] = getattr(image, what)
-            if array.dtype != kind or array.shape != (len(image), *rest):
-                raise ValueError(
-                    f"{what} of {image.name!r} are {array.dtype} {array.shape} instead of "
-                    f"{kind} {(len(image), *rest)}"
-                )
+    columns: dict[str, Column] = {}
+    for what, (kind, rest) in _PER_FEATURE.items():
+        parts = [np.zeros((0, *rest), kind)]
+        for image in images:
+            array, shape = getattr(image, what), (len(image), *rest)
+            if array.dtype != kind or array.shape != shape:
+                found = f"{array.dtype} {array.shape}"
+                raise ValueError(f"{what} of {image.name!r} are {found} instead of {kind} {shape}")
+            parts.append(array)
+        columns[what] = np.concatenate(parts)
     counts = np.array([len(image) for image in images], np.int64)
     ids = np.repeat(np.arange(len(images), dtype=np.uint32), counts)
-    contents = Contents(
-        names=[image.name for image in images],
-        sizes=np.array([image.size for image in images], np.uint32).reshape(-1, 2),
-        features=counts,
-        file_bytes=np.array([image.file_bytes for image in images], np.uint64),
-        mtime_ns=np.array([image.mtime_ns for image in images], np.int64),
-        image_ids=ids.astype(np.uint16),
-        **{
-            what: np.concatenate(
-                [np.zeros((0, *rest), kind), *(getattr(image, what) for image in images)]
-            )
-            for what, kind, rest in _COLUMNS
-        },
-    )
-    wrong = np.flatnonzero((contents.words < 0) | (contents.words >= words))
+    wrong = np.flatnonzero((columns["words"] < 0) | (columns["words"] >= words))
     if len(wrong):
         raise ValueError(f"words of {images[int(ids[wrong[0]])].name!r} are not below {words}")
-    return _write(path, contents, words)
-
-
-def merge_segments(
-    path: Path, parts: Sequence[tuple[Segment, NDArray[np.bool_] | None]], words: int
-) -> SegmentFacts:
-    """Write the living images (None: all) of some segments as one segment, in their order."""
-    contents: list[Contents] = []
-    for segment, alive in parts:
-        contents.append(segment.contents(alive, sum(len(before.names) for before in contents)))
-    joined = {
-        each.name: np.concatenate([getattr(part, each.name) for part in contents])
-        for each in fields(Contents)[1:]
+    columns |= {
+        "image_ids": ids.astype(np.uint16),
+        "features": counts,
+        "image_sizes": np.array([image.size for image in images], np.uint32).reshape(-1, 2),
+        "file_bytes": np.array([image.file_bytes for image in images], np.uint64),
+        "mtime_ns": np.array([image.mtime_ns for image in images], np.int64),
     }
-    names = [name for part in contents for name in part.names]
-    return _write(path, Contents(names, **joined), words)
+    return _write(path, [image.name for image in images], columns, words)
 
 
-_COLUMNS: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = (
-    ("words", np.dtype(np.int32), ()),
-    ("signatures", np.dtype(np.uint64), (2,)),
-    ("geometry", np.dtype(np.uint16), (3,)),
-)
+def merge_segments(path: Path, parts: Sequence[tuple[Segment, Alive]], words: int) -> FileFacts:
+    """Write the living images of some segments as one segment, in their order."""
+    names: list[str] = []
+    contents: list[dict[str, Column]] = []
+    for segment, alive in parts:
+        own, columns = segment.contents(alive, len(names))
+        names += own
+        contents.append(columns)
+    joined = {name: np.concatenate([part[name] for part in contents]) for name in contents[0]}
+    return _write(path, names, joined, words)
 
 
-def _write(path: Path, contents: Contents, words: int) -> SegmentFacts:
-    """Sort features by word and write them with all that a segment holds."""
-    images, features = len(contents.names), len(contents.words)
+def _write(
+    path: Path, names: Sequence[str], columns: Mapping[str, Column], words: int
+) -> FileFacts:
+    """Sort features by word and write all that a segment holds.
+
+    ``columns`` has one row per image or per feature; features of one word are in the order of
+    images.
+    """
+    images, features = len(names), len(columns["words"])
     if images > SEGMENT_IMAGES or features > _MAX_FEATURES or words > MAX_WORDS:
         raise ValueError(
             f"a segment of {images} images, {features} features and {words} words: the limits "
             f"are {SEGMENT_IMAGES}, {_MAX_FEATURES} and {MAX_WORDS}"
         )
-    by_word = np.argsort(contents.words, kind="stable")
-    sorted_words, image_ids = contents.words[by_word], contents.image_ids[by_word]
+    by_word = np.argsort(columns["words"], kind="stable")
+    sorted_words, image_ids = columns["words"][by_word], columns["image_ids"][by_word]
     first = np.diff(sorted_words, prepend=-1) > 0  # a word begins, or its next image
     first[1:] |= image_ids[1:] != image_ids[:-1]
     documents = np.bincount(sorted_words[first], minlength=words)
     by_image = np.argsort(image_ids, kind="stable")
     four_bytes = sorted_words[by_image].astype("<u4").view(np.uint8).reshape(-1, 4)
-    names = HashedNames(contents.names)
-    by_hash = np.argsort(names.hashes, kind="stable")
-    facts = write_columns(
-        path,
-        {
-            "offsets": _starts(np.bincount(sorted_words, minlength=words)),
-            "image_ids": image_ids,
-            "signatures": contents.signatures[by_word],
-            "geometry": contents.geometry[by_word],
-            # One less than the images of a word that has any: up to 65,536 in two bytes.
-            "more_documents": (documents - (documents > 0)).astype(np.uint16),
-            "forward_offsets": _starts(contents.features),
-            "forward_words": four_bytes[:, :3],
-            "image_sizes": contents.sizes,
-            "file_bytes": contents.file_bytes,
-            "mtime_ns": contents.mtime_ns,
-            "names": np.frombuffer(b"".join(names.encoded), np.uint8),
-            "name_offsets": _starts([len(name) for name in names.encoded]),
-            "name_hashes": names.hashes[by_hash],
-            "name_order": by_hash.astype(np.uint16),
-        },
-    )
-    return SegmentFacts(images, features, facts)
+    hashed = HashedNames(names)
+    by_hash = np.argsort(hashed.hashes, kind="stable")
+    stored = {
+        "offsets": _starts(np.bincount(sorted_words, minlength=words)),
+        "image_ids": image_ids,
+        "signatures": columns["signatures"][by_word],
+        "geometry": columns["geometry"][by_word],
+        # One less than the images of a word that has any: up to 65,536 in two bytes.
+        "more_documents": (documents - (documents > 0)).astype(np.uint16),
+        "forward_offsets": _starts(columns["features"]),
+        "forward_words": four_bytes[:, :3],
+        **{name: columns[name] for name in ("image_sizes", "file_bytes", "mtime_ns")},
+        "names": np.frombuffer(b"".join(hashed.encoded), np.uint8),
+        "name_offsets": _starts([len(name) for name in hashed.encoded]),
+        "name_hashes": hashed.hashes[by_hash],
+        "name_order": by_hash.astype(np.uint16),
+    }
+    return write_file(path, tensor_file(stored))
 
 
 def _starts(counts: ArrayLike) -> NDArray[np.uint32]:
@@ -217,12 +259,12 @@ class Segment:
             if name not in columns:
                 raise HardnetError(f"{path} is no segment: it has no {name!r}; {REPAIR}")
             setattr(self, attribute, columns[name])
-        self.images = len(self.image_sizes)
-        self.features = len(self.image_ids)
-        # Kernels do not look where they read: what they count by must fit.
+        self.images, self.features = len(self.image_sizes), len(self.image_ids)
+        self.words = len(self.offsets) - 1  # size of the vocabulary, K
+        # Kernels do not check where they read, so the columns must fit.
         all_starts = self.offsets, self.forward_offsets, self.name_offsets
         columns_fit = (
-            len(self.offsets) - 1 == len(self.more_documents)
+            self.words == len(self.more_documents)
             and self.offsets[-1] == self.forward_offsets[-1] == self.features
             and len(self.signatures) == len(self.geometry) == self.features
             and len(self.forward_words) == self.features
@@ -237,7 +279,7 @@ class Segment:
         return self.images
 
     def require_whole(self) -> None:
-        """Raise if somebody cut the file short: what is missing of a mapping ends the process.
+        """Raise if the file was cut short: reading a missing part of a mapping ends the process.
 
         A file that was deleted stays mapped, and one that took its name is another one.
         """
@@ -250,11 +292,6 @@ class Segment:
                 f"{self.path} was cut short while it was open: {now.st_size} bytes instead of "
                 f"{self._opened.st_size}; {REPAIR}"
             )
-
-    @property
-    def words(self) -> int:
-        """Size of the vocabulary, K."""
-        return len(self.offsets) - 1
 
     @cached_property
     def document_counts(self) -> NDArray[np.uint32]:
@@ -278,23 +315,20 @@ class Segment:
         found = find_postings(self, self.words_of(image), np.full(1, image))
         return self._below(found, self.features)
 
-    def _below(self, numbers: NDArray[Number], end: int) -> NDArray[Number]:
+    def _below(self, numbers: NDArray[Any], end: int) -> NDArray[Any]:
         """The numbers, if they are places in something that has ``end`` of them."""
         if len(numbers) and numbers.max() >= end:
             raise HardnetError(f"{self.path} is damaged: it points outside itself; {REPAIR}")
         return numbers
 
     def size(self, image: int) -> tuple[int, int]:
-        """Width and height of an image."""
         width, height = self.image_sizes[image].tolist()
         return width, height
 
     def name(self, image: int) -> str:
-        """The name of an image."""
         return self._stored_name(image).decode("utf-8", "surrogateescape")
 
     def names(self) -> list[str]:
-        """The names of all images."""
         stored, edges = self.name_bytes.tobytes(), self.name_offsets.tolist()
         parts = (stored[start:end] for start, end in pairwise(edges))
         return [part.decode("utf-8", "surrogateescape") for part in parts]
@@ -316,25 +350,24 @@ class Segment:
         start, end = self.name_offsets[image : image + 2].tolist()
         return self.name_bytes[start:end].tobytes()
 
-    def contents(self, alive: NDArray[np.bool_] | None, first: int = 0) -> Contents:
-        """The living images (None: all), numbered from ``first`` on, to write them again."""
+    def contents(self, alive: Alive, first: int) -> tuple[list[str], dict[str, Column]]:
+        """Names and columns of the living images, numbered from ``first`` on, to write again."""
         keep = np.ones(self.images, bool) if alive is None else alive
         self._below(self.image_ids, self.images)
         chosen, postings = np.flatnonzero(keep), np.flatnonzero(keep[self.image_ids])
         numbers = np.cumsum(keep) - 1 + first
         counts = self.offsets[1:] - self.offsets[:-1]
         names = self.names()
-        return Contents(
-            names=[names[image] for image in chosen.tolist()],
-            sizes=self.image_sizes[chosen],
-            features=self.feature_counts[chosen],
-            file_bytes=self.file_bytes[chosen],
-            mtime_ns=self.mtime_ns[chosen],
-            words=np.repeat(np.arange(self.words, dtype=np.int32), counts)[postings],
-            image_ids=numbers[self.image_ids[postings]].astype(np.uint16),
-            signatures=self.signatures[postings],
-            geometry=self.geometry[postings],
-        )
+        return [names[image] for image in chosen.tolist()], {
+            "words": np.repeat(np.arange(self.words, dtype=np.int32), counts)[postings],
+            "image_ids": numbers[self.image_ids[postings]].astype(np.uint16),
+            "signatures": self.signatures[postings],
+            "geometry": self.geometry[postings],
+            "features": self.feature_counts[chosen],
+            "image_sizes": self.image_sizes[chosen],
+            "file_bytes": self.file_bytes[chosen],
+            "mtime_ns": self.mtime_ns[chosen],
+        }
 
 
 def read_words(rows: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -384,22 +417,25 @@ def find_postings(
     return counting(found, np.diff(first, append=len(words)))
 
 
-PLACES = 4096
+PLACES, SIZES, ANGLES, STRETCHES, DIRECTIONS = 4096, 256, 256, 16, 16
+"""How many places along a side, half-sizes, angles, ratios of axes and directions can be told."""
 SMALLEST, OCTAVES = -13.0, 14.0
 """Half-sizes: log2 of the smallest relative to the longer side, and how many octaves follow."""
-SIZES = 256
-ANGLES = 256
-STRETCHES, LONGEST = 16, 8.0
-"""Ratios of the axes: steps from 1 to the longest, equal in the logarithm."""
-DIRECTIONS = 16
+LONGEST = 8.0
+"""The largest ratio of axes; ratios are equal steps in the logarithm."""
 
 
 def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint16]:
     """(N, 3) frames (N, 2, 3) as six bytes each.
 
-    Places outside the image, sizes and stretches beyond the range become the nearest that can be
-    said. A mirrored frame (negative determinant) loses its mirroring: the y axis of its patch is
-    turned round, so that it covers the same pixels and its x axis points the same way.
+        uint16   upper bits             lower bits
+        0        x, 12 bits             upper half of the size code
+        1        y, 12 bits             lower half of the size code
+        2        angle of R, 8 bits     ratio of the axes of S, 4 bits; direction of the long one, 4
+
+    Places and sizes are relative to the longer side of the image. Values outside their range become
+    the nearest one inside. A mirrored frame (negative determinant) loses its mirroring: the y axis
+    of its patch is reversed, so that it covers the same pixels and its x axis points the same way.
     """
     frames = check_frames(frames)
     longer = float(max(image_size))
@@ -413,8 +449,7 @@ def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint1
     total, spread = np.hypot(a + d, c - b), np.hypot(a - d, c + b)
     angle = np.arctan2(c - b, a + d)
     direction = (np.arctan2(c + b, a - d) + angle) / 2
-    area = np.maximum(total**2 - spread**2, 0) / 4
-    half = np.sqrt(area) / longer
+    half = np.sqrt(np.maximum(total**2 - spread**2, 0) / 4) / longer
     octaves = np.log2(np.maximum(half, 2.0 ** (SMALLEST - 1))) - SMALLEST
     size = np.clip(np.floor(octaves * (SIZES / OCTAVES)), 0, SIZES - 1).astype(np.uint16)
 
@@ -430,38 +465,26 @@ def pack_frames(frames: Frames, image_size: tuple[int, int]) -> NDArray[np.uint1
 
 def unpack_frames(packed: NDArray[np.uint16], image_size: ArrayLike) -> Frames:
     """(N, 2, 3) of packed frames (N, 3); the size of the image, or (N, 2) of each frame's image."""
+    half_sizes, shapes = _tables()
     width, height = np.moveaxis(np.asarray(image_size, np.float32), -1, 0)
     longer = np.maximum(width, height)
-    size = (packed[:, 0] & 15) << 4 | packed[:, 1] & 15
-    half = half_sizes()[size] * longer
+    half = half_sizes[(packed[:, 0] & 15) << 4 | packed[:, 1] & 15] * longer
     out = np.empty((len(packed), 2, 3), np.float32)
-    np.multiply(shapes().take(packed[:, 2], axis=0), half[:, None, None], out=out[:, :, :2])
+    np.multiply(shapes.take(packed[:, 2], axis=0), half[:, None, None], out=out[:, :, :2])
     step = np.broadcast_to(longer / np.float32(PLACES), len(packed))
     out[:, :, 2] = ((packed[:, :2] >> 4) + np.float32(0.5)) * step[:, None] - np.float32(0.5)
     return out
 
 
 @cache
-def half_sizes() -> NDArray[np.float32]:
-    """(256,) the half-size of each code, relative to the longer side."""
-    octaves = SMALLEST + (np.arange(SIZES) + 0.5) * (OCTAVES / SIZES)
-    return _constant(np.exp2(octaves))
-
-
-@cache
-def shapes() -> NDArray[np.float32]:
-    """(65536, 2, 2) the matrix S R of each third number; a megabyte."""
+def _tables() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(256,) the half-size of each code; (65536, 2, 2) the matrix S R of each third number."""
+    half_sizes = np.exp2(SMALLEST + (np.arange(SIZES) + 0.5) * (OCTAVES / SIZES))
     turns = rotation(np.arange(ANGLES) * (2 * np.pi / ANGLES))
     axes = rotation(np.arange(DIRECTIONS) * (np.pi / DIRECTIONS))
     ratio = LONGEST ** (np.arange(STRETCHES) / (STRETCHES - 1))
     diagonal = np.zeros((STRETCHES, 1, 2, 2))
     diagonal[:, 0, 0, 0], diagonal[:, 0, 1, 1] = np.sqrt(ratio), 1 / np.sqrt(ratio)
     stretched = (axes @ diagonal @ axes.swapaxes(1, 2)).reshape(-1, 2, 2)
-    return _constant((stretched[None] @ turns[:, None]).reshape(-1, 2, 2))
-
-
-def _constant(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Read-only, because cached arrays are shared."""
-    table = values.astype(np.float32)
-    table.flags.writeable = False
-    return table
+    shapes = (stretched[None] @ turns[:, None]).reshape(-1, 2, 2)
+    return half_sizes.astype(np.float32), shapes.astype(np.float32)

@@ -1,50 +1,177 @@
 """What a reader sees of an index: one generation, whatever the writer does meanwhile.
 
+The manifest says which files are the index, and what each of them must be. It is the only file that
+is ever replaced, and it is replaced at once: so a reader sees one generation or the next, whenever
+the writer is killed.
+
 What changes with every generation is its state: which images are removed, and what scoring must
-know about the whole index. The writer computes it at every commit, so that a query reads it and
-never derives it. It counts the images that are alive, and no others, whatever segments they lie in.
+know about all images that are not. The writer computes it at every commit; a query only reads it.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
-from hardnet.retrieval.store.files import (
-    MANIFEST,
+from hardnet.image_files import require_regular_file
+from hardnet.retrieval.store.segment import (
     REPAIR,
+    Alive,
     Column,
-    FileFacts,
-    Manifest,
+    HashedNames,
+    Segment,
+    counting,
     map_columns,
-    read_manifest,
-    segment_path,
-    state_path,
-    vocabulary_path,
-    write_columns,
+    read_words,
+    tensor_file,
 )
-from hardnet.retrieval.store.segment import HashedNames, Segment, counting, read_words
-from hardnet.storage import as_path
+from hardnet.retrieval.vocabulary import Vocabulary, load
+from hardnet.storage import FileFacts, as_path, replace_file, write_file
 from hardnet.threads import map_threads
 
-if TYPE_CHECKING:
-    from hardnet.retrieval.vocabulary import Vocabulary
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+VOCABULARY_PATH = "vocabulary-{}.safetensors"
+SEGMENT_PATH = "segments/{}.safetensors"
+STATE_PATH = "generations/{:08d}.safetensors"
+"""Where files lie in the folder of the index, by digest, name and generation."""
+
+_PLAIN = re.compile(r"[\w-]+")  # a name without a path
 
 
-Alive = NDArray[np.bool_] | None
-"""(I,) which images of a segment are in the index; None for all."""
+@dataclass(frozen=True)
+class SegmentFacts:
+    """What the manifest knows of a segment."""
+
+    images: int
+    features: int
+    file: FileFacts
+
+
+@dataclass(frozen=True)
+class SegmentEntry:
+    """A segment's name and facts."""
+
+    name: str
+    facts: SegmentFacts
+
+
+@dataclass(frozen=True)
+class VocabularyEntry:
+    """The file of the vocabulary, by its digest, which the format calls fingerprint."""
+
+    fingerprint: str
+    file: FileFacts
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation of an index."""
+
+    generation: int  # counts the commits, from 1
+    settings: dict[str, Any]  # of the features, as the builder gave them; JSON values
+    words: int  # size of the vocabulary
+    vocabulary: VocabularyEntry
+    segments: tuple[SegmentEntry, ...]  # in the order of their image numbers
+    state: FileFacts  # the file of what changes with each generation
+    images: int  # how many can be found
+    features: int  # how many they have
+    removed: int  # how many images are stored that cannot be found any more
+
+    def files(self) -> dict[str, FileFacts]:
+        """All files that this generation needs, and what they must be."""
+        files = {
+            VOCABULARY_PATH.format(self.vocabulary.fingerprint): self.vocabulary.file,
+            STATE_PATH.format(self.generation): self.state,
+        }
+        return files | {SEGMENT_PATH.format(one.name): one.facts.file for one in self.segments}
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make this generation the one that readers see."""
+    body = asdict(manifest)
+    document = {"format": FORMAT, "crc32": _checksum(body), **body}
+    replace_file(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The generation that is visible now."""
+    path = folder / MANIFEST
+    try:
+        require_regular_file(path)
+        body: Any = json.loads(path.read_bytes())
+        version, checksum = body.pop("format"), body.pop("crc32")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise HardnetError(
+            f"{folder} holds no index (no {MANIFEST}): build one with hardnet index build"
+        ) from error
+    except OSError as error:
+        raise HardnetError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HardnetError(f"{path} is damaged: it is no manifest of an index; {REPAIR}") from error
+    if version != FORMAT:
+        raise HardnetError(
+            f"{path} is of format {version}, this version of hardnet reads format {FORMAT}: "
+            "pip install --upgrade hardnet, or build the index again"
+        )
+    if checksum != _checksum(body):
+        raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
+    try:
+        manifest = _parse(body)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
+    names = [entry.name for entry in manifest.segments]
+    if not all(_PLAIN.fullmatch(str(n)) for n in (*names, manifest.vocabulary.fingerprint)):
+        raise HardnetError(f"{path} names files outside the index: do not use this index")
+    return manifest
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    """Over all values, however the file is laid out."""
+    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _parse(body: dict[str, Any]) -> Manifest:
+    def file(owner: dict[str, Any]) -> dict[str, Any]:
+        return owner | {"file": FileFacts(**owner["file"])}
+
+    segments = tuple(
+        SegmentEntry(one["name"], SegmentFacts(**file(one["facts"]))) for one in body["segments"]
+    )
+    manifest = Manifest(
+        **body
+        | {
+            "vocabulary": VocabularyEntry(**file(body["vocabulary"])),
+            "segments": segments,
+            "state": FileFacts(**body["state"]),
+        }
+    )
+    counts = [
+        getattr(manifest, n) for n in ("generation", "words", "images", "features", "removed")
+    ]
+    counts += [n for one in segments for n in (one.facts.images, one.facts.features)]
+    counts += [n for facts in manifest.files().values() for n in (facts.bytes, facts.crc32)]
+    if not all(type(number) is int and number >= 0 for number in counts):
+        raise ValueError("a number in it is none")
+    if not isinstance(manifest.settings, dict):
+        raise ValueError("it has no settings")
+    return manifest
+
 
 IMAGES_PER_PIECE = 256
 """Images of one thread's piece of work."""
@@ -71,8 +198,7 @@ def compute_statistics(
     Removing an image and never having added it give the same numbers. The norms of removed images
     are computed like any other and mean nothing.
     """
-    counts = np.zeros(words, np.int64)
-    images = 0
+    counts, images = np.zeros(words, np.int64), 0
     for segment, living in zip(segments, alive, strict=True):
         counts += segment.document_counts
         images += segment.images
@@ -81,19 +207,16 @@ def compute_statistics(
             counts -= np.bincount(_word_runs(segment, removed, words)[1], minlength=words)
             images -= len(removed)
     document_counts = counts.astype(np.uint32)
-    idf = inverse_document_frequency(images, document_counts)
+    idf = _inverse_document_frequency(images, document_counts)
     norms = [_norms(segment, idf) for segment in segments]
     bow, he = (tuple(one[which] for one in norms) for which in range(2))
     return Statistics(images, document_counts, idf, bow, he)
 
 
-def inverse_document_frequency(
-    images: int, document_counts: NDArray[np.uint32]
-) -> NDArray[np.float32]:
-    """(K,) log(images / count); 0 for words that occur in no image."""
-    seen = document_counts > 0
-    idf = np.zeros(len(document_counts), np.float32)
-    idf[seen] = np.log(images / document_counts[seen].astype(np.float64))
+def _inverse_document_frequency(images: int, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
+    seen = counts > 0
+    idf = np.zeros(len(counts), np.float32)
+    idf[seen] = np.log(images / counts[seen].astype(np.float64))
     return idf
 
 
@@ -132,31 +255,29 @@ def _word_runs(
 
 def write_state(path: Path, alive: Sequence[Alive], statistics: Statistics) -> FileFacts:
     """Write the state of a generation."""
-    sizes = [len(norms) for norms in statistics.bow_norms]
+    bases = _bases([len(norms) for norms in statistics.bow_norms])
     dead = [
         base + np.flatnonzero(~living)
-        for base, living in zip(bases_of(sizes), alive, strict=True)
+        for base, living in zip(bases, alive, strict=True)
         if living is not None
     ]
-    return write_columns(
-        path,
-        {
-            "removed": _joined(dead, np.uint32),
-            "document_counts": statistics.document_counts,
-            "bow_norms": _joined(statistics.bow_norms, np.float32),
-            "he_norms": _joined(statistics.he_norms, np.float32),
-        },
-    )
+    columns = {
+        "removed": np.concatenate([np.zeros(0, np.int64), *dead]).astype(np.uint32),
+        "document_counts": statistics.document_counts,
+        "bow_norms": np.concatenate([np.zeros(0, np.float32), *statistics.bow_norms]),
+        "he_norms": np.concatenate([np.zeros(0, np.float32), *statistics.he_norms]),
+    }
+    return write_file(path, tensor_file(columns))
 
 
-def read_state(
+def _read_state(
     columns: dict[str, Column], sizes: Sequence[int], images: int
 ) -> tuple[tuple[Alive, ...], Statistics]:
     """Which images of segments of these sizes are alive, and the statistics of all ``images``.
 
     The norms stay mapped.
     """
-    bases, removed = bases_of(sizes), columns["removed"].astype(np.int64)
+    bases, removed = _bases(sizes), columns["removed"].astype(np.int64)
     alive: list[Alive] = []
     for base, size in zip(bases, sizes, strict=True):
         first, last = np.searchsorted(removed, [base, base + size])
@@ -171,17 +292,13 @@ def read_state(
         for name in ("bow_norms", "he_norms")
     )
     counts: NDArray[np.uint32] = columns["document_counts"]
-    idf = inverse_document_frequency(images, counts)
+    idf = _inverse_document_frequency(images, counts)
     return tuple(alive), Statistics(images, counts, idf, bow, he)
 
 
-def bases_of(sizes: Sequence[int]) -> list[int]:
+def _bases(sizes: Sequence[int]) -> list[int]:
     """The number of the first image of each segment."""
     return list(accumulate(sizes, initial=0))[:-1]
-
-
-def _joined(parts: Sequence[Column], kind: type[np.generic]) -> Column:
-    return np.concatenate(parts).astype(kind) if len(parts) else np.zeros(0, kind)
 
 
 class Snapshot:
@@ -196,29 +313,32 @@ class Snapshot:
         self.folder, self.manifest = folder, manifest
         self.generation, self.settings = manifest.generation, manifest.settings
         self.words = manifest.words
-        self.vocabulary_path = folder / vocabulary_path(manifest.vocabulary.fingerprint)
         self.images, self.features = manifest.images, manifest.features  # removed do not count
         self.segments = tuple(
-            Segment(folder / segment_path(entry.name), entry.facts.file.bytes)
+            Segment(folder / SEGMENT_PATH.format(entry.name), entry.facts.file.bytes)
             for entry in manifest.segments
         )
         sizes = [len(segment) for segment in self.segments]
-        self.bases = tuple(bases_of(sizes))
+        self.bases = tuple(_bases(sizes))
         if any(segment.words != manifest.words for segment in self.segments):
             raise HardnetError(f"{folder / MANIFEST} has other words than its files; {REPAIR}")
-        path = folder / state_path(manifest.generation)
+        path = folder / STATE_PATH.format(manifest.generation)
         state = map_columns(path, manifest.state.bytes)
         try:
-            self.alive, self.statistics = read_state(state, sizes, self.images)
+            self.alive, self.statistics = _read_state(state, sizes, self.images)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise HardnetError(f"{path} is damaged: {error}; {REPAIR}") from error
+        self._vocabulary_path = folder / VOCABULARY_PATH.format(manifest.vocabulary.fingerprint)
+        found, expected = self._vocabulary_path.stat().st_size, manifest.vocabulary.file.bytes
+        if found != expected:  # reading it can wait
+            raise HardnetError(
+                f"{self._vocabulary_path} has {found} bytes instead of {expected}; {REPAIR}"
+            )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The words, read when first asked for."""
-        from hardnet.retrieval.vocabulary import load
-
-        return load(self.vocabulary_path)
+        return load(self._vocabulary_path)
 
     def locate(self, image: int) -> tuple[int, int]:
         """Position of its segment, and its number there."""
@@ -228,12 +348,11 @@ class Snapshot:
         return position, image - self.bases[position]
 
     def name(self, image: int) -> str:
-        """The name of an image."""
         position, local = self.locate(image)
         return self.segments[position].name(local)
 
     def size(self, image: int) -> tuple[int, int]:
-        """Width and height of an image."""
+        """Width and height."""
         position, local = self.locate(image)
         return self.segments[position].size(local)
 
@@ -294,11 +413,7 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     manifest = read_manifest(folder)
     while True:
         try:
-            snapshot = Snapshot(folder, manifest)
-            path, expected = snapshot.vocabulary_path, manifest.vocabulary.file.bytes
-            if (found := path.stat().st_size) != expected:  # reading it can wait
-                raise HardnetError(f"{path} has {found} bytes instead of {expected}; {REPAIR}")
-            return snapshot
+            return Snapshot(folder, manifest)
         except FileNotFoundError as error:
             # A writer may have made a new generation and deleted files of the one before.
             newer = read_manifest(folder)

@@ -16,24 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
-from hardnet.retrieval.store.files import (
-    MANIFEST,
-    REPAIR,
-    Manifest,
-    SegmentEntry,
-    SegmentFacts,
-    VocabularyEntry,
-    file_facts,
-    read_manifest,
-    segment_path,
-    state_path,
-    sync_folder,
-    vocabulary_path,
-    write_file,
-    write_manifest,
-)
 from hardnet.retrieval.store.segment import (
+    REPAIR,
     SEGMENT_IMAGES,
+    Alive,
     HashedNames,
     IndexedImage,
     Segment,
@@ -41,9 +27,31 @@ from hardnet.retrieval.store.segment import (
     merge_segments,
     write_segment,
 )
-from hardnet.retrieval.store.snapshot import Alive, compute_statistics, open_snapshot, write_state
+from hardnet.retrieval.store.snapshot import (
+    MANIFEST,
+    SEGMENT_PATH,
+    STATE_PATH,
+    VOCABULARY_PATH,
+    Manifest,
+    SegmentEntry,
+    SegmentFacts,
+    VocabularyEntry,
+    compute_statistics,
+    open_snapshot,
+    read_manifest,
+    write_manifest,
+    write_state,
+)
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
-from hardnet.storage import FolderLock, OwnedFolder, as_path
+from hardnet.storage import (
+    FileFacts,
+    FolderLock,
+    OwnedFolder,
+    as_path,
+    file_facts,
+    sync_folder,
+    write_file,
+)
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written once this many features are waiting: a hundred megabytes."""
@@ -56,6 +64,7 @@ MAGNITUDES = (0, 1 / 4096, 1 / 256, 1 / 16, 1 / 2)
 """Limits between sizes, as shares of a full segment."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FOLDERS = ("segments", "generations")
 
 
 class NewIndex(TypedDict):
@@ -65,10 +74,34 @@ class NewIndex(TypedDict):
     vocabulary: Vocabulary
 
 
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A segment of the coming generation, and which of its images are alive."""
+
+    entry: SegmentEntry
+    segment: Segment
+    alive: Alive
+
+    @property
+    def living(self) -> tuple[int, int]:
+        """How many of its images are alive, and how many features they have."""
+        if self.alive is None:
+            return self.segment.images, self.segment.features
+        return int(self.alive.sum()), int(self.segment.feature_counts[self.alive].sum())
+
+    @property
+    def waste(self) -> float:
+        """The share that is dead: of its images or of its features, whichever is more."""
+        images, features = self.living
+        segment = self.segment
+        return max(1 - images / max(segment.images, 1), 1 - features / max(segment.features, 1))
+
+
 class Writer(AbstractContextManager["Writer"]):
     """The one writer of an index; with ``create`` a new one is made, else it must be there.
 
-    A segment is written when ``segment_features`` features are in hand.
+    Images wait in memory until ``segment_features`` features are in hand, and become a segment on
+    the disk. Segments are named by the coming generation and visible only after :meth:`commit`.
 
     Raises:
         HardnetError: somebody else is writing, or there is no index, or there is one already.
@@ -83,10 +116,10 @@ class Writer(AbstractContextManager["Writer"]):
     ) -> None:
         self.folder = as_path(folder)
         self._create = create
-        self._manifest = self._read()  # says what is wrong before a lock file is made
+        self._read()  # says what is wrong before a lock file is made
         self._lock = FolderLock(self.folder)
         with writing(self.folder):
-            for place in ("segments", "generations"):
+            for place in _FOLDERS:
                 (self.folder / place).mkdir(parents=True, exist_ok=True)
             if not self._lock.take():
                 raise HardnetError(
@@ -95,24 +128,27 @@ class Writer(AbstractContextManager["Writer"]):
                 )
         try:
             self._manifest = self._read()  # others may have written until now
-            self._pending: dict[str, IndexedImage] = {}
-            self._pending_features = 0
-            self._open = self._usable = True
+            if create is not None:
+                self.words = len(create["vocabulary"])
+            elif self._manifest is not None:
+                self.words = self._manifest.words
             least = max(SEGMENT_FEATURES, FEATURES_PER_WORD * self.words)
             self._segment_features = segment_features or least
-            segments: list[Staged] = []
+            self._pending: dict[str, IndexedImage] = {}
+            self._pending_features = 0
+            self._segments: list[Staged] = []  # in the order of their image numbers
+            self._changed, self._written = False, 0  # since the last commit
             if self._manifest is not None:
                 snapshot = open_snapshot(self.folder)
                 parts = zip(self._manifest.segments, snapshot.segments, snapshot.alive, strict=True)
-                segments = [Staged(*part) for part in parts]
+                self._segments = [Staged(*part) for part in parts]
             with writing(self.folder):
                 self._owned = OwnedFolder.mark(self.folder)
                 self._owned.durable = True
                 if self._manifest is not None:  # all that it names is ours: it has the checksums
                     self._owned.adopt(MANIFEST, *self._manifest.files())
-            limits = self.words, self._segment_features
-            self._staging = Staging(self._owned, *limits, segments, self.generation + 1)
-            sweep(self._owned)
+            self._sweep()
+            self._open = self._usable = True
         except BaseException:
             self._lock.release()
             raise
@@ -135,16 +171,8 @@ class Writer(AbstractContextManager["Writer"]):
         self._pending.clear()
         if self._open:
             self._open = False
-            sweep(self._owned)
+            self._sweep()
             self._lock.release()
-
-    @property
-    def words(self) -> int:
-        """Size of the vocabulary."""
-        if self._manifest is not None:
-            return self._manifest.words
-        assert self._create is not None
-        return len(self._create["vocabulary"])
 
     @property
     def generation(self) -> int:
@@ -170,20 +198,51 @@ class Writer(AbstractContextManager["Writer"]):
         """Remove images; returns the names that are not in the index."""
         self._check()
         wanted = list(dict.fromkeys(names))
-        found = {name for name in wanted if self._take_back(name)}
-        found |= self._staging.bury(wanted)
+        found = {name for name in wanted if self._take_back(name)} | self._bury(wanted)
         return [name for name in wanted if name not in found]
 
+    def _take_back(self, name: str) -> bool:
+        """Drop an image that is waiting; returns whether it was."""
+        image = self._pending.pop(name, None)
+        self._pending_features -= 0 if image is None else len(image)
+        return image is not None
+
+    def _bury(self, names: Sequence[str]) -> set[str]:
+        """Mark images of these names as removed; returns the names that were there."""
+        hashed = HashedNames(names)
+        found: set[str] = set()
+        for position, staged in enumerate(self._segments):
+            rows, images = staged.segment.find_many(hashed)
+            if staged.alive is not None:
+                rows, images = rows[staged.alive[images]], images[staged.alive[images]]
+            found.update(names[row] for row in rows.tolist())
+            self._set_alive(position, images, False)
+        return found
+
     def restore(self, names: Iterable[str]) -> list[str]:
-        """Take removed images back; returns the names that are not stored any more.
+        """Take removed images back, the newest of each name; returns names not stored any more.
 
         Names of images that are in the index are as good as restored.
         """
         self._check()
         self._flush()
         wanted = list(dict.fromkeys(names))
-        found = self._staging.unearth(wanted)
+        hashed = HashedNames(wanted)
+        found: set[str] = set()
+        for position in reversed(range(len(self._segments))):
+            rows, images = self._segments[position].segment.find_many(hashed)
+            new = np.array([wanted[row] not in found for row in rows.tolist()], bool)
+            found.update(wanted[row] for row in rows.tolist())
+            self._set_alive(position, images[new], True)
         return [name for name in wanted if name not in found]
+
+    def _set_alive(self, position: int, images: NDArray[np.int64], value: bool) -> None:
+        staged = self._segments[position]
+        alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive.copy()
+        if (alive[images] != value).any():
+            alive[images] = value
+            self._segments[position] = replace(staged, alive=None if alive.all() else alive)
+            self._changed = True
 
     def compact(self, waste: float = 0.1, progress: Progress = silent) -> None:
         """Write segments again that are small, or of which more than ``waste`` is removed images.
@@ -192,9 +251,8 @@ class Writer(AbstractContextManager["Writer"]):
         """
         self._check()
         self._flush()
-        small = self._staging.between(0, 1 / 2)
-        chosen = [s for s in self._staging.segments if s in small or s.waste > waste]
-        self._staging.merge(chosen, progress)
+        small = self._between(0, 1 / 2)
+        self._merge([s for s in self._segments if s in small or s.waste > waste], progress)
 
     def commit(self) -> int:
         """Make everything since the last commit visible, at once and for good.
@@ -203,201 +261,77 @@ class Writer(AbstractContextManager["Writer"]):
         """
         self._check()
         self._flush()
-        if self._manifest is not None and not self._staging.changed:
+        if self._manifest is not None and not self._changed:
             return self.generation
-        self._staging.tidy()
+        # Segments without a living image are dropped: that needs no room on the disk.
+        self._segments = [s for s in self._segments if s.alive is None or s.alive.any()]
+        # Many segments of about the same size become one, so that small commits do not add up. An
+        # image is written again once per order of magnitude, however many commits there are.
+        for low, high in pairwise(MAGNITUDES):
+            alike = self._between(low, high)
+            if len(alike) > MANY:
+                self._merge(alike)
         # After a failure in here it is open which generation readers see: no second attempt.
         self._usable = False
         with writing(self.folder):
-            self._manifest = self._publish()
-        self._staging.begin(self.generation + 1)
-        sweep(self._owned)
+            self._manifest = self._publish(self.generation + 1)
+        self._changed, self._written = False, 0
+        self._sweep()
         self._usable = True
         return self.generation
 
-    def _publish(self) -> Manifest:
-        """Write what the coming generation needs, all of it to the disk, and then its manifest."""
-        staged, generation, owned = self._staging.segments, self._staging.generation, self._owned
-        segments, alive = [one.segment for one in staged], [one.alive for one in staged]
-        images = sum(one.living[0] for one in staged)
-        state = owned.claim(state_path(generation))
+    def _publish(self, generation: int) -> Manifest:
+        """Write what the generation needs, all of it to the disk, and then its manifest."""
+        segments, alive = [s.segment for s in self._segments], [s.alive for s in self._segments]
+        images = sum(staged.living[0] for staged in self._segments)
+        state = self._owned.claim(STATE_PATH.format(generation))
         facts: dict[str, Any] = {
             "generation": generation,
-            "segments": tuple(one.entry for one in staged),
+            "segments": tuple(staged.entry for staged in self._segments),
             "state": write_state(state, alive, compute_statistics(segments, alive, self.words)),
             "images": images,
-            "features": sum(one.living[1] for one in staged),
-            "removed": sum(len(segment) for segment in segments) - images,
+            "features": sum(staged.living[1] for staged in self._segments),
+            "removed": sum(map(len, segments)) - images,
         }
         if self._manifest is not None:
             manifest = replace(self._manifest, **facts)
         else:
             assert self._create is not None
             settings, vocabulary = self._create["settings"], self._create["vocabulary"]
-            path = owned.claim(vocabulary_path(vocabulary.digest))
+            path = self._owned.claim(VOCABULARY_PATH.format(vocabulary.digest))
             entry = VocabularyEntry(vocabulary.digest, write_file(path, file_content(vocabulary)))
             manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
-        for place in ("segments", "generations"):
-            sync_folder(owned.path / place)
-        owned.claim(MANIFEST)
-        write_manifest(owned.path, manifest)
+        for place in _FOLDERS:
+            sync_folder(self.folder / place)
+        self._owned.claim(MANIFEST)
+        write_manifest(self.folder, manifest)
         return manifest
 
     def _flush(self) -> None:
+        """Write the waiting images as a segment; older ones of the same names are removed."""
         if self._pending:
-            self._staging.append(list(self._pending.values()))
-            self._pending, self._pending_features = {}, 0
+            images = list(self._pending.values())
+            staged = self._write(partial(write_segment, images=images, words=self.words))
+            self._bury(list(self._pending))
+            self._segments.append(staged)
+            self._changed, self._pending, self._pending_features = True, {}, 0
 
-    def _take_back(self, name: str) -> bool:
-        """Drop an image that is waiting; returns whether it was."""
-        image = self._pending.pop(name, None)
-        if image is None:
-            return False
-        self._pending_features -= len(image)
-        return True
-
-    def _check(self) -> None:
-        if not self._usable:
-            raise HardnetError(
-                f"this writer of {self.folder} is closed or was stopped by an error: open it again"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Staged:
-    """A segment, and which of its images are alive."""
-
-    entry: SegmentEntry
-    segment: Segment
-    alive: Alive
-
-    @property
-    def living(self) -> tuple[int, int]:
-        """How many of its images are alive, and how many features they have."""
-        if self.alive is None:
-            return self.segment.images, self.segment.features
-        return int(self.alive.sum()), int(self.segment.feature_counts[self.alive].sum())
-
-    @property
-    def waste(self) -> float:
-        """The share that is dead: of its images or of its features, whichever is more."""
-        images, features = self.living
-        segment = self.segment
-        return max(1 - images / max(segment.images, 1), 1 - features / max(segment.features, 1))
-
-
-class Staging:
-    """The coming generation of an index: its segments, written but not yet visible.
-
-    They are in the order of their image numbers and named by the generation. Compaction makes
-    segments of at most ``segment_features`` features.
-    """
-
-    def __init__(
-        self,
-        owned: OwnedFolder,
-        words: int,
-        segment_features: int,
-        segments: Sequence[Staged],
-        generation: int,
-    ) -> None:
-        self.segments = list(segments)
-        self._owned, self._words, self._segment_features = owned, words, segment_features
-        self.begin(generation)
-
-    def begin(self, generation: int) -> None:
-        """Everything so far is committed; continue with the next generation."""
-        self.generation = generation
-        self.changed = False
-        self._written = 0
-
-    def append(self, images: Sequence[IndexedImage]) -> None:
-        """Write images as a segment; older ones of the same names are removed."""
-        staged = self._write(partial(write_segment, images=images, words=self._words))
-        self.bury([image.name for image in images])
-        self.segments.append(staged)
-        self.changed = True
-
-    def bury(self, names: Sequence[str]) -> set[str]:
-        """Mark images of these names as removed; returns the names that were there."""
-        hashed = HashedNames(names)
-        found: set[str] = set()
-        for position, staged in enumerate(self.segments):
-            rows, images = staged.segment.find_many(hashed)
-            if staged.alive is not None:
-                rows, images = rows[staged.alive[images]], images[staged.alive[images]]
-            found.update(names[row] for row in rows.tolist())
-            self._set_alive(position, images, False)
-        return found
-
-    def unearth(self, names: Sequence[str]) -> set[str]:
-        """Undo the removal of images: of each name the newest one; returns the names in hand."""
-        hashed = HashedNames(names)
-        found: set[str] = set()
-        for position in reversed(range(len(self.segments))):
-            rows, images = self.segments[position].segment.find_many(hashed)
-            new = np.array([names[row] not in found for row in rows.tolist()], bool)
-            found.update(names[row] for row in rows.tolist())
-            self._set_alive(position, images[new], True)
-        return found
-
-    def _set_alive(self, position: int, images: NDArray[np.int64], value: bool) -> None:
-        staged = self.segments[position]
-        alive = np.ones(len(staged.segment), bool) if staged.alive is None else staged.alive.copy()
-        if (alive[images] != value).any():
-            alive[images] = value
-            self.segments[position] = replace(staged, alive=None if alive.all() else alive)
-            self.changed = True
-
-    def between(self, low: float, high: float) -> list[Staged]:
+    def _between(self, low: float, high: float) -> list[Staged]:
         """The segments that hold such a share of a full one; ``low`` belongs to it."""
 
         def share(staged: Staged) -> float:
             images, features = staged.living
             return max(features / self._segment_features, images / SEGMENT_IMAGES)
 
-        return [staged for staged in self.segments if low <= share(staged) < high]
+        return [staged for staged in self._segments if low <= share(staged) < high]
 
-    def tidy(self) -> None:
-        """Make one of many segments of about the same size, so that small commits do not add up.
-
-        An image is written again once per order of magnitude, however many commits there are.
-        Segments without a living image go: that needs no room on the disk.
-        """
-        self.segments = [s for s in self.segments if s.alive is None or s.alive.any()]
-        for low, high in pairwise(MAGNITUDES):
-            alike = self.between(low, high)
-            if len(alike) > MANY:
-                self.merge(alike)
-
-    def merge(self, chosen: Sequence[Staged], progress: Progress = silent) -> None:
+    def _merge(self, chosen: Sequence[Staged], progress: Progress = silent) -> None:
         """Put as few new segments as possible in the place of some, without removed images.
 
         Raises:
             HardnetError: one of them is damaged. Written again, it would pass for whole.
         """
-        groups = self._groups(chosen)
-        merged: list[Staged] = []
-        for done, group in enumerate(groups):
-            progress("compacting", done, len(groups))
-            if len(group) == 1 and group[0].alive is None:
-                merged += group
-                continue
-            for staged in group:
-                if file_facts(staged.segment.path) != staged.entry.facts.file:
-                    raise HardnetError(
-                        f"{staged.segment.path} is damaged: its checksum is wrong; {REPAIR}"
-                    )
-            parts = [(staged.segment, staged.alive) for staged in group]
-            merged.append(self._write(partial(merge_segments, parts=parts, words=self._words)))
-        progress("compacting", len(groups), len(groups))
-        if any(staged not in merged for staged in chosen):
-            self.segments = [s for s in self.segments if s not in chosen] + merged
-            self.changed = True
-
-    def _groups(self, chosen: Sequence[Staged]) -> list[list[Staged]]:
-        """Which segments become one, in their order, within the limits of a segment."""
-        groups: list[list[Staged]] = []
+        groups: list[list[Staged]] = []  # each becomes one, within the limits of a segment
         room_images = room_features = -1
         for staged in chosen:
             images, features = staged.living
@@ -410,44 +344,62 @@ class Staging:
             groups[-1].append(staged)
             room_images -= images
             room_features -= features
-        return groups
+        merged: list[Staged] = []
+        for done, group in enumerate(groups):
+            progress("compacting", done, len(groups))
+            if len(group) == 1 and group[0].alive is None:
+                merged += group
+                continue
+            for staged in group:
+                path = staged.segment.path
+                if file_facts(path) != staged.entry.facts.file:
+                    raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
+            parts = [(staged.segment, staged.alive) for staged in group]
+            merged.append(self._write(partial(merge_segments, parts=parts, words=self.words)))
+        progress("compacting", len(groups), len(groups))
+        if any(staged not in merged for staged in chosen):
+            self._segments = [s for s in self._segments if s not in chosen] + merged
+            self._changed = True
 
-    def _write(self, write: Callable[[Path], SegmentFacts]) -> Staged:
-        """Write a segment under a name of its own, and map it."""
-        with writing(self._owned.path):
-            name = self._free_name()
-            path = self._owned.claim(segment_path(name))
+    def _write(self, write: Callable[[Path], FileFacts]) -> Staged:
+        """Write a segment under a name that no file has, whoever made it, and map it."""
+        with writing(self.folder):
+            while True:
+                name = f"{self.generation + 1:08d}-{self._written:04d}"
+                self._written += 1
+                if not os.path.lexists(self.folder / SEGMENT_PATH.format(name)):
+                    break
+            path = self._owned.claim(SEGMENT_PATH.format(name))
             try:
-                facts = write(path)
+                file = write(path)
             except BaseException:
-                self._owned.remove(segment_path(name))
+                self._owned.remove(SEGMENT_PATH.format(name))
                 raise
-        return Staged(SegmentEntry(name, facts), Segment(path, facts.file.bytes), None)
+        segment = Segment(path, file.bytes)
+        facts = SegmentFacts(segment.images, segment.features, file)
+        return Staged(SegmentEntry(name, facts), segment, None)
 
-    def _free_name(self) -> str:
-        """A name for a segment that no file has, whoever made it."""
-        while True:
-            name = f"{self.generation:08d}-{self._written:04d}"
-            self._written += 1
-            if not os.path.lexists(self._owned.path / segment_path(name)):
-                return name
+    def _sweep(self) -> None:
+        """Delete the files of the index that its manifest does not name.
 
+        They are those of killed writers and of compacted segments. Files that we did not make are
+        never touched, whatever they are called. Readers that have a deleted file open keep it;
+        where a system forbids that, it stays until the next sweep.
+        """
+        kept = {MANIFEST}
+        if (self.folder / MANIFEST).exists():
+            kept |= read_manifest(self.folder).files().keys()
+        self._owned.sweep()
+        for name in self._owned.names():
+            if name not in kept and not name.endswith("/"):
+                with suppress(OSError):
+                    self._owned.remove(name)
 
-def sweep(owned: OwnedFolder) -> None:
-    """Delete the files of an index that its manifest does not name; only its writer may.
-
-    They are those of killed writers and of compacted segments. Files that we did not make are never
-    touched, whatever they are called. Readers that have a deleted file open keep it; where a system
-    forbids that, it stays until the next sweep.
-    """
-    kept = {MANIFEST}
-    if (owned.path / MANIFEST).exists():
-        kept |= read_manifest(owned.path).files().keys()
-    owned.sweep()
-    for name in owned.names():
-        if name not in kept and not name.endswith("/"):
-            with suppress(OSError):
-                owned.remove(name)
+    def _check(self) -> None:
+        if not self._usable:
+            raise HardnetError(
+                f"this writer of {self.folder} is closed or was stopped by an error: open it again"
+            )
 
 
 @contextmanager
