@@ -124,7 +124,7 @@ class Recipe:
     @property
     def axes(self) -> dict[str, Any]:
         """The keys that make the objective: the fields of ``Objective``."""
-        from hardnet.learn.objective import Objective
+        from hardnet.learn.losses import Objective
 
         keys = [each.name for each in fields(Objective)]
         return {key: getattr(self, key) for key in keys if self.teacher or key not in TEACHER}
@@ -294,7 +294,7 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
 def _check_choices(recipe: Recipe, where: object) -> None:
     try:
         from hardnet.learn.batches import shares_of_sets
-        from hardnet.learn.objective import Objective
+        from hardnet.learn.losses import Objective
         from hardnet.nets import NETS, find_net
     except ImportError:
         raise MissingExtraError("torch", "train") from None

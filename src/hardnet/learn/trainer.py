@@ -44,8 +44,8 @@ from hardnet.learn.distributed import (
     sum_gradients,
     world_group,
 )
+from hardnet.learn.losses import Objective, Terms
 from hardnet.learn.mining import MinedEpochs
-from hardnet.learn.objective import Objective, Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run import (
     CHECKPOINT,
