@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hardnet.learn.batches import Flips
 from hardnet.learn.chunked import ChunkedNet
-from hardnet.learn.objective import Objective
+from hardnet.learn.losses import Objective
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.teacher import TeacherOutputs
 from hardnet.learn.trainer import keep_freed_memory

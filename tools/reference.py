@@ -133,7 +133,7 @@ def train(on: Recorder) -> Iterator[tuple[str, Any]]:
     """Losses of 20 steps of every sampling and loss, float64, on a small real set."""
     import torch
 
-    from hardnet.learn.objective import Objective
+    from hardnet.learn.losses import Objective
     from hardnet.nets.hardnet import HardNet
 
     torch.set_num_threads(1)

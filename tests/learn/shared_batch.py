@@ -21,7 +21,7 @@ from torch import Tensor
 from hardnet.errors import HardnetError
 from hardnet.learn.batches import Batch
 from hardnet.learn.distributed import from_rank_zero, to_input
-from hardnet.learn.objective import Terms
+from hardnet.learn.losses import Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.trainer import Trainer
 from hardnet.patchsets.patchset import PatchSet

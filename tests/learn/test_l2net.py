@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.losses import distance_matrix, softmin
-from hardnet.learn.objective import l2net
+from hardnet.learn.losses import distance_matrix, l2net, softmin
 
 
 def unit(n: int, seed: int, dim: int = 16) -> torch.Tensor:

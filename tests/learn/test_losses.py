@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
 from hardnet.learn.losses import (
-    LOSSES,
+    PAIR_LOSSES,
+    Objective,
     contrastive,
+    gradient_magnitudes,
     hardnet_loss,
     hybrid,
     pair_loss,
@@ -20,7 +22,6 @@ from hardnet.learn.losses import (
     softmin,
     triplet_margin,
 )
-from hardnet.learn.objective import Objective, gradient_magnitudes
 
 
 def values(*numbers: float) -> torch.Tensor:
@@ -79,7 +80,7 @@ def test_hybrid_by_hand() -> None:
     assert hybrid(values(0.5, 0.1), values(0.9, 1.6), 2.0).item() == pytest.approx(1.04 / 2)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_a_pair_without_negative_is_not_pushed(name: str) -> None:
     positive = values(0.5).requires_grad_()
     negative = values(math.inf).requires_grad_()

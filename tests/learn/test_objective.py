@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hardnet.errors import HardnetError
-from hardnet.learn.losses import EPSILON
-from hardnet.learn.objective import (
+from hardnet.learn.losses import (
+    EPSILON,
     LOSSES,
     NEGATIVES,
     REGULARIZERS,

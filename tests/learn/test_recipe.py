@@ -177,9 +177,7 @@ def test_only_keys_that_do_not_change_the_result_may_change(tmp_path: Path) -> N
 
 
 def test_a_recipe_of_an_older_version_resumes(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(
-        "data: [x]\nlr: 1.0\nnet: hardnet\nnodes: 1\nfirst_window: 0.5\n"
-    )
+    (tmp_path / "recipe.yaml").write_text("data: [x]\nlr: 1.0\nnet: hardnet\n")
     refuse_changes(tmp_path / "recipe.yaml", Recipe(data=["x"], lr=1.0))
 
 

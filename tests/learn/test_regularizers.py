@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.losses import EPSILON, distance_matrix
-from hardnet.learn.objective import (
+from hardnet.learn.losses import (
+    EPSILON,
     correlation_penalty,
+    distance_matrix,
     length_difference,
     second_order_similarity,
 )

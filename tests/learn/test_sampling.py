@@ -16,13 +16,11 @@ from hardnet.learn.losses import (
     distance_matrix,
     hardest_in_batch,
     hardest_negatives,
+    l2net,
     mined,
     only_negatives,
     pair_distances,
     random_in_batch,
-)
-from hardnet.learn.objective import (
-    l2net,
     second_order_similarity,
 )
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hardnet.learn.objective import Objective
+from hardnet.learn.losses import Objective
 
 from .test_objective import GUARD, PLAIN, batch, distance, length, seeded, unit
 

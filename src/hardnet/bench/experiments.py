@@ -254,7 +254,7 @@ def _joined(names: Sequence[str]) -> str:
 
 def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
     from hardnet.learn.batches import PairSampler
-    from hardnet.learn.objective import Objective
+    from hardnet.learn.losses import Objective
 
     largest = max(runs, key=lambda run: run.recipe.batch)
     try:

@@ -68,23 +68,20 @@ class Batches:
         """The patches of a step; ``mined`` (N,) has the hard negative of each patch of the set."""
         everyone = self._sampler(step)
         anchors, positives = (index[self._rows] for index in everyone)
-        all_flips = flips = teacher = None
+        count, flips, teacher = self._sampler.batch, None, None
         if self._augment:
-            rng = np.random.default_rng([self._seed, step, 1])
-            all_flips = Flips.draw(self._sampler.batch, rng)
-            flips = all_flips[self._rows]
+            flips = Flips.draw(count, np.random.default_rng([self._seed, step, AUGMENT]))
         lights = np.random.default_rng([self._seed, step, LIGHT])
         if self._teacher is not None:  # the loss is computed from the whole batch everywhere
-            teacher = self._teacher(everyone[0], all_flips), self._teacher(everyone[1], all_flips)
+            teacher = self._teacher(everyone[0], flips), self._teacher(everyone[1], flips)
 
         def take(index: Ints) -> Pixels:
             patches = self._patches[index]
             if flips is not None:
-                patches = flips(patches)
-            if not self._shade:
-                return patches
-            edges = Shade.draw(self._sampler.batch, self._shade, lights)
-            return edges[self._rows](patches)
+                patches = flips[self._rows](patches)
+            if self._shade:
+                patches = Shade.draw(count, self._shade, lights)[self._rows](patches)
+            return patches
 
         negatives = None if mined is None else take(mined[anchors])
         return Batch(step, take(anchors), take(positives), negatives, teacher)
@@ -122,7 +119,7 @@ class Flips:
 
     @classmethod
     def draw(cls, pairs: int, rng: np.random.Generator) -> Flips:
-        """Each of the four symmetries with probability 1/4, independently for ``pairs`` pairs."""
+        """Each of the four symmetries with probability 1/4, independently."""
         return cls(rng.random(pairs) < 0.5, rng.random(pairs) < 0.5)
 
     @classmethod
@@ -136,7 +133,6 @@ class Flips:
         return self.transpose + 2 * self.mirror.astype(np.int64)
 
     def __getitem__(self, rows: slice) -> Flips:
-        """Those of some of the pairs."""
         return Flips(self.transpose[rows], self.mirror[rows])
 
     def __call__(self, patches: Pixels) -> Pixels:
@@ -147,8 +143,8 @@ class Flips:
         return out
 
 
-DROPOUT, SAMPLING, MINING, LIGHT = 2, 3, 4, 5
-"""Streams of random numbers of a step. Pairs are drawn with (seed, step), and 1 is augmentation."""
+AUGMENT, DROPOUT, SAMPLING, MINING, LIGHT = 1, 2, 3, 4, 5
+"""Streams of random numbers of a step; pairs are drawn with (seed, step) alone."""
 
 
 def seed_of(seed: int, number: int, stream: int) -> int:
@@ -190,7 +186,6 @@ class Shade:
         )
 
     def __getitem__(self, rows: slice) -> Shade:
-        """That of some of the patches."""
         return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def __call__(self, patches: Pixels) -> Pixels:
@@ -244,71 +239,61 @@ class PairSampler:
         if not few or images is None:
             images = np.zeros_like(points)
         self._order = np.lexsort((images, points))
+        seen = images[self._order]
         _, first, counts = np.unique(points[self._order], return_index=True, return_counts=True)
-        usable = counts > 1
+        usable, what = counts > 1, "points with two patches or more"
         if few:
-            seen = images[self._order]
             usable = np.minimum.reduceat(seen, first) < np.maximum.reduceat(seen, first)
+            what = "points in two images or more"
         self._first, self._counts = first[usable], counts[usable]
         self.batch, self.seed = batch, seed
-        self._what = f"points {'in two images' if few else 'with two patches'} or more"
         if len(self._first) < batch:
             raise HardnetError(
-                f"a batch of {batch} needs as many {self._what}, "
+                f"a batch of {batch} needs as many {what}, "
                 f"and the set has {len(self._first)}: use a smaller batch or a larger set"
             )
         count = 1 if sets is None else int(sets.max()) + 1
         self._shares = shares_of_sets(weights, count)
-        self._members: list[Ints] = []
+        self._members = [np.arange(len(self._first))]  # the points of each set
         if count > 1 and len(weights) and sets is not None:
             set_of_point = sets[self._order[self._first]]
             self._members = [np.flatnonzero(set_of_point == k) for k in range(count)]
-            self._check_members(weights)
+            needed = np.ceil(np.round(batch * self._shares, 9)).astype(int)
+            for k, members in enumerate(self._members):
+                if len(members) < needed[k]:
+                    raise HardnetError(
+                        f"weight {weights[k]:g} of set {k + 1} asks for {needed[k]} of the {batch} "
+                        f"pairs of a batch, and the set has {len(members)} {what}: "
+                        "use a smaller weight, a smaller batch or a larger set"
+                    )
         self._sightings: list[Sightings] = []
         if few:
-            rows = self._members or [np.arange(len(self._first))]
-            seen, share = images[self._order], -(-batch // few)
             self._sightings = [
-                Sightings(seen, self._first[own], self._counts[own], share) for own in rows
+                Sightings(seen, self._first[own], self._counts[own], -(-batch // few))
+                for own in self._members
             ]
 
     def __call__(self, step: int) -> tuple[Ints, Ints]:
         """Patch indices of batch ``step``: (batch,) anchors and (batch,) positives."""
         rng = np.random.default_rng([self.seed, step])
+        union = len(self._members) > 1
+        sizes = split_batch(self.batch, self._shares, step) if union else [self.batch]
         if self._sightings:
-            anchors, positives = self._order[self._draw_from_images(step, rng)]
-            return anchors, positives
-        chosen = self._choose(step, rng)
+            drawn = [s.draw(size, rng) for s, size in zip(self._sightings, sizes, strict=True)]
+            places = np.concatenate(drawn, axis=1)[:, rng.permutation(self.batch)]
+            return self._order[places[0]], self._order[places[1]]
+        chosen = np.concatenate(
+            [
+                members[rng.choice(len(members), size, replace=False)]
+                for members, size in zip(self._members, sizes, strict=True)
+            ]
+        )
+        if union:  # mixed, so that every part of a batch (the rows of one process) has all sets
+            chosen = rng.permutation(chosen)
         first, counts = self._first[chosen], self._counts[chosen]
         a = rng.integers(0, counts)
         b = (a + rng.integers(1, counts)) % counts
         return self._order[first + a], self._order[first + b]
-
-    def _choose(self, step: int, rng: np.random.Generator) -> Ints:
-        if not self._members:
-            return rng.choice(len(self._first), self.batch, replace=False)
-        counts = split_batch(self.batch, self._shares, step)
-        drawn = [
-            members[rng.choice(len(members), count, replace=False)]
-            for members, count in zip(self._members, counts, strict=True)
-        ]
-        # Mixed, so that every part of a batch (the rows of one process) contains all sets.
-        return rng.permutation(np.concatenate(drawn))
-
-    def _draw_from_images(self, step: int, rng: np.random.Generator) -> Ints:
-        counts = split_batch(self.batch, self._shares, step) if self._members else [self.batch]
-        drawn = [s.draw(count, rng) for s, count in zip(self._sightings, counts, strict=True)]
-        return np.concatenate(drawn, axis=1)[:, rng.permutation(self.batch)]
-
-    def _check_members(self, weights: Sequence[float]) -> None:
-        for k, (share, members) in enumerate(zip(self._shares, self._members, strict=True)):
-            needed = int(np.ceil(round(self.batch * share, 9)))
-            if len(members) < needed:
-                raise HardnetError(
-                    f"weight {weights[k]:g} of set {k + 1} asks for {needed} of the {self.batch} "
-                    f"pairs of a batch, and the set has {len(members)} {self._what}: "
-                    "use a smaller weight, a smaller batch or a larger set"
-                )
 
 
 class Sightings:

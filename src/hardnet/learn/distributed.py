@@ -84,12 +84,6 @@ def rows_of(rank: int, ranks: int, batch: int) -> slice:
 
 
 class _Gather(torch.autograd.Function):
-    """Forward: join the rows of all ranks. Backward: the gradient of this rank's own rows.
-
-    Nothing is summed in the backward pass, because every rank computes the whole loss: the
-    gradient that arrives here is already complete.
-    """
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
         ctx.first, ctx.count = dist.get_rank(group) * len(rows), len(rows)
@@ -99,6 +93,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        # Nothing is summed: every rank computes the whole loss, so its gradient is complete.
         return gradients[0][ctx.first : ctx.first + ctx.count], None
 
 
@@ -157,19 +152,15 @@ def naming_lost_processes(fabric: Fabric, folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if fabric.world_size == 1 or not _of_an_exchange(error):
+        words = ("gloo", "nccl", "connection", "socket", "store")
+        exchange = isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)
+        if fabric.world_size == 1 or not exchange:
             raise
         raise LostProcessError(
             f"another process of this run has ended, so process {fabric.global_rank} of "
             f"{fabric.world_size} stops too; {folder} keeps the last checkpoint: continue it with "
             "--resume"
         ) from error
-
-
-def _of_an_exchange(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    names = ("gloo", "nccl", "connection", "socket", "store")
-    return isinstance(error, dist.DistError) or any(name in text for name in names)
 
 
 class Embedding:
@@ -250,10 +241,8 @@ _SHUTDOWN = "60"  # seconds between asking a process to stop and killing it
 
 def rank() -> int:
     """The number of this process, before any process group exists; 0 where it is alone."""
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
 def processes_exist() -> bool:
@@ -279,38 +268,31 @@ def run_processes(command: Sequence[str], devices: int) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we say how it ended
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN)
-    with tempfile.TemporaryDirectory() as folder, _signals_as_before():
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=devices,
-            run_id=uuid.uuid4().hex,
-            max_restarts=0,
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
-        )
-        try:
-            elastic_launch(config, command[0])(*command[1:])
-        except SignalException:
-            return 130
-        except ChildFailedError as error:
-            codes = [failure.exitcode for failure in error.failures.values()]
-            return next((code for code in codes if code != LOST), LOST)
-    return 0
-
-
-@contextmanager
-def _signals_as_before() -> Iterator[None]:
-    """Restore the signal handlers, which the agent replaces."""
-    before = {name: signal.getsignal(name) for name in _STOPPING}
+    handlers = {name: signal.getsignal(name) for name in _STOPPING}  # the agent replaces them
     try:
-        yield
+        with tempfile.TemporaryDirectory() as folder:
+            config = LaunchConfig(
+                min_nodes=1,
+                max_nodes=1,
+                nproc_per_node=devices,
+                run_id=uuid.uuid4().hex,
+                max_restarts=0,
+                logs_specs=DefaultLogsSpecs(log_dir=folder),
+                rdzv_backend="c10d",
+                rdzv_endpoint="127.0.0.1:0",
+                local_addr="127.0.0.1",
+            )
+            elastic_launch(config, command[0])(*command[1:])
+    except SignalException:
+        return 130
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values()]
+        return next((code for code in codes if code != LOST), LOST)
     finally:
         if threading.current_thread() is threading.main_thread():
-            for name, handler in before.items():
+            for name, handler in handlers.items():
                 signal.signal(name, handler)
+    return 0
 
 
 def describe_end(code: int) -> str:

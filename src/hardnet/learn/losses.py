@@ -1,34 +1,38 @@
-"""The samplings and losses of the paper: section 3.1, section 4.2 and table 2.
+"""What training minimises: the paper's sampling, loss and regularizer (sections 3.1, 4.2, table 2).
 
 Row i of the distance matrix D holds the distances of anchor a_i to every positive, column i those
-of positive p_i to every anchor. A sampling picks the distance of one negative for pair i: the
-closest of the batch, that of one other pair drawn blindly, or of a patch that was mined over the
-whole training set (:func:`hardnet.learn.batches.mine`). It takes (n, D) unit vectors and gives (n,)
-distances, inf for a pair that has no negative. With ``anchor_swap`` the closer of two negatives is
-taken, one of the anchor (the row) and one of the positive (the column). Distances below
-``same_patch`` are copies of a patch, not negatives. The hardest may also be searched for among the
-anchors and among the positives, as SOSNet (CVPR 2019) and HyNet (NeurIPS 2020) do.
-
-A loss is a function of two distances per pair, (n,) d(a_i, p_i) of the match and (n,) d_i of its
-negative, and gives a scalar. At the end of the file are the two terms by which a small network
-learns from a large one.
+of positive p_i to every anchor. Vectors are (n, D), one pair per 3D point. Rivals and successors
+of HardNet have their terms here too: L2-Net, SOSNet (CVPR 2019), HyNet (NeurIPS 2020), and a
+teacher's. Where a publication sums over the batch, the mean is taken here, so that the learning
+rate does not depend on the batch.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
+from torch.utils.checkpoint import checkpoint
 
 from hardnet.errors import HardnetError
+from hardnet.learn.recipe import check_name
+from hardnet.nets.hardnet import lengths, unit_length
 from hardnet.storage import find_code
 
 EPSILON = 1e-6  # keeps the square root's gradient finite where two descriptors coincide
+FURTHEST = 2.0  # the largest distance of two unit vectors
+SAME_PATCH = 0.008
+"""A "non-matching" descriptor closer than this is the same patch under two names (a point that was
+reconstructed twice), and is not taken as a negative."""
+BLOCK = 256  # rows of the distance matrix held at a time; more are not faster
 
 
 def distance_matrix(anchors: Tensor, positives: Tensor) -> Tensor:
@@ -45,30 +49,22 @@ def pair_distances(anchors: Tensor, positives: Tensor) -> Tensor:
     return torch.sqrt((2 - 2 * (anchors * positives).sum(1)).clamp_min(0) + EPSILON)
 
 
-SAME_PATCH = 0.008
-"""A "non-matching" descriptor closer than this is the same patch under two names (a point that was
-reconstructed twice), and is not taken as a negative."""
-
-BLOCK = 256  # rows of the distance matrix held at a time; more are not faster
+# Samplings: (n,) the distance of the negative of each pair, inf for a pair that has none. With
+# ``anchor_swap`` the closer of two is taken, one of the anchor (the row), one of the positive (the
+# column). Distances below ``same_patch`` are copies of a patch, not negatives.
 
 
 def hardest_in_batch(
     distances: Tensor, anchor_swap: bool = True, same_patch: float = SAME_PATCH
 ) -> Tensor:
-    """Each pair's hardest negative, from the whole (n, n) matrix D.
-
-    (n,) min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ).
-    """
+    """min( min_j!=i d(a_i, p_j), min_k!=i d(a_k, p_i) ) from the whole (n, n) matrix D."""
     candidates = only_negatives(distances, 0, same_patch)
-    row = candidates.min(dim=1).values
-    return _closer(row, candidates.min(dim=0).values) if anchor_swap else row
+    row, column = (candidates.min(dim=axis).values for axis in (1, 0))
+    return _closer(row, column, anchor_swap, same_patch)
 
 
 def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
-    """Set the distances to the partner and to copies of the patch to infinity.
-
-    ``distances`` holds rows offset ... offset + k of the full matrix: (k, n) -> (k, n).
-    """
+    """Rows offset ... offset + k of D, (k, n), with inf for the partner and for copies."""
     rows = torch.arange(distances.shape[0], device=distances.device)
     excluded = distances.detach() < same_patch
     excluded[rows, rows + offset] = True
@@ -77,17 +73,15 @@ def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Negatives:
-    """The two descriptors that make the negative of pair i: (n,) rows of [anchors; positives].
-
-    ``found`` (n,) says whether the pair has a negative at all.
-    """
+    """The two descriptors that make the negative of pair i: (n,) rows of [anchors; positives]."""
 
     left: Tensor
     right: Tensor
     found: Tensor
+    """(n,) whether the pair has a negative."""
 
     def distances(self, anchors: Tensor, positives: Tensor) -> Tensor:
-        """(n,) distances of the two, by any network's vectors; inf where there is no negative."""
+        """(n,) distances of the two, by any network's vectors."""
         everyone = torch.cat([anchors, positives])
         distances = pair_distances(everyone[self.left], everyone[self.right])
         return distances.masked_fill(~self.found, torch.inf)
@@ -101,41 +95,47 @@ def hardest_negatives(
     block: int = BLOCK,
     within: bool = False,
 ) -> Negatives:
-    """Find the hardest negative of each pair, ``block`` rows at a time, without gradient.
+    """Find the hardest negative of each pair, ``block`` rows of D at a time, without gradient.
 
-    Only this needs the whole distance matrix, which is never held in memory. ``within`` also looks
-    at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j).
+    ``within`` also looks at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j), as SOSNet and
+    HyNet do.
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)
     with torch.no_grad():
-        row_best, row_index = anchors.new_empty(n), torch.empty_like(own)
-        column_best, column_index = anchors.new_full((n,), torch.inf), torch.zeros_like(own)
-        for start in range(0, n, block):
-            part = distance_matrix(anchors[start : start + block], positives)
-            part = only_negatives(part, start, same_patch)
-            row_best[start : start + block], row_index[start : start + block] = part.min(dim=1)
-            if anchor_swap:
-                value, index = part.min(dim=0)
-                # Strictly smaller: on ties the first row wins, as in the full matrix.
-                better = value < column_best
-                column_best = torch.where(better, value, column_best)
-                column_index = torch.where(better, index + start, column_index)
-        by_row = row_best < column_best  # always true without anchor_swap
-        best = torch.where(by_row, row_best, column_best)
-        left = torch.where(by_row, own, column_index)
-        right = torch.where(by_row, row_index, own) + n
+        row, by_row, column, by_column = _nearest(anchors, positives, same_patch, block)
+        if not anchor_swap:
+            column = torch.full_like(column, torch.inf)
+        best = torch.where(row < column, row, column)
+        left = torch.where(row < column, own, by_column)
+        right = torch.where(row < column, by_row, own) + n
         sides = ((0, anchors), (n, positives))[: 1 + anchor_swap] if within else ()
         for first, side in sides:
-            for start in range(0, n, block):
-                here = slice(start, start + block)
-                part = only_negatives(distance_matrix(side[here], side), start, same_patch)
-                value, index = part.min(dim=1)
-                closer = value < best[here]
-                best[here] = torch.where(closer, value, best[here])
-                left[here] = torch.where(closer, own[here] + first, left[here])
-                right[here] = torch.where(closer, index + first, right[here])
+            distance, nearest, _, _ = _nearest(side, side, same_patch, block)
+            closer = distance < best
+            best = torch.where(closer, distance, best)
+            left = torch.where(closer, own + first, left)
+            right = torch.where(closer, nearest + first, right)
     return Negatives(left, right, ~best.isinf())
+
+
+def _nearest(
+    x: Tensor, y: Tensor, same_patch: float, block: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The smallest distance of a negative in each row of D and its place; then in each column."""
+    rows, places = [], []
+    column = x.new_full((len(y),), torch.inf)
+    by_column = torch.zeros(len(y), dtype=torch.int64, device=x.device)
+    for start in range(0, len(x), block):
+        part = only_negatives(distance_matrix(x[start : start + block], y), start, same_patch)
+        value, index = part.min(dim=1)
+        rows.append(value)
+        places.append(index)
+        value, index = part.min(dim=0)
+        better = value < column  # on a tie the first row wins, as in the full matrix
+        column = torch.where(better, value, column)
+        by_column = torch.where(better, index + start, by_column)
+    return torch.cat(rows), torch.cat(places), column, by_column
 
 
 def random_in_batch(
@@ -150,14 +150,14 @@ def random_in_batch(
     A pair that the permutation leaves in place has no negative; that is one per batch on average,
     as in the published code. With ``anchor_swap`` d(a_s(i), p_i) is the other candidate.
     """
-    n = len(anchors)
-    other = torch.randperm(n, generator=generator, device=generator.device).to(anchors.device)
-    in_place = other == torch.arange(n, device=anchors.device)
-    row = _without_copies(pair_distances(anchors, positives[other]), same_patch)
-    if anchor_swap:
-        column = _without_copies(pair_distances(anchors[other], positives), same_patch)
-        row = _closer(row, column)
-    return row.masked_fill(in_place, torch.inf)
+    order = torch.randperm(len(anchors), generator=generator, device=generator.device)
+    other = order.to(anchors.device)
+    row, column = (
+        pair_distances(anchors, positives[other]),
+        pair_distances(anchors[other], positives),
+    )
+    in_place = other == torch.arange(len(anchors), device=anchors.device)
+    return _closer(row, column, anchor_swap, same_patch).masked_fill(in_place, torch.inf)
 
 
 def mined(
@@ -168,22 +168,18 @@ def mined(
     same_patch: float = SAME_PATCH,
 ) -> Tensor:
     """Pair i is compared with the mined patch n_i: by a_i or, with ``anchor_swap``, by p_i."""
-    row = _without_copies(pair_distances(anchors, negatives), same_patch)
-    if not anchor_swap:
-        return row
-    return _closer(row, _without_copies(pair_distances(positives, negatives), same_patch))
+    row, column = (pair_distances(x, negatives) for x in (anchors, positives))
+    return _closer(row, column, anchor_swap, same_patch)
 
 
-def _without_copies(distances: Tensor, same_patch: float) -> Tensor:
-    return distances.masked_fill(distances.detach() < same_patch, torch.inf)
+def _closer(row: Tensor, column: Tensor, anchor_swap: bool, same_patch: float) -> Tensor:
+    """The minimum; on a tie all of the gradient goes to the column's (section 3.1)."""
+    row, column = (x.masked_fill(x.detach() < same_patch, torch.inf) for x in (row, column))
+    # A NaN in either stays a NaN.
+    return torch.where((row < column) | row.isnan(), row, column) if anchor_swap else row
 
 
-def _closer(row: Tensor, column: Tensor) -> Tensor:
-    """The minimum; on a tie all of the gradient goes to the column's (section 3.1).
-
-    A NaN in either stays a NaN.
-    """
-    return torch.where((row < column) | row.isnan(), row, column)
+# Losses of two distances per pair: (n,) d(a_i, p_i) of the match and (n,) d_i of its negative.
 
 
 def triplet_margin(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
@@ -206,20 +202,14 @@ def contrastive(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tens
 
 
 def quadratic(positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
-    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i)^2, SOSNet's first-order term; m = 1 there.
-
-    The publication has the sum over the batch; here, as everywhere, it is the mean, so that the
-    learning rate does not depend on the batch.
-    """
+    """L = 1/n sum_i max(0, m + d(a_i, p_i) - d_i)^2, SOSNet's first-order term; m = 1 there."""
     return (margin + positive - negative).clamp_min(0).square().mean()
 
 
 def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
     """L = 1/n sum_i max(0, m + s(d(a_i, p_i)) - s(d_i)) with s(d) = d + d^2, HyNet's similarity.
 
-    d^2 = 2 (1 - a.p), so s joins the distance with HyNet's alpha = 2 times the inner product: the
-    first pulls hard on pairs that are close already, the second on those far apart. The publication
-    has m = 1.2 and the sum over the batch; here it is the mean.
+    The distance pulls hard on pairs that are close already, d^2 = 2 (1 - a.p) on those far apart.
     """
     # The slope of inf^2 is inf, and 0 * inf is NaN: use a number beyond any margin instead.
     negative = negative.masked_fill(negative.isinf(), 1e3)
@@ -227,62 +217,283 @@ def hybrid(positive: Tensor, negative: Tensor, margin: float = 1.2) -> Tensor:
     return (margin + gap).clamp_min(0).mean()
 
 
+PAIR_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "triplet": triplet_margin,
+    "softmin": softmin,
+    "contrastive": contrastive,
+    "quadratic": quadratic,
+    "hybrid": hybrid,
+}
+
+
+def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name as a function of (positive, negative) distances.
+
+    ``module:function`` is your own: (positive, negative), and ``margin`` if it has such an argument
+    -> scalar. The name must come from the user, not from a file.
+    """
+    own = ":" in name
+    function = find_code(name) if own else PAIR_LOSSES.get(name)
+    if not callable(function):
+        known = "" if own else f"; those are {tuple(PAIR_LOSSES)}"
+        raise HardnetError(f"loss: {name} is not a function of two distances{known}")
+    takes_margin = "margin" in inspect.signature(function).parameters
+
+    def loss(positive: Tensor, negative: Tensor) -> Tensor:
+        value = function(positive, negative, **({"margin": margin} if takes_margin else {}))
+        if not isinstance(value, Tensor) or value.ndim:
+            raise HardnetError(f"loss: {name} must return one number, the mean over the pairs")
+        return value
+
+    return loss
+
+
 def hardnet_loss(anchors: Tensor, positives: Tensor, margin: float = 1.0) -> Tensor:
     """Distance matrix, hardest-in-batch sampling, triplet margin: the three steps of the paper.
 
-    Training uses :class:`hardnet.learn.objective.Objective`, which gives the same number for the
-    (n, D) unit vectors of anchors and positives without holding the matrix.
+    Training uses :class:`Objective`, which gives the same number without holding the matrix.
     """
     distances = distance_matrix(anchors, positives)
     return triplet_margin(distances.diagonal(), hardest_in_batch(distances), margin)
 
 
-_WITH_MARGIN = {
-    "triplet": triplet_margin,
-    "contrastive": contrastive,
-    "quadratic": quadratic,
-    "hybrid": hybrid,
-}
-LOSSES = ("triplet", "softmin", "contrastive", "quadratic", "hybrid")
+ABSENT = 50.0  # e^-50 vanishes in any sum, and its gradient is finite in any version of torch
 
 
-def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name as a function of (positive, negative); softmin has no margin.
-
-    ``module:function`` is your own: (positive, negative), and ``margin`` if it has such an argument
-    -> scalar. The name must come from the user, not from a file.
-    """
-    if ":" in name:
-        return partial(_own_loss, name, find_code(name), margin)
-    if name == "softmin":
-        return softmin
-    if name in _WITH_MARGIN:
-        return partial(_WITH_MARGIN[name], margin=margin)
-    raise HardnetError(f"loss: {name} is not a loss of two distances; those are {LOSSES}")
-
-
-def _own_loss(
-    name: str, function: Callable[..., Tensor], margin: float, positive: Tensor, negative: Tensor
+def l2net(
+    anchors: Tensor,
+    positives: Tensor,
+    anchor_swap: bool = True,
+    same_patch: float = SAME_PATCH,
+    block: int = BLOCK,
 ) -> Tensor:
-    if not callable(function):
-        raise HardnetError(f"loss: {name} is not a function of two distances")
-    takes_margin = "margin" in inspect.signature(function).parameters
-    loss = function(positive, negative, **({"margin": margin} if takes_margin else {}))
-    if not isinstance(loss, Tensor) or loss.ndim:
-        raise HardnetError(f"loss: {name} must return one number, the mean over the pairs")
-    return loss
+    """L = -1/(2n) sum_i [ log( e^-D_ii / sum_j e^-D_ij ) + log( e^-D_ii / sum_j e^-D_ji ) ].
+
+    L2-Net looks at all negatives of a pair: the match should win a softmax over its row of D, and
+    over its column. (The publication has e^(2 - D); the e^2 cancels.) It takes the mean of the two;
+    the published HardNet code takes their sum. Without ``anchor_swap`` only the rows count. The
+    matrix is computed ``block`` rows at a time, and again in the backward pass: the gradients are
+    exact and the matrix is never held in memory.
+    """
+    recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    rows, columns = [], []
+    for start in range(0, len(anchors), block):
+        part = anchors[start : start + block]
+        row, column = recomputed(_log_sums, part, positives, start, same_patch)
+        rows.append(row)
+        columns.append(column)
+    positive = pair_distances(anchors, positives)
+    by_row = (positive + torch.cat(rows)).mean()
+    if not anchor_swap:
+        return by_row
+    by_column = (positive + torch.stack(columns).logsumexp(dim=0)).mean()
+    return (by_row + by_column) / 2
 
 
-def teacher_cosine(student: Tensor, teacher: Tensor) -> Tensor:
-    """1 - 1/m sum_i s_i . t_i of (m, D) unit vectors: the student's should be the teacher's."""
-    return 1 - (student * teacher).sum(dim=1).mean()
+def _log_sums(
+    anchors: Tensor, positives: Tensor, offset: int, same_patch: float
+) -> tuple[Tensor, Tensor]:
+    """Logs of sums of e^-D over rows (k,) and columns (n,) of rows offset ... offset + k."""
+    distances = distance_matrix(anchors, positives)
+    rows = torch.arange(len(anchors), device=anchors.device)
+    copies = distances.detach() < same_patch
+    copies[rows, rows + offset] = False
+    logits = -distances.masked_fill(copies, ABSENT)
+    return logits.logsumexp(dim=1), logits.logsumexp(dim=0)
 
 
-def teacher_distances(student: Tensor, teacher: Tensor) -> Tensor:
+NEIGHBOURS = 8
+"""Of each descriptor in each of the three distance matrices, for the second-order similarity."""
+
+
+def correlation_penalty(descriptors: Tensor) -> Tensor:
+    """CPR: || offdiagonal( C ) ||_F / n, C = (X - mean X)^T (X - mean X) of (n, D) descriptors.
+
+    L2-Net's penalty on correlated channels. C is not divided by their variances, as in the
+    published training code, which table 2 measured. Channels that do not vary give 0, gradient 0.
+    """
+    centred = descriptors - descriptors.mean(dim=0)
+    products = centred.T @ centred
+    off_diagonal = products - torch.diag(products.diagonal())
+    # At 0 the gradient of vector_norm is 0; that of the root of a sum of squares is undefined.
+    norm: Tensor = torch.linalg.vector_norm(off_diagonal)
+    return norm / len(descriptors)
+
+
+def second_order_similarity(
+    anchors: Tensor, positives: Tensor, neighbours: int = NEIGHBOURS, block: int = BLOCK
+) -> Tensor:
+    """1/n sum_i sqrt( sum_j in A_i (d(a_i, a_j) - d(p_i, p_j))^2 ), SOSNet's second-order term.
+
+    j is in A_i if one of i and j is among the ``neighbours`` nearest of the other: a_j of a_i, p_j
+    of p_i, or p_j of a_i. They are found ``block`` rows of D at a time.
+    """
+    n, keys = len(anchors), []
+    with torch.no_grad():
+        for x, y in ((anchors, anchors), (positives, positives), (anchors, positives)):
+            for start in range(0, n, block):
+                part = distance_matrix(x[start : start + block], y)
+                own = torch.arange(start, start + len(part), device=x.device)[:, None]
+                part.scatter_(1, own, torch.inf)
+                near = part.topk(min(neighbours, n - 1), dim=1, largest=False).indices
+                keys.append((torch.minimum(own, near) * n + torch.maximum(own, near)).flatten())
+        pairs: Tensor = torch.cat(keys).unique()  # type: ignore[no-untyped-call]
+    i, j = pairs // n, pairs % n  # each pair of neighbours once, i < j
+    among_anchors = pair_distances(anchors[i], anchors[j])
+    difference = (among_anchors - pair_distances(positives[i], positives[j])).square()
+    sums = anchors.new_zeros(n).index_add(0, i, difference).index_add(0, j, difference)
+    return (sums + EPSILON).sqrt().mean()
+
+
+def length_difference(anchors: Tensor, positives: Tensor) -> Tensor:
+    """1/n sum_i (|a_i| - |p_i|)^2 of vectors of any length; HyNet adds it with weight 0.1."""
+    return (lengths(anchors) - lengths(positives)).square().mean()
+
+
+def squared_gap(student: Tensor, teacher: Tensor) -> Tensor:
     """1/n sum_i (d_S,i - d_T,i)^2: two patches should be as far apart as the teacher sees them.
 
     The student's distance of a pair without negative is inf, and adds 0.
     """
     nobody = student.isinf()
-    difference = student.masked_fill(nobody, 0) - teacher.masked_fill(nobody, 0)
-    return difference.square().mean()
+    return (student.masked_fill(nobody, 0) - teacher.masked_fill(nobody, 0)).square().mean()
+
+
+SAMPLINGS = ("hardest", "random", "classical", "all")
+LOSSES = (*PAIR_LOSSES, "l2net")
+NEGATIVES = ("cross", "all")
+REGULARIZERS = ("none", "cpr", "sos", "lengths")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The loss of a batch, with its gradient, and what it was made of.
+
+    ``positive`` and ``negative`` are (n,) distances; a pair without a negative has 2, the largest
+    distance possible. ``teacher`` is what the teacher's terms add to the loss.
+    """
+
+    loss: Tensor
+    positive: Tensor
+    negative: Tensor
+    teacher: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """Descriptors of a batch -> :class:`Terms`; the fields are those keys of a recipe."""
+
+    sampling: str
+    loss: str
+    margin: float
+    regularizer: str
+    anchor_swap: bool
+    same_patch: float
+    negatives: str = "cross"
+    regularizer_weight: float = 1.0
+    teacher_cosine: float = 0.0
+    teacher_distances: float = 0.0
+
+    def __post_init__(self) -> None:
+        sampling, loss = self.sampling, self.loss
+        check_name("sampling", "name", sampling, SAMPLINGS)
+        if ":" in loss:
+            pair_loss(loss, self.margin)  # fails now if there is no such function
+        else:
+            check_name("loss", "name", loss, LOSSES)
+        check_name("regularizer", "name", self.regularizer, REGULARIZERS)
+        check_name("negatives", "name", self.negatives, NEGATIVES)
+        if self.negatives == "all" and sampling != "hardest":
+            problem = f"is for sampling=hardest: sampling {sampling} takes negatives=cross"
+            raise HardnetError(f"negatives=all {problem}")
+        if loss == "l2net" and sampling != "all":
+            problem = f"looks at all pairs of a batch: use sampling=all, not {sampling}"
+            raise HardnetError(f"loss l2net {problem}")
+        if sampling == "all" and loss != "l2net":
+            others = "sampling=hardest, random or classical; sampling all is for loss l2net"
+            raise HardnetError(f"loss {loss} takes one negative per pair: use {others}")
+        if (self.teacher_cosine or self.teacher_distances) and sampling != "hardest":
+            problem = f"hardest negatives: use sampling=hardest, not {sampling}"
+            raise HardnetError(f"a teacher is asked about the {problem}")
+        if not 0 < self.margin < math.inf:
+            raise HardnetError(f"margin must be positive, got {self.margin}")
+        if not 0 <= self.same_patch < FURTHEST:
+            bounds = f"from 0 (off) to {FURTHEST:g}, got {self.same_patch}"
+            raise HardnetError(f"same_patch is a distance of unit vectors, {bounds}")
+        for key in ("regularizer_weight", "teacher_cosine", "teacher_distances"):
+            if not 0 <= getattr(self, key) < math.inf:
+                raise HardnetError(f"{key} must not be negative, got {getattr(self, key)}")
+
+    @property
+    def streams(self) -> int:
+        """Patches per pair: anchor and positive, and a mined negative for "classical"."""
+        return 3 if self.sampling == "classical" else 2
+
+    @property
+    def any_length(self) -> bool:
+        """Whether it takes descriptors before they are scaled to unit length."""
+        return self.regularizer == "lengths"
+
+    def __call__(
+        self,
+        anchors: Tensor,
+        positives: Tensor,
+        negatives: Tensor | None,
+        generator: torch.Generator,
+        teacher: tuple[Tensor, Tensor] | None = None,
+    ) -> Terms:
+        """The loss; ``negatives`` are the mined patches, the teacher's vectors are (n, E)."""
+        penalty: Tensor | None = None
+        if self.any_length:
+            penalty = length_difference(anchors, positives)
+            anchors, positives = unit_length(anchors), unit_length(positives)
+            negatives = None if negatives is None else unit_length(negatives)
+        details = (self.anchor_swap, self.same_patch)
+        positive = pair_distances(anchors, positives)
+        hardest: Negatives | None = None
+        if self.sampling == "all":
+            with torch.no_grad():  # for the log alone: the loss singles out no negative
+                chosen = hardest_negatives(anchors, positives, *details)
+                negative = chosen.distances(anchors, positives)
+            loss = l2net(anchors, positives, *details)
+        else:
+            if self.sampling == "hardest":
+                within = self.negatives == "all"
+                hardest = hardest_negatives(anchors, positives, *details, within=within)
+                negative = hardest.distances(anchors, positives)
+            elif self.sampling == "random":
+                negative = random_in_batch(anchors, positives, generator, *details)
+            elif negatives is None:
+                raise ValueError("classical sampling needs the descriptors of the mined negatives")
+            else:
+                negative = mined(anchors, positives, negatives, *details)
+            loss = pair_loss(self.loss, self.margin)(positive, negative)
+        if self.regularizer == "cpr":
+            penalty = correlation_penalty(anchors)
+        elif self.regularizer == "sos":
+            penalty = second_order_similarity(anchors, positives)
+        if penalty is not None:
+            loss = loss + self.regularizer_weight * penalty
+        taught = None
+        if teacher is not None and hardest is not None:
+            taught = self.teacher_distances * (
+                squared_gap(positive, pair_distances(*teacher))
+                + squared_gap(negative, hardest.distances(*teacher))
+            )
+            if self.teacher_cosine:  # 1 - 1/m sum_i s_i . t_i: the vectors should be the teacher's
+                products = torch.cat([anchors, positives]) * torch.cat(teacher)
+                taught = taught + self.teacher_cosine * (1 - products.sum(dim=1).mean())
+            loss = loss + taught
+        return Terms(loss, positive, negative.masked_fill(negative.isinf(), FURTHEST), taught)
+
+
+def gradient_magnitudes(
+    loss: str, margin: float, positive: ArrayLike, negative: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(P, N) |dL/dpositive| and |dL/dnegative| of one pair at (P,) d(a, p) and (N,) d(a, n)."""
+    pulls, pushes = (torch.as_tensor(np.asarray(x, np.float64)) for x in (positive, negative))
+    grid = torch.meshgrid(pulls, pushes, indexing="ij")
+    p, n = (x.clone().requires_grad_() for x in grid)
+    total = pair_loss(loss, margin)(p, n) * p.numel()  # the loss is the mean over the pairs
+    by_positive, by_negative = torch.autograd.grad(total, (p, n))
+    return by_positive.abs().numpy(), by_negative.abs().numpy()

@@ -6,7 +6,6 @@ the same point, under another name.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +43,21 @@ class MinedEpochs:
         return step - step % self._steps + self._steps
 
     def __call__(self, step: int) -> Ints:
-        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch.
-
-        At the first step of an epoch they are mined with the current network. In the middle of one,
-        where a resumed run starts, they are read from the folder.
-        """
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch."""
         epoch = step // self._steps
         path = self._folder / f"mined-{epoch}.npy"
-        if step % self._steps:
-            return from_rank_zero(self._fabric, partial(_read_mined, path))
+        if step % self._steps:  # a resumed run starts in the middle of an epoch
+
+            def read() -> Ints:
+                try:
+                    return np.asarray(np.load(path), np.int64)
+                except (OSError, ValueError) as error:
+                    raise HardnetError(
+                        f"{path}, the mined negatives of the checkpoint's epoch, cannot be read "
+                        f"({error}): restore it, or begin again in another --output"
+                    ) from error
+
+            return from_rank_zero(self._fabric, read)
         descriptors = self._describe_all()
 
         def mine_and_keep() -> Ints:
@@ -82,17 +87,6 @@ class MinedEpochs:
         return np.asarray(joined.cpu().numpy())
 
 
-def _read_mined(path: Path) -> Ints:
-    try:
-        mined: Ints = np.load(path)
-    except (OSError, ValueError) as error:
-        raise HardnetError(
-            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
-            "restore it, or begin again in another --output"
-        ) from error
-    return mined
-
-
 NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
 QUERIES = 16_384  # at a time, so that ctrl-C takes effect
 
@@ -110,8 +104,18 @@ def mine(
         raise HardnetError("classical mining needs patches of two 3D points at least")
     if not np.isfinite(descriptors).all():
         raise DivergedError("classical mining: a descriptor is not finite; lower lr")
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("faiss-cpu", "train") from None
+    data = np.ascontiguousarray(descriptors, dtype=np.float32)
+    index: Any = faiss.IndexFlatL2(data.shape[1])
+    index.add(data)
+    nearest = np.empty((len(data), min(neighbours, len(data))), np.int64)
+    for start in range(0, len(data), QUERIES):
+        part = slice(start, start + QUERIES)
+        nearest[part] = index.search(data[part], nearest.shape[1])[1]
     rng = np.random.default_rng(seed)
-    nearest = _nearest(descriptors, min(neighbours, len(descriptors)))
     other = points[nearest] != points[:, None]
     # The largest of independent uniform numbers is equally likely at each place.
     chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
@@ -121,26 +125,10 @@ def mine(
     return negative
 
 
-def _nearest(descriptors: NDArray[np.float32], neighbours: int) -> Ints:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("faiss-cpu", "train") from None
-    data = np.ascontiguousarray(descriptors, dtype=np.float32)
-    index: Any = faiss.IndexFlatL2(data.shape[1])
-    index.add(data)
-    found = np.empty((len(data), neighbours), np.int64)
-    for start in range(0, len(data), QUERIES):
-        part = slice(start, start + QUERIES)
-        found[part] = index.search(data[part], neighbours)[1]
-    return found
-
-
 def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
     """For each of ``patches`` any patch that does not show its point, all equally likely."""
     order = np.argsort(points, kind="stable")
-    ordered = points[order]
-    first = np.searchsorted(ordered, points[patches], side="left")
-    same = np.searchsorted(ordered, points[patches], side="right") - first
+    first = np.searchsorted(points, points[patches], side="left", sorter=order)
+    same = np.searchsorted(points, points[patches], side="right", sorter=order) - first
     place = rng.integers(len(points) - same)
     return order[np.where(place < first, place, place + same)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,15 @@ TEACHER = ("teacher_cosine", "teacher_distances")
 """The keys of the objective that count when there is a teacher."""
 
 FREE = (
-    "validation",
-    "validate_every",
-    "validation_pairs",
-    "checkpoint_every",
-    "accelerator",
-    "chunk",
-    "workers",
-    "devices",
+    *("validation", "validate_every", "validation_pairs", "checkpoint_every"),
+    *("accelerator", "chunk", "workers", "devices"),
 )
 """The keys that may change when a run is resumed: they say how and where a run is computed, not
 what it learns. Another accelerator, chunk or number of devices changes the last digits only (and
 chunk 0 draws its dropout in another order)."""
 
-RETIRED = ("first_window", "nodes")
-"""Keys of earlier versions: the recipe of a run may still have them."""
+RECIPES = Path(__file__).parents[1] / "recipes"
+"""The recipes that come with the package."""
 
 
 @dataclass
@@ -123,7 +116,7 @@ class Recipe:
     @property
     def axes(self) -> dict[str, Any]:
         """The keys that make the objective: the fields of ``Objective``."""
-        from hardnet.learn.objective import Objective
+        from hardnet.learn.losses import Objective
 
         keys = [each.name for each in fields(Objective)]
         return {key: getattr(self, key) for key in keys if self.teacher or key not in TEACHER}
@@ -138,10 +131,6 @@ class Recipe:
 
 
 _DEFAULTS: dict[str, Any] = asdict(Recipe())
-
-
-RECIPES = Path(__file__).parents[1] / "recipes"
-"""The recipes that come with the package."""
 
 
 def find_recipe(path: Path) -> Path:
@@ -169,18 +158,22 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
     except ImportError:
         raise MissingExtraError("omegaconf", "train") from None
     path = find_recipe(as_path(path))
-    given = _parse(path, lambda: OmegaConf.load(path))
-    if stored:
-        given = {key: value for key, value in given.items() if key not in RETIRED}
+    given = _parse(path)
     for override in overrides:
-        if "=" not in override:
+        key, equals, _ = override.partition("=")
+        if not equals:
             raise HardnetError(f"--set {override}: write it as key=value")
-        where = f"--set {override}"
-        check_name(where, "key", override.partition("=")[0], _DEFAULTS)
-        given |= _parse(where, partial(OmegaConf.from_dotlist, [override]))
+        check_name(f"--set {override}", "key", key, _DEFAULTS)
+        given |= _parse(override)
     for key, value in given.items():
         check_name(path, "key", key, _DEFAULTS)
-        given[key] = _filled(path, key, value)
+        default = _DEFAULTS[key]
+        if value is None or value == "???":  # the second is what OmegaConf calls a missing value
+            if default not in ("", []):
+                raise HardnetError(f"{path}: {key} has no value: give one, or leave the key out")
+            given[key] = default
+        elif isinstance(default, list) and not isinstance(value, list):
+            raise HardnetError(f"{path}: {key} is a list: write [{value}] in place of {value}")
     try:
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
     except OmegaConfBaseException as error:
@@ -197,13 +190,15 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
     return recipe
 
 
-def _parse(where: object, load: Callable[[], Any]) -> dict[str, Any]:
-    """Keys and raw values of a YAML mapping; ``where`` is the file or option it comes from."""
+def _parse(source: Path | str) -> dict[str, Any]:
+    """Keys and raw values of a YAML file, or of a ``key=value`` override."""
     from omegaconf import DictConfig, OmegaConf
     from yaml import YAMLError  # omegaconf reads with it
 
+    is_file = isinstance(source, Path)
+    where = source if is_file else f"--set {source}"
     try:
-        content = load()
+        content = OmegaConf.load(source) if is_file else OmegaConf.from_dotlist([str(source)])
     except YAMLError as error:
         raise HardnetError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
     except (OSError, UnicodeDecodeError) as error:  # OSError: also of a file with a number alone
@@ -212,18 +207,6 @@ def _parse(where: object, load: Callable[[], Any]) -> dict[str, Any]:
         raise HardnetError(f"{where} is not a recipe: write a line `key: value` for each setting")
     plain: Any = OmegaConf.to_container(content)
     return {str(key): value for key, value in plain.items()}
-
-
-def _filled(path: Path, key: str, value: Any) -> Any:
-    """The value of a key: its default if none is given; a list must be written as one."""
-    default = _DEFAULTS[key]
-    if value is None or value == "???":  # the second is what OmegaConf calls a missing value
-        if default not in ("", []):
-            raise HardnetError(f"{path}: {key} has no value: give one, or leave the key out")
-        return default
-    if isinstance(default, list) and not isinstance(value, list):
-        raise HardnetError(f"{path}: {key} is a list: write [{value}] in place of {value}")
-    return value
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
@@ -239,19 +222,6 @@ def refuse_changes(stored: Path, recipe: Recipe) -> None:
     refuse_other_settings(begun, now, stored.parent, advice)
 
 
-_POSITIVE = (
-    "pairs",
-    "epoch",
-    "validation_pairs",
-    "checkpoint_every",
-    "lr",
-    "workers",
-    "devices",
-)
-_NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
-_LARGEST_SEED = 2**63 - 1
-
-
 def check_name(where: object, what: str, name: str, known: Iterable[str]) -> None:
     """HardnetError with the nearest valid name unless ``name`` is one of ``known``."""
     known = list(known)
@@ -261,6 +231,11 @@ def check_name(where: object, what: str, name: str, known: Iterable[str]) -> Non
         raise HardnetError(f"{where}: unknown {what} {name!r}{hint}")
 
 
+_POSITIVE = ("pairs", "epoch", "validation_pairs", "checkpoint_every", "lr", "workers", "devices")
+_NOT_NEGATIVE = ("chunk", "images", "validate_every", "weight_decay")
+_SHARES = ("dropout", "momentum", "dampening", "average", "shade")
+
+
 def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
     """HardnetError for a value that cannot be trained with; ``where`` names the file.
 
@@ -268,39 +243,33 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
     """
     if not all(recipe.data) or not recipe.data:
         raise HardnetError(f"{where}: data names no patch set; add one or use --set data=[SET]")
-    for key in _POSITIVE:
-        if not 0 < getattr(recipe, key) < math.inf:
-            raise HardnetError(f"{where}: {key} must be positive, got {getattr(recipe, key)}")
-    for key in _NOT_NEGATIVE:
-        if not 0 <= getattr(recipe, key) < math.inf:
-            raise HardnetError(f"{where}: {key} must not be negative, got {getattr(recipe, key)}")
-    for key in ("dropout", "momentum", "dampening", "average", "shade"):
-        if not 0 <= getattr(recipe, key) < 1:
-            raise HardnetError(f"{where}: {key} must be in [0, 1), got {getattr(recipe, key)}")
+    for key, value in vars(recipe).items():
+        if key in _POSITIVE and not 0 < value < math.inf:
+            raise HardnetError(f"{where}: {key} must be positive, got {value}")
+        if key in _NOT_NEGATIVE and not 0 <= value < math.inf:
+            raise HardnetError(f"{where}: {key} must not be negative, got {value}")
+        if key in _SHARES and not 0 <= value < 1:
+            raise HardnetError(f"{where}: {key} must be in [0, 1), got {value}")
     if recipe.batch < 2:
         raise HardnetError(
             f"{where}: batch must be 2 or more, got {recipe.batch}: the negatives of a pair are "
             "the other pairs of its batch"
         )
-    if not 0 <= recipe.seed <= _LARGEST_SEED:
+    if not 0 <= recipe.seed < 2**63:
         raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
+    if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
+        raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     if stored:  # with our own names in their place
         ours = {key: _DEFAULTS[key] for key in CODE if ":" in getattr(recipe, key)}
         recipe = replace(recipe, **ours)
-    _check_choices(recipe, where)
-
-
-def _check_choices(recipe: Recipe, where: object) -> None:
     try:
         from hardnet.learn.batches import shares_of_sets
-        from hardnet.learn.objective import Objective
+        from hardnet.learn.losses import Objective
         from hardnet.nets import NETS, find_net
     except ImportError:
         raise MissingExtraError("torch", "train") from None
     if ":" not in recipe.net:
         check_name(where, "net", recipe.net, NETS)
-    if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
-        raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
     try:
         shares_of_sets(recipe.weights, len(recipe.data))
         find_net(recipe.net)

@@ -13,11 +13,10 @@ import signal
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 import torch
@@ -31,9 +30,21 @@ from hardnet.nets import NETS, Net, find_net, read_checkpoint, save_checkpoint
 from hardnet.patchsets.patchset import folder_and_split
 from hardnet.storage import FolderLock, OwnedFolder, replacing
 
-RECIPE = "recipe.yaml"
+RECIPE, LOG = "recipe.yaml", "log.csv"
+CHECKPOINT, PREVIOUS = "last.ckpt", "previous.ckpt"
 PATIENCE = 10.0
 """Seconds that a process of a killed run may take to notice and end."""
+COLUMNS = (
+    "step",
+    "pairs",
+    "lr",
+    "loss",
+    "positive",
+    "negative",
+    "pairs_per_second",
+    "fpr95",
+    "teacher",
+)
 
 
 def open_run(
@@ -55,8 +66,24 @@ def open_run(
             "--output"
         )
     try:
-        state = _state_to_resume(folder, recipe, resume)
-        _claim_files(folder, recipe, state is not None)
+        state = None
+        if (folder / CHECKPOINT).exists():
+            if not resume:
+                raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+            state = read_state(folder)
+            if state["seed"] != recipe.seed:
+                made = f"was made with seed {state['seed']}; resume with that seed"
+                raise HardnetError(f"{folder / CHECKPOINT} {made}")
+            if (folder / RECIPE).exists():
+                refuse_changes(folder / RECIPE, recipe)
+        names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
+        marked = OwnedFolder.find(folder) is not None
+        owned = OwnedFolder.mark(folder)
+        if state and not marked:  # version 0.1 kept no list; the checkpoint proves it is ours
+            owned.adopt(*names)
+        owned.sweep()
+        for name in names:
+            owned.claim(name)
         facts = record_origin(folder, recipe, state["step"] if state else 0)
         write_recipe(recipe, folder / RECIPE)
         return state, facts
@@ -65,40 +92,13 @@ def open_run(
         raise
 
 
-def _state_to_resume(folder: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
-    if not (folder / CHECKPOINT).exists():
-        return None
-    if not resume:
-        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
-    state = read_state(folder)
-    if state["seed"] != recipe.seed:
-        raise HardnetError(
-            f"{folder / CHECKPOINT} was made with seed {state['seed']}; resume with that seed"
-        )
-    if (folder / RECIPE).exists():
-        refuse_changes(folder / RECIPE, recipe)
-    return state
-
-
-def _claim_files(folder: Path, recipe: Recipe, begun: bool) -> None:
-    names = (CHECKPOINT, PREVIOUS, RECIPE, ORIGIN, LOG, weights_file(folder, recipe).name)
-    marked = OwnedFolder.find(folder) is not None
-    owned = OwnedFolder.mark(folder)
-    if begun and not marked:  # an earlier version kept no list; the checkpoint proves it is ours
-        owned.adopt(*names)
-    owned.sweep()
-    for name in names:
-        owned.claim(name)
-
-
 def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
     """The network with the weights a run starts from; a resumed run replaces them."""
     torch.manual_seed(recipe.seed)
     kind = find_net(recipe.net)
     net = kind(recipe.dropout)
     if recipe.init and not resume:
-        own = None if recipe.net in NETS else (recipe.net, kind)
-        stored = read_checkpoint(recipe.init, own)
+        stored = read_checkpoint(recipe.init, None if recipe.net in NETS else (recipe.net, kind))
         if stored.net != recipe.net:
             raise HardnetError(
                 f"init: {recipe.init} holds weights of {stored.net}, and the recipe trains "
@@ -129,10 +129,6 @@ def write_weights(
         raise failed_write(path, error) from error
 
 
-CHECKPOINT = "last.ckpt"
-PREVIOUS = "previous.ckpt"
-
-
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that a kill or a full disk leaves the previous version in place."""
     owned = OwnedFolder.find(path.parent)
@@ -147,6 +143,14 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise failed_write(path, error) from error
 
 
+def failed_write(path: Path, error: Exception) -> HardnetError:
+    kept = "; the previous one is intact" if path.exists() else ""
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    begun = (path.parent / CHECKPOINT).exists()
+    advice = "continue with --resume" if begun else "start again: nothing was saved yet"
+    return HardnetError(f"{path} could not be written ({reason}){kept}: free space and {advice}")
+
+
 def write_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe as YAML; a run is resumed with it."""
     from omegaconf import OmegaConf
@@ -155,20 +159,8 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def failed_write(path: Path, error: Exception) -> HardnetError:
-    """The error to raise when ``path`` could not be replaced."""
-    kept = "; the previous one is intact" if path.exists() else ""
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    begun = (path.parent / CHECKPOINT).exists()
-    advice = "continue with --resume" if begun else "start again: nothing was saved yet"
-    return HardnetError(f"{path} could not be written ({reason}){kept}: free space and {advice}")
-
-
 def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint of a run: step, seed, network, optimizer, average of the weights.
-
-    The previous one is kept in case the new one is damaged on disk.
-    """
+    """Replace the checkpoint; the previous one is kept in case the new one is damaged on disk."""
     path, before = folder / CHECKPOINT, folder / PREVIOUS
     if path.exists():
         try:
@@ -194,27 +186,22 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
+    damaged = f"{path} is damaged, or not a checkpoint of a training run"
     try:
         with zipfile.ZipFile(path) as entries:  # each entry has a checksum, which PyTorch ignores
             if entries.testzip() is not None:
-                raise HardnetError(f"{path} is damaged: its checksums do not fit")
+                damaged = f"{path} is damaged: its checksums do not fit"
+                raise ValueError
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         read = {key: state[key] for key in ("step", "seed", "net", "optimizer")}
-        return read | {"average": state.get("average")}  # earlier versions have none
-    except HardnetError:
-        raise
+        return read | {"average": state.get("average")}  # version 0.1 has none
     except Exception as error:  # PyTorch would advise weights_only=False, which is unsafe
-        raise HardnetError(f"{path} is damaged, or not a checkpoint of a training run") from error
+        raise HardnetError(damaged) from error
 
 
 def last_step(folder: Path) -> int | None:
     """The step of a run's checkpoint; None without one."""
     return int(read_state(folder)["step"]) if (folder / CHECKPOINT).exists() else None
-
-
-LOG = "log.csv"
-_MEASURED = ("loss", "positive", "negative", "pairs_per_second", "fpr95", "teacher")
-COLUMNS = ("step", "pairs", "lr", *_MEASURED)
 
 
 class RunLog:
@@ -251,7 +238,6 @@ class RunLog:
                 self._board.add_scalar(key, row[key], int(row["step"]))
 
     def close(self) -> None:
-        """Flush TensorBoard."""
         if self._board is not None:
             self._board.close()
 
@@ -276,17 +262,12 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
             begun = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise HardnetError(f"{path} cannot be read: {error}; restore or remove it") from error
+        changed = f"changed since {folder} was begun: train in another --output, or restore"
         for was, now in zip(begun["data"], facts["data"], strict=True):
             if was["sha256"] != now["sha256"]:
-                raise HardnetError(
-                    f"the patch set {now['name']} has changed since {folder} was begun: "
-                    "train in another --output, or restore the set"
-                )
+                raise HardnetError(f"the patch set {now['name']} has {changed} the set")
         if begun.get("teacher") != facts.get("teacher"):
-            raise HardnetError(
-                f"the weights of the teacher {recipe.teacher} have changed since {folder} was "
-                "begun: train in another --output, or restore them"
-            )
+            raise HardnetError(f"the weights of the teacher {recipe.teacher} have {changed} them")
         for key in ("settings", "data", "teacher", "resumed"):
             facts.pop(key, None)
         begun["resumed"].append({"step": step, **facts})
@@ -298,35 +279,28 @@ def record_origin(folder: Path, recipe: Recipe, step: int) -> dict[str, Any]:
 def _data_facts(name: str) -> dict[str, Any]:
     """The digest of one training set; a set made by a program, without a folder, has none."""
     folder = Path(folder_and_split(name)[0])
-    facts = {"name": provenance.without_folders(name), "sha256": None, "files": 0}
-    if folder.exists():
-        found = provenance.data_digest(folder)
-        facts |= {"sha256": found.sha256, "files": found.files}
-    return facts
+    found = asdict(provenance.data_digest(folder)) if folder.exists() else {}
+    return {"name": provenance.without_folders(name), "sha256": None, "files": 0, **found}
 
 
-class StopRequest:
-    """While active, the first ctrl-C or SIGTERM only sets ``asked``; a second one interrupts.
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Within the block, the first ctrl-C or SIGTERM only sets the event; a second one interrupts.
 
     An interrupt in the middle of a step would leave some weights updated and others not. Outside
     the main thread, where Python allows no signal handlers, this does nothing.
     """
+    asked, before = threading.Event(), {}
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def ask(*_: object) -> None:
+        if asked.is_set():
             raise KeyboardInterrupt
-        self.asked = True
+        asked.set()
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,10 @@ _PATIENCE = 3600.0  # seconds per attempt to take the lock: its holder is comput
 
 
 class TeacherOutputs:
-    """The teacher's descriptors of all patches of a set.
+    """The teacher's descriptors of all patches of a union of sets.
 
-    Args:
-        parts: (N_k, 1 or 4, D) int8 for each set of the union, in order; the second axis is the
-            symmetry, see :attr:`hardnet.learn.batches.Flips.numbers`.
+    ``parts`` are (N_k, 1 or 4, D) int8, one for each set; the second axis is the symmetry, see
+    :attr:`hardnet.learn.batches.Flips.numbers`.
     """
 
     def __init__(self, parts: Sequence[NDArray[np.int8]]) -> None:
@@ -90,54 +90,39 @@ def teacher_outputs(
     each set of a union. A stopped computation continues where it was; of several processes one
     computes and the others wait. ``augment`` asks for all four symmetries of each patch.
     """
-    describe = load_teacher(teacher)
+    describe, cache = load_teacher(teacher), Cache("teachers")
     symmetries = SYMMETRIES if augment else 1
-    total, parts = len(train_set), []
-    ends = [total]
+    borders = np.zeros(0, np.int64)
     if train_set.sets is not None:
-        ends = [*(np.flatnonzero(np.diff(train_set.sets)) + 1).tolist(), total]
-    first = 0
-    for end in ends:
-
-        def show(done: int, first: int = first) -> None:
-            progress(first + done, total)
-
-        parts.append(_outputs(describe, train_set.patches, range(first, end), symmetries, show))
-        first = end
+        borders = np.flatnonzero(np.diff(train_set.sets)) + 1
+    parts = []
+    for first, end in pairwise([0, *borders.tolist(), len(train_set)]):
+        rows = range(first, end)
+        digest = _digest(train_set.patches, rows)
+        about = {"teacher": weights_of(describe), "patches": digest, "symmetries": symmetries}
+        path = cache.path(about, ".npy", describe.name)
+        if not _is_there(path):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = FolderLock(path.parent, f"{path.name}.lock")
+                while not lock.take(_PATIENCE):
+                    pass
+                try:
+                    if not _is_there(path):  # another process may have been faster
+                        _compute(describe, train_set.patches, rows, symmetries, path, progress)
+                finally:
+                    lock.remove()
+                    lock.release()
+            except OSError as error:
+                raise cache.unwritable(error) from error
+        parts.append(load_array(path))
     return TeacherOutputs(parts)
 
 
-def _outputs(
-    describe: Descriptor,
-    patches: Patches,
-    rows: range,
-    symmetries: int,
-    progress: Callable[[int], None],
-) -> NDArray[np.int8]:
-    cache = Cache("teachers")
-    about = {
-        "teacher": weights_of(describe),
-        "patches": _digest(patches, rows),
-        "symmetries": symmetries,
-    }
-    path = cache.path(about, ".npy", describe.name)
-    with suppress(OSError, ValueError):
-        return load_array(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path.parent, f"{path.name}.lock")
-        while not lock.take(_PATIENCE):
-            pass
-        try:
-            with suppress(OSError, ValueError):  # another process was faster
-                return load_array(path)
-            _compute(describe, patches, rows, symmetries, path, progress)
-        finally:
-            lock.remove()
-            lock.release()
-    except OSError as error:
-        raise cache.unwritable(error) from error
-    return load_array(path)
+def _is_there(path: Path) -> bool:
+    with suppress(OSError, ValueError):  # ValueError: it is damaged
+        return len(load_array(path)) > 0
+    return False
 
 
 def _compute(
@@ -146,7 +131,7 @@ def _compute(
     rows: range,
     symmetries: int,
     path: Path,
-    progress: Callable[[int], None],
+    progress: Steps,
 ) -> None:
     """Write the file block by block under another name; the last block found is computed again."""
     growing = path.with_suffix(".growing")
@@ -155,7 +140,6 @@ def _compute(
         if not file.tell():
             header = {"descr": "|i1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            file.flush()
     with growing.open("r+b") as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
@@ -165,19 +149,18 @@ def _compute(
         file.seek(start + done * size)
         file.truncate()
         while done < len(rows):
-            progress(done)
+            progress(rows.start + done, len(patches))
             first = rows.start + done
             block = np.asarray(patches[first : min(first + BLOCK, rows.stop)])
             views = [Flips.alike(len(block), number)(block) for number in range(symmetries)]
             vectors = np.stack([describe(view) for view in views], axis=1)
             if not np.isfinite(vectors).all():
                 raise HardnetError(f"teacher: {describe.name} gives numbers that are not finite")
-            flat = to_bytes(vectors.reshape(-1, describe.dim))
-            file.write(flat.tobytes())
+            file.write(to_bytes(vectors.reshape(-1, describe.dim)).tobytes())
             file.flush()
             os.fsync(file.fileno())
             done += len(block)
-        progress(done)
+        progress(rows.stop, len(patches))
     growing.replace(path)
 
 

@@ -13,11 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,15 +43,15 @@ from hardnet.learn.distributed import (
     sum_gradients,
     world_group,
 )
+from hardnet.learn.losses import Objective, Terms
 from hardnet.learn.mining import MinedEpochs
-from hardnet.learn.objective import Objective, Terms
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run import (
     CHECKPOINT,
     RunLog,
-    StopRequest,
     first_net,
     open_run,
+    stop_requests,
     weights_file,
     write_state,
     write_weights,
@@ -66,7 +65,6 @@ Describe = Callable[[Patches], NDArray[np.float32]]
 
 TRIAL = 20.0
 """Seconds of trial steps that a plan is based on, or four steps if they take longer."""
-
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
 statistics of a network in training remember."""
@@ -103,14 +101,9 @@ class Trainer:
         keep_freed_memory()
         self.recipe, self.folder, self._validate = recipe, folder, validate
         self._objective = Objective(**recipe.axes)
+        sets, images = train_set.sets, train_set.images
         sampler = PairSampler(
-            train_set.points,
-            recipe.batch,
-            recipe.seed,
-            train_set.sets,
-            recipe.weights,
-            train_set.images,
-            recipe.images,
+            train_set.points, recipe.batch, recipe.seed, sets, recipe.weights, images, recipe.images
         )
         teacher = None
         if recipe.teacher:  # before the processes join: one of them may compute for a long time
@@ -152,21 +145,17 @@ class Trainer:
                 self._fabric, partial(open_run, folder, recipe, resume, self._lock)
             )
         if state is not None:
-            self._restore(state)
+            try:
+                self.net.load_state_dict(state["net"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                if self._average is not None:
+                    self._average.load_state_dict(state["average"])
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                self._lock.release()
+                problem = f"is not a checkpoint of this recipe: {str(error).splitlines()[0]}"
+                raise HardnetError(f"{folder / CHECKPOINT} {problem}") from error
+            self.step = int(state["step"])
         self._saved = self.step  # of the checkpoint before the next one
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        path = self.folder / CHECKPOINT
-        try:
-            self.net.load_state_dict(state["net"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            if self._average is not None:
-                self._average.load_state_dict(state["average"])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            self._lock.release()
-            reason = str(error).splitlines()[0]
-            raise HardnetError(f"{path} is not a checkpoint of this recipe: {reason}") from error
-        self.step = int(state["step"])
 
     def run(self, report: Callable[[Progress], None] | None = None) -> Path:
         """Train to the end of the recipe; return the file of the final weights.
@@ -174,40 +163,33 @@ class Trainer:
         On ctrl-C or SIGTERM the current step is finished, a checkpoint is saved and
         KeyboardInterrupt is raised. Afterwards another process may continue in the folder.
         """
-        try:
-            return self._run(report)
-        finally:
-            self._lock.release()
-
-    def _run(self, report: Callable[[Progress], None] | None) -> Path:
-        first = self._fabric.is_global_zero
-        log = RunLog(self.folder, self.step) if first else None
-        lost = naming_lost_processes(self._fabric, self.folder)
-        try:
-            with lost, StopRequest() as stop, closing(self._upcoming()) as batches:
+        recipe, log = self.recipe, None
+        with ExitStack() as ending:
+            ending.callback(self._lock.release)
+            if self._fabric.is_global_zero:
+                log = RunLog(self.folder, self.step)
+                ending.callback(log.close)
+            lost = naming_lost_processes(self._fabric, self.folder)
+            with lost, stop_requests() as stop, closing(self._upcoming()) as batches:
                 started = time.perf_counter()
                 for batch in batches:
                     row = self._train_step(batch)
-                    if self.step == self.recipe.steps:
+                    if self.step == recipe.steps:
                         self.result()
-                    speed = self.recipe.batch / (time.perf_counter() - started)
+                    speed = recipe.batch / (time.perf_counter() - started)
                     if log is not None:
                         self._record(row, speed, log, report)
-                    if self.step % self.recipe.checkpoint_every == 0:
+                    if self.step % recipe.checkpoint_every == 0:
                         self.save()
-                    if any_rank(stop.asked, self._fabric):
+                    if any_rank(stop.is_set(), self._fabric):
                         self.save()
                         raise KeyboardInterrupt
                     started = time.perf_counter()
-        finally:
+            self.save()
+            net = self.result()
             if log is not None:
-                log.close()
-        self.save()
-        net = self.result()
-        if first:
-            pairs = self.step * self.recipe.batch
-            write_weights(self.folder, net, self.recipe, pairs, self._facts)
-        return weights_file(self.folder, self.recipe)
+                write_weights(self.folder, net, recipe, self.step * recipe.batch, self._facts)
+        return weights_file(self.folder, recipe)
 
     def _upcoming(self) -> Generator[Batch, None, None]:
         steps, workers = self.recipe.steps, self.recipe.workers
@@ -303,10 +285,8 @@ class Trainer:
         Weights that are not finite are an error: no run can continue from them.
         """
         if not all(bool(x.isfinite().all()) for x in self.net.state_dict().values()):
-            raise DivergedError(
-                f"the weights are not finite after step {self.step}; "
-                "lower lr or look at the patches"
-            )
+            problem = f"the weights are not finite after step {self.step}"
+            raise DivergedError(f"{problem}; lower lr or look at the patches")
         if not self._fabric.is_global_zero:
             return
         state = {
@@ -363,8 +343,7 @@ def plan_pairs(
     return steps * recipe.batch
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
-_LARGEST_INT = 2**31 - 1
+_MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX = -4, -1, -8  # from glibc's malloc.h
 
 
 def keep_freed_memory() -> bool:
@@ -380,5 +359,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _LARGEST_INT), (_M_ARENA_MAX, 1))
+    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_ARENA_MAX, 1))
     return all([mallopt(name, value) for name, value in settings])

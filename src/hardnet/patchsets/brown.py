@@ -33,12 +33,10 @@ from hardnet.patchsets.patchset import (
 )
 from hardnet.storage import NewFolder, as_path, folder_name
 
-SHEET = 1024
-PATCH = 64
+SHEET, PATCH = 1024, 64
 GRID = SHEET // PATCH
 PER_SHEET = GRID * GRID
-INFO = "info.txt"
-PAIR_FILE = "m50_100000_100000_0.txt"
+INFO, PAIR_FILE = "info.txt", "m50_100000_100000_0.txt"
 COUNTS = {
     "liberty": 450092,
     "notredame": 468159,
@@ -66,7 +64,6 @@ class Brown:
     images: Ints | None = None
 
     def __len__(self) -> int:
-        """The number of patches."""
         return len(self.points)
 
     def patches(self, indices: ArrayLike) -> Pixels:
@@ -81,11 +78,7 @@ class Brown:
     def check_sheets(self) -> None:
         """Raise for a sheet of the wrong size or a truncated one; only headers are read."""
         for sheet in self.sheets:
-            size = picture_size(sheet)
-            if size != (SHEET, SHEET):
-                raise HardnetError(
-                    f"{sheet} is {size[0]} x {size[1]} pixels: expected a {SHEET} x {SHEET} sheet"
-                )
+            _check_sheet(sheet, picture_size(sheet))
 
 
 def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
@@ -121,25 +114,38 @@ def open_brown(folder: str | Path) -> Brown:
             f"{info} has {len(points)} rows, but {folder_name(folder)} has {known} patches: "
             "copy the set again, or rename the folder if it is another set"
         )
-    sheets = _find_sheets(folder, len(points), exact=not known)
+    sheets = sorted(folder.glob("patches*.bmp")) or sorted(folder.glob("*.bmp"))
+    needed = -(-len(points) // PER_SHEET)
+    if len(sheets) < needed or (len(sheets) > needed and not known):
+        raise HardnetError(
+            f"{folder} has {len(sheets)} sheets (*.bmp); {len(points)} rows of info.txt need "
+            f"{needed}: copy the set again"
+        )
     pairs: Ints = np.zeros((0, 2), np.int64)
-    if file := _find_pairs(folder):
+    files = {p: [int(n) for n in re.findall(r"\d+", p.stem)] for p in folder.glob("m50_*.txt")}
+    if files:
+        file = max(files, key=lambda p: (p.name == PAIR_FILE, files[p], p.name))
         pairs = decoded(
             folder, f"pairs-{file.stem}", [info, file], lambda: _read_pairs(file, info, points)
         )
     # The published sets leave the column unused.
     said = not known and bool((images != images[0]).any())
-    return Brown(folder_name(folder), folder, sheets, points, pairs, images if said else None)
+    name, used = folder_name(folder), tuple(sheets[:needed])
+    return Brown(name, folder, used, points, pairs, images if said else None)
 
 
 def read_sheet(path: Path) -> Pixels:
     """(256, 64, 64) patches of one sheet."""
     sheet = read_picture(path)
-    if sheet.shape != (SHEET, SHEET):
-        found = f"{sheet.shape[1]} x {sheet.shape[0]}"
-        raise HardnetError(f"{path} is {found} pixels: expected a {SHEET} x {SHEET} sheet")
+    _check_sheet(path, (sheet.shape[1], sheet.shape[0]))
     tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
     return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
+
+
+def _check_sheet(path: Path, size: tuple[int, int]) -> None:
+    if size != (SHEET, SHEET):
+        expected = f"expected a {SHEET} x {SHEET} sheet"
+        raise HardnetError(f"{path} is {size[0]} x {size[1]} pixels: {expected}")
 
 
 def _read_info(info: Path) -> Ints:
@@ -147,35 +153,14 @@ def _read_info(info: Path) -> Ints:
     require_regular_file(info)
     refuse_stand_in(info, info.read_bytes())
     rows = [row.split() for row in info.read_text().splitlines()]
+    expected = "each row must start with a point number"
     try:
         points = [int(row[0]) for row in rows]
-    except (ValueError, IndexError) as error:
-        raise HardnetError(f"{info}: each row must start with a point number ({error})") from None
-    try:
+        expected = "the second column must be the number of an image, or 0"
         images = [int(row[1]) if len(row) > 1 else 0 for row in rows]
-    except ValueError as error:
-        raise HardnetError(
-            f"{info}: the second column must be the number of an image, or 0 ({error})"
-        ) from None
+    except (ValueError, IndexError) as error:
+        raise HardnetError(f"{info}: {expected} ({error})") from None
     return np.array([points, images], np.int64)
-
-
-def _find_sheets(folder: Path, count: int, exact: bool) -> tuple[Path, ...]:
-    sheets = sorted(folder.glob("patches*.bmp")) or sorted(folder.glob("*.bmp"))
-    needed = -(-count // PER_SHEET)
-    if len(sheets) < needed or (exact and len(sheets) > needed):
-        raise HardnetError(
-            f"{folder} has {len(sheets)} sheets (*.bmp); {count} rows of info.txt need {needed}: "
-            "copy the set again"
-        )
-    return tuple(sheets[:needed])
-
-
-def _find_pairs(folder: Path) -> Path | None:
-    if (folder / PAIR_FILE).is_file():
-        return folder / PAIR_FILE
-    numbers = {p: [int(n) for n in re.findall(r"\d+", p.stem)] for p in folder.glob("m50_*.txt")}
-    return max(numbers, key=lambda p: (numbers[p], p.name), default=None)
 
 
 def _read_pairs(file: Path, info: Path, points: Ints) -> Ints:
@@ -210,9 +195,7 @@ class BrownWriter:
     def __init__(self, folder: str | Path) -> None:
         self._new = NewFolder(folder)
         self._sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
-        self._points: list[int] = []
-        self._groups: list[int] = []
-        self._images: list[int] = []
+        self._rows: list[tuple[int, int, int]] = []  # point, scene and image of each patch
 
     def __enter__(self) -> BrownWriter:
         return self
@@ -226,40 +209,32 @@ class BrownWriter:
         ``group`` is their scene, one or (n,) for each: non-matching test pairs share a scene.
         ``image`` is the image they were cut from; 0 throughout the set if that is not known.
         """
-        groups, images = (np.broadcast_to(each, len(points)) for each in (group, image))
-        self._images += images.tolist()
-        for patch, point, scene in zip(patches, points, groups, strict=True):
-            slot = len(self._points) % PER_SHEET
-            self._sheet[slot] = patch
-            self._points.append(int(point))
-            self._groups.append(int(scene))
-            if slot == PER_SHEET - 1:
+        columns = [np.broadcast_to(each, len(points)).tolist() for each in (points, group, image)]
+        for patch, *row in zip(patches, *columns, strict=True):
+            self._sheet[len(self._rows) % PER_SHEET] = patch
+            self._rows.append((row[0], row[1], row[2]))
+            if len(self._rows) % PER_SHEET == 0:
                 self._flush()
 
     def finish(self, pairs: int, seed: int, extra_files: dict[str, str]) -> int:
         """Write info.txt, the pair file and ``extra_files``; publish the set; count its patches."""
-        if not self._points:
+        if not self._rows:
             raise HardnetError(f"{self._new.folder}: no patch was produced, so no set is written")
-        if len(self._points) % PER_SHEET:
+        if used := len(self._rows) % PER_SHEET:
+            self._sheet[used:] = 0
             self._flush()
-        points, groups = np.array(self._points), np.array(self._groups)
-        table = zip(points, self._images, strict=True)
-        rows = "".join(f"{point} {image}\n" for point, image in table)
-        self._new.claim(INFO).write_text(rows)
+        points, groups, _ = np.array(self._rows).T
+        info = "".join(f"{point} {image}\n" for point, _, image in self._rows)
         drawn = draw_pairs(points, groups, pairs, seed)
         lines = "".join(f"{a} {points[a]} 0 {b} {points[b]} 0\n" for a, b in drawn)
-        self._new.claim(PAIR_FILE).write_text(lines)
-        for name, text in extra_files.items():
+        for name, text in {INFO: info, PAIR_FILE: lines, **extra_files}.items():
             self._new.claim(name).write_text(text)
         self._new.publish()
         return len(points)
 
     def _flush(self) -> None:
-        number = (len(self._points) - 1) // PER_SHEET
-        used = (len(self._points) - 1) % PER_SHEET + 1
-        self._sheet[used:] = 0
         sheet = self._sheet.reshape(GRID, GRID, PATCH, PATCH).swapaxes(1, 2).reshape(SHEET, SHEET)
-        path = self._new.claim(f"patches{number:04d}.bmp")
+        path = self._new.claim(f"patches{(len(self._rows) - 1) // PER_SHEET:04d}.bmp")
         if not cv2.imwrite(str(path), sheet):
             raise HardnetError(f"{path}: could not be written; is the disk full?")
 

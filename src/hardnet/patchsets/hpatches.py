@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -69,7 +70,6 @@ class HPatches:
     sequences: Mapping[str, HPatchesSequence]
 
     def __len__(self) -> int:
-        """The number of patches."""
         return len(TAGS) * sum(sequence.count for sequence in self.sequences.values())
 
 
@@ -83,7 +83,7 @@ class Split:
 
 
 def group_of(name: str) -> str:
-    """The group of the sequence ``name``: "viewpoint", "illumination" or "other"."""
+    """The kind of change that the name of a sequence says."""
     return GROUPS.get(name[:2], "other")
 
 
@@ -117,7 +117,21 @@ def read_hpatches(folder: str | Path) -> HPatches:
         raise HardnetError(
             f"{folder} has no HPatches sequences: expected folders with ref.png, e1.png to t5.png"
         )
-    sequences = {sequence.name: sequence for sequence in map(_read_sequence, found)}
+    sequences = {}
+    for place in found:
+        strips = {tag: place / f"{tag}.png" for tag in TAGS}
+        missing = [path.name for path in strips.values() if not path.is_file()]
+        if missing:
+            raise HardnetError(
+                f"{place} has {len(TAGS) - len(missing)} of the {len(TAGS)} strips of a sequence; "
+                f"missing: {', '.join(missing)}"
+            )
+        count = strip_count(strips["ref"])
+        for path in strips.values():
+            if (other := strip_count(path)) != count:
+                expected = f"but ref.png of the same sequence has {count}"
+                raise HardnetError(f"{path} has {other} patches, {expected}")
+        sequences[folder_name(place)] = HPatchesSequence(folder_name(place), place, count)
     return HPatches(folder_name(folder), folder, MappingProxyType(sequences))
 
 
@@ -213,39 +227,18 @@ def as_patchset(
     chosen = [hpatches.sequences[name] for name in names]
     strips = [(sequence, tag) for sequence in chosen for tag in TAGS]
     files = [sequence.folder / f"{tag}.png" for sequence, tag in strips]
-    total = len(TAGS) * sum(sequence.count for sequence in chosen)
 
     def pictures() -> Iterator[Pixels]:
         return (sequence.patches(tag) for sequence, tag in strips)
 
     key = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
-    label = f"hpatches-{size}-{key}"
-    shape = total, size, size
+    firsts = np.cumsum([0, *(sequence.count for sequence in chosen)])
+    points = [np.arange(*ends) for ends in pairwise(firsts) for _ in TAGS]
+    images = np.repeat(np.arange(len(strips)), [len(each) for each in points])
+    label, shape = f"hpatches-{size}-{key}", (len(images), size, size)
     patches = decoded_patches(hpatches.folder, label, files, shape, pictures, progress)
-    points, images, first = [], [], 0
-    for number, sequence in enumerate(chosen):
-        points.append(np.tile(np.arange(first, first + sequence.count), len(TAGS)))
-        images.append(np.repeat(np.arange(len(TAGS)) + number * len(TAGS), sequence.count))
-        first += sequence.count
-    no_pairs, image = np.zeros((0, 2), np.int64), np.concatenate(images)
-    return PatchSet(hpatches.name, patches, np.concatenate(points), no_pairs, images=image)
-
-
-def _read_sequence(folder: Path) -> HPatchesSequence:
-    missing = [tag for tag in TAGS if not (folder / f"{tag}.png").is_file()]
-    if missing:
-        raise HardnetError(
-            f"{folder} has {len(TAGS) - len(missing)} of the {len(TAGS)} strips of a sequence; "
-            f"missing: {', '.join(f'{tag}.png' for tag in missing)}"
-        )
-    counts = {tag: strip_count(folder / f"{tag}.png") for tag in TAGS}
-    for tag, count in counts.items():
-        if count != counts["ref"]:
-            raise HardnetError(
-                f"{folder / tag}.png has {count} patches, but ref.png of the same sequence has "
-                f"{counts['ref']}"
-            )
-    return HPatchesSequence(folder_name(folder), folder, counts["ref"])
+    no_pairs = np.zeros((0, 2), np.int64)
+    return PatchSet(hpatches.name, patches, np.concatenate(points), no_pairs, images=images)
 
 
 def _check_names(hpatches: HPatches, names: Sequence[str], what: str) -> None:

@@ -23,14 +23,14 @@ FILES = 16
 """Sheets or strips of the sample; of each, at most ``PER_FILE`` patches."""
 PER_FILE = 256
 
-CELL = 65
-GAP = 2
-HEADING = 16
+CELL, GAP, HEADING = 65, 2, 16
 FONT = (cv2.FONT_HERSHEY_SIMPLEX, 0.38)
 MOST = 8
 """Patches in a row, if a point may have any number of them."""
 SPREAD = 4
 """Sequences to draw points from: each costs the decoding of its 16 strips."""
+
+AnySet = Brown | HPatches | W1BS
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def describe(path: str | Path, seed: int = 0) -> Description:
     )
 
 
-def contents_of(patch_set: Brown | HPatches | W1BS) -> Contents:
+def contents_of(patch_set: AnySet) -> Contents:
     """Count what is in a set, from headers and lists alone."""
     name, patches = patch_set.name, len(patch_set)
     if isinstance(patch_set, Brown):
@@ -126,35 +126,20 @@ def contents_of(patch_set: Brown | HPatches | W1BS) -> Contents:
         per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
         pairs = positive, len(patch_set.pairs) - positive
         return Contents("brown", name, patches, len(counts), per_point, (PATCH,), *pairs)
+    splits: list[SplitSize] = []
     if isinstance(patch_set, HPatches):
-        sequences, each = patch_set.sequences, len(TAGS)
-        parts = [
-            Part(s.name, group_of(s.name), s.count, s.count * each) for s in sequences.values()
-        ]
-        splits = [
-            SplitSize(
-                split.name,
-                len(split.test),
-                len(split.train),
-                len({*split.test, *split.train} - set(sequences)),
-            )
-            for split in find_splits(patch_set).values()
-        ]
-        kind, sides = "hpatches", {SIDE}
+        kind, each, sides, sequences = "hpatches", len(TAGS), {SIDE}, patch_set.sequences
+        found = [(s.name, group_of(s.name), s.count) for s in sequences.values()]
+        for split in find_splits(patch_set).values():
+            missing = len({*split.test, *split.train} - set(sequences))
+            splits.append(SplitSize(split.name, len(split.test), len(split.train), missing))
     else:
-        parts = [Part(p.name, p.subset, p.count, 2 * p.count) for p in patch_set.pairs]
-        kind, each, splits = "w1bs", 2, []
+        kind, each = "w1bs", 2
+        found = [(p.name, p.subset, p.count) for p in patch_set.pairs]
         sides = {picture_size(path)[0] for p in patch_set.pairs for path in (p.first, p.second)}
-    return Contents(
-        kind,
-        name,
-        patches,
-        patches // each,
-        (each, each, each),
-        tuple(sorted(sides)),
-        parts=tuple(parts),
-        splits=tuple(splits),
-    )
+    parts = tuple(Part(part, group, count, count * each) for part, group, count in found)
+    side, points, split_sizes = tuple(sorted(sides)), patches // each, tuple(splits)
+    return Contents(kind, name, patches, points, (each,) * 3, side, 0, 0, parts, split_sizes)
 
 
 def grey_values(samples: Iterable[Pixels]) -> Grey:
@@ -172,25 +157,24 @@ def grey_values(samples: Iterable[Pixels]) -> Grey:
     return Grey(patches, mean, float(np.sqrt(squares / pixels - mean**2)), low / patches)
 
 
-def _sample(patch_set: Brown | HPatches | W1BS, rng: np.random.Generator) -> Iterator[Pixels]:
+def _sample(patch_set: AnySet, rng: np.random.Generator) -> Iterator[Pixels]:
     """Patches of some sheets or strips: a large set is sampled quickly."""
-
-    def draw(count: int) -> list[int]:
-        return [int(k) for k in np.sort(rng.permutation(count)[:FILES])]
-
-    def some(patches: Pixels) -> Pixels:
-        return patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
-
     if isinstance(patch_set, Brown):
-        for k in draw(len(patch_set.sheets)):
-            yield read_sheet(patch_set.sheets[k])[: len(patch_set) - k * PER_SHEET]
+        files = len(patch_set.sheets)
     elif isinstance(patch_set, HPatches):
         sequences = list(patch_set.sequences.values())
-        for k in draw(len(sequences) * len(TAGS)):
-            yield some(sequences[k // len(TAGS)].patches(TAGS[k % len(TAGS)]))
+        files = len(sequences) * len(TAGS)
     else:
-        for k in draw(2 * len(patch_set.pairs)):
-            yield some(patch_set.pairs[k // 2].patches(2 if k % 2 else 1))
+        files = 2 * len(patch_set.pairs)
+    for k in np.sort(rng.permutation(files)[:FILES]).tolist():
+        if isinstance(patch_set, Brown):
+            yield read_sheet(patch_set.sheets[k])[: len(patch_set) - k * PER_SHEET]
+            continue
+        if isinstance(patch_set, HPatches):
+            patches = sequences[k // len(TAGS)].patches(TAGS[k % len(TAGS)])
+        else:
+            patches = patch_set.pairs[k // 2].patches(2 if k % 2 else 1)
+        yield patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
 
 
 @dataclass(frozen=True)
@@ -202,7 +186,7 @@ class Row:
 
 
 def matching_rows(
-    patch_set: Brown | HPatches | W1BS, points: int = 16, seed: int = 0
+    patch_set: AnySet, points: int = 16, seed: int = 0
 ) -> tuple[list[Row], tuple[str, ...]]:
     """A row for each of some random points, and headings if the columns have a meaning."""
     rng = np.random.default_rng(seed)

@@ -44,15 +44,11 @@ class Patches(Protocol):
     """(N, S, S) uint8, read by index: an array, a memory map, or several of them joined."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, S, S)."""
-        ...
+    def shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any, /) -> Pixels:
-        """Patches by number, slice, index array or mask, as in an array."""
-        ...
+    def __getitem__(self, index: Any, /) -> Pixels: ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
     return PatchSet(
         "+".join(part.name for part in sets),
         JoinedRows([part.patches for part in sets]),
-        np.concatenate(points).astype(np.int64),
+        np.concatenate(points),
         np.concatenate(pairs),
         np.repeat(np.arange(len(sets)), [len(part) for part in sets]),
         np.concatenate(images) if len(images) == len(sets) else None,
@@ -129,7 +125,6 @@ class JoinedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, ...)."""
         return (len(self), *self._parts[0].shape[1:])
 
     def __len__(self) -> int:
@@ -153,32 +148,30 @@ def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> Patc
 
     A folder may be named once only: its points would get two ids and count as non-matching.
     """
-    seen: set[Path] = set()
-    for name in names:
-        folder = Path(folder_and_split(name)[0]).resolve()
-        if folder in seen:
-            raise HardnetError(f"{name} is named twice: name it once and give it a larger weight")
-        seen.add(folder)
-    return join([_open_to_train(name, size, progress) for name in names])
-
-
-def _open_to_train(name: str, size: int, progress: Steps) -> PatchSet:
     from hardnet.patchsets import brown, hpatches
 
-    folder, split = folder_and_split(name)
-    kind = identify(folder)
-    if kind == "w1bs":
-        raise HardnetError(f"{folder} is a W1BS set, which is for testing only")
-    if kind == "brown":
-        if split:
+    folders = [Path(folder_and_split(name)[0]).resolve() for name in names]
+    for k, name in enumerate(names):
+        if folders[k] in folders[:k]:
+            raise HardnetError(f"{name} is named twice: name it once and give it a larger weight")
+    sets = []
+    for name in names:
+        folder, split = folder_and_split(name)
+        kind = identify(folder)
+        if kind == "w1bs":
+            raise HardnetError(f"{folder} is a W1BS set, which is for testing only")
+        if kind == "brown" and split:
             raise HardnetError(f"{name}: only HPatches sets have splits, {folder} is a Brown set")
-        return brown.read_brown(folder, size, progress)
-    found = hpatches.read_hpatches(folder)
-    sequences = hpatches.choose_split(found, split).train if split else tuple(found.sequences)
-    if not sequences:
-        raise HardnetError(f"{name}: split {split} has no training sequences")
-    patches = hpatches.as_patchset(found, sequences, size, progress)
-    return replace(patches, name=f"{found.name}:{split}") if split else patches
+        if kind == "brown":
+            sets.append(brown.read_brown(folder, size, progress))
+            continue
+        found = hpatches.read_hpatches(folder)
+        sequences = hpatches.choose_split(found, split).train if split else tuple(found.sequences)
+        if not sequences:
+            raise HardnetError(f"{name}: split {split} has no training sequences")
+        patches = hpatches.as_patchset(found, sequences, size, progress)
+        sets.append(replace(patches, name=f"{found.name}:{split}") if split else patches)
+    return join(sets)
 
 
 def folder_and_split(name: str) -> tuple[str, str]:
@@ -204,37 +197,32 @@ def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
 
 def identify(folder: str | Path) -> Kind:
     """The format of the set in ``folder``; an error says what would make it one."""
-    from hardnet.patchsets.brown import INFO
+    from hardnet.patchsets import brown, hpatches, w1bs
+
+    def kind_of(folder: Path, folders: Sequence[Path] = ()) -> Kind | None:
+        if (folder / brown.INFO).is_file():
+            return "brown"
+        if any(map(hpatches.has_strips, (folder, *folders))):
+            return "hpatches"
+        return "w1bs" if any(map(w1bs.has_sides, (folder, *folders))) else None
 
     folder = as_path(folder)
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise HardnetError(f"{folder} {problem}: name the folder of a patch set")
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
-    kind = _kind(folder, folders)
-    if kind is None and any(folder.glob("*.bmp")):
-        raise HardnetError(f"{folder} has *.bmp sheets but no {INFO}: copy the Brown set again")
-    if kind is None:
-        inside = [path.name for path in folders if _kind(path, [])]
-        hint = f"; name one of the folders in it: {', '.join(inside[:5])}" if inside else ""
-        raise HardnetError(
-            f"{folder} is not a patch set: expected info.txt and *.bmp sheets (Brown), "
-            "SEQUENCE/ref.png to t5.png (HPatches) or SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp "
-            f"(W1BS){hint}"
-        )
-    return kind
-
-
-def _kind(folder: Path, folders: Sequence[Path]) -> Kind | None:
-    from hardnet.patchsets import brown, hpatches, w1bs
-
-    if (folder / brown.INFO).is_file():
-        return "brown"
-    if any(map(hpatches.has_strips, (folder, *folders))):
-        return "hpatches"
-    if any(map(w1bs.has_sides, (folder, *folders))):
-        return "w1bs"
-    return None
+    if kind := kind_of(folder, folders):
+        return kind
+    if any(folder.glob("*.bmp")):
+        missing = f"*.bmp sheets but no {brown.INFO}: copy the Brown set again"
+        raise HardnetError(f"{folder} has {missing}")
+    inside = [path.name for path in folders if kind_of(path)]
+    hint = f"; name one of the folders in it: {', '.join(inside[:5])}" if inside else ""
+    raise HardnetError(
+        f"{folder} is not a patch set: expected info.txt and *.bmp sheets (Brown), "
+        "SEQUENCE/ref.png to t5.png (HPatches) or SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp "
+        f"(W1BS){hint}"
+    )
 
 
 def require(folder: str | Path, kind: Kind) -> None:
@@ -272,11 +260,10 @@ def decoded_patches(
     pictures: Callable[[], Iterable[Pixels]],
     progress: Steps = silent,
 ) -> Pixels:
-    """The patches of a set in the size wanted, one picture at a time: they may exceed memory.
+    """The same for the patches in the size wanted, one picture at a time: they may exceed memory.
 
-    ``label`` begins the name of the file in the cache; if one of ``files`` changes, all is read
-    again. ``pictures`` gives the patches of one picture after the other, in their own size; each
-    patch is resized on its own, since a whole picture would bleed across neighbours at odd sizes.
+    ``pictures`` gives the patches of one picture after the other, in their own size; each patch is
+    resized on its own, since a whole picture would bleed across neighbours at odd sizes.
     """
     count, size, _ = shape
 
@@ -321,18 +308,19 @@ def picture_size(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise HardnetError(f"{path} cannot be read: {error.strerror}") from None
     if head.startswith(_PNG) and len(head) >= 24:
-        if _PNG_END not in tail:
-            raise HardnetError(f"{path} is truncated: copy or download it again")
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    if head.startswith(_BMP) and len(head) >= 34:
+        width, height = struct.unpack_from(">II", head, 16)
+        whole = _PNG_END in tail
+    elif head.startswith(_BMP) and len(head) >= 34:
         start, _, width, height, _, bits, packed = struct.unpack_from("<IIiiHHI", head, 10)
         row = (width * bits + 31) // 32 * 4  # rows are padded to 4 bytes
-        if not packed and length < start + row * abs(height):
-            raise HardnetError(f"{path} is truncated: copy or download it again")
-        return width, abs(height)
-    if head:
-        refuse_stand_in(path, head)
-    raise HardnetError(f"{path} is damaged or neither png nor bmp: copy or download it again")
+        whole = packed or length >= start + row * abs(height)
+    else:
+        if head:
+            refuse_stand_in(path, head)
+        raise HardnetError(f"{path} is damaged or neither png nor bmp: copy or download it again")
+    if not whole:
+        raise HardnetError(f"{path} is truncated: copy or download it again")
+    return width, abs(height)
 
 
 def read_picture(path: Path) -> Pixels:

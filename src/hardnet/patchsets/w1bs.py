@@ -46,11 +46,9 @@ class W1BS:
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """Names of the subsets, sorted."""
         return tuple(dict.fromkeys(pair.subset for pair in self.pairs))
 
     def __len__(self) -> int:
-        """The number of patches."""
         return 2 * sum(pair.count for pair in self.pairs)
 
 
@@ -86,24 +84,19 @@ def _read_subset(folder: Path) -> list[W1BSPair]:
         if name not in first or name not in second:
             side, there = ("1", second) if name not in first else ("2", first)
             raise HardnetError(f"{folder / side} has no strip {name} to go with {there[name]}")
-        counts = _count(first[name]), _count(second[name])
+        both, counts = (first[name], second[name]), []
+        for path in both:
+            width, height = picture_size(path)
+            if not width or not height or height % width:
+                raise HardnetError(
+                    f"{path} is {width} x {height} pixels: the height of a column of square "
+                    "patches is a multiple of its width"
+                )
+            counts.append(height // width)
         if counts[0] != counts[1]:
-            raise HardnetError(
-                f"{first[name]} has {counts[0]} patches, but {second[name]} has {counts[1]}"
-            )
-        subset = folder_name(folder)
-        pairs.append(W1BSPair(subset, name, first[name], second[name], counts[0]))
+            raise HardnetError(f"{both[0]} has {counts[0]} patches, but {both[1]} has {counts[1]}")
+        pairs.append(W1BSPair(folder_name(folder), name, *both, counts[0]))
     return pairs
-
-
-def _count(path: Path) -> int:
-    width, height = picture_size(path)
-    if not width or not height or height % width:
-        raise HardnetError(
-            f"{path} is {width} x {height} pixels: the height of a column of square patches is a "
-            "multiple of its width"
-        )
-    return height // width
 
 
 def write_pair(folder: Path, subset: str, name: str, first: Pixels, second: Pixels) -> None:

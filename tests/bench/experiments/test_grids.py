@@ -35,7 +35,7 @@ def test_cells_have_names_of_their_own_and_change_real_keys(grid: Grid) -> None:
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS.keys())
 def test_every_cell_has_an_objective(grid: Grid) -> None:
     pytest.importorskip("torch")
-    from hardnet.learn.objective import Objective
+    from hardnet.learn.losses import Objective
 
     for cell in grid.cells:
         recipe = cell_recipe(Recipe(data=["x"]), cell, 0)

@@ -290,7 +290,7 @@ def draw_gradients(path: Path) -> None:
     One column per loss: what pulls the positive above, what pushes the negative below. The paper
     overlays the two; side by side, "half of both" does not look like "all of one".
     """
-    from hardnet.learn.objective import gradient_magnitudes
+    from hardnet.learn.losses import gradient_magnitudes
 
     furthest = 2.0
     distances = (np.arange(_SAMPLES) + 0.5) * furthest / _SAMPLES
