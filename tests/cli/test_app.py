@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hardnet.cli import app as module
-from hardnet.cli.output import Stage, console, in_words, training_bar
+from hardnet.cli.output import Stage, console, in_words
 from hardnet.errors import counted, install_from
 
 from .conftest import run
@@ -149,10 +149,8 @@ def test_no_command_has_a_console_with_emoji() -> None:
 def test_names_in_a_bar_are_shown_as_they_are() -> None:
     output = Console(file=io.StringIO(), force_terminal=True, width=200, emoji=False)
     with Stage(output) as stage:
-        stage(":x:[bold].jpg", 1, 2)
+        stage(":x:[bold].jpg", 1, 2, "[red]:cat:")
     assert ":x:[bold].jpg" in output.file.getvalue()
-    with training_bar(output) as bar:
-        bar.add_task("[red]:cat:", total=2, info="[bold]")
     assert "[red]:cat:" in output.file.getvalue()
     assert not console()._emoji
 
@@ -162,9 +160,11 @@ def test_a_log_file_gets_a_line_now_and_then() -> None:
     with Stage(output, every=0.0) as stage:
         stage("matching", 1, 4)
         stage("matching", 2, 4)
-    first, second = output.file.getvalue().splitlines()
+        stage("training", 1, 4, "loss [0.5]")
+    first, second, third = output.file.getvalue().splitlines()
     assert first == "matching: 1 of 4, 0 s elapsed"
     assert re.fullmatch(r"matching: 2 of 4, 0 s elapsed, about 0 s left", second)
+    assert third == "training: 1 of 4, loss [0.5], 0 s elapsed"
     output = Console(file=io.StringIO(), force_terminal=False)
     with Stage(output, every=60.0) as stage:
         stage("matching", 1, 4)

@@ -19,10 +19,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rich.console import Console
 from safetensors.torch import load_file
 
-from hardnet.cli.train import _open, _validation
+from hardnet.cli.output import Stage
+from hardnet.cli.train import open_data, validation
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
 from hardnet.nets import NETS
@@ -207,8 +207,8 @@ def test_a_validation_set_without_both_kinds_of_pairs_is_refused_before_training
     pairs.write_text("\n".join(same) + "\n")
     recipe = read_recipe(place / "r.yaml", [f"validation={place / 'set'}"])
     with pytest.raises(HardnetError, match="set: FPR95 needs both matching and non-matching"):
-        _validation(recipe)
-    assert _validation(replace(recipe, validation="")) is None
+        validation(recipe)
+    assert validation(replace(recipe, validation="")) is None
 
 
 def _is_match(line: str) -> bool:
@@ -272,9 +272,9 @@ def test_patches_have_the_side_of_the_network(place: Path, monkeypatch: pytest.M
     monkeypatch.setattr(NETS["hardtfeat"], "patch_size", 64)
     changes = ["net=hardtfeat", f"data=[{place / 'set'}]", f"validation={place / 'set'}"]
     recipe = read_recipe(place / "r.yaml", changes)
-    assert _open(recipe, Console(quiet=True)).patches.shape == (48, 64, 64)
+    assert open_data(recipe, Stage()).patches.shape == (48, 64, 64)
     seen: list[tuple[int, ...]] = []
-    score = _validation(recipe)
+    score = validation(recipe)
     assert score is not None
 
     def describe(patches: Patches) -> np.ndarray:

@@ -30,7 +30,7 @@ COMMANDS = {
     "bench": "Compare descriptors on real patches and images.",
     "experiment": "Repeat the paper's studies of the loss, the batch and the recipe.",
 }
-"""The first line of each one's help; ``hardnet.cli.match`` has the command `match`, and so on."""
+"""The first line of each help text; the command `match` is in ``hardnet.cli.match``, and so on."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -45,7 +45,6 @@ class LazyGroup(typer.core.TyperGroup):
             self.add_command(typer.core.TyperCommand(name, help=line))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As all groups do, but with the command itself."""
         self.load(args[0])
         return super().resolve_command(ctx, args)
 
@@ -60,6 +59,15 @@ class LazyGroup(typer.core.TyperGroup):
             app.command(name)(getattr(module, name))
         _literal_help(app)
         self.add_command(typer.main.get_command(app), name)
+
+
+def _literal_help(app: typer.Typer) -> None:
+    """Show brackets in the help of commands as they are: ``data=[sets/mine]`` has no markup."""
+    for command in app.registered_commands:
+        command.help = escape((command.callback and command.callback.__doc__) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _literal_help(group.typer_instance)
 
 
 app = typer.Typer(
@@ -87,16 +95,6 @@ def hardnet(
     ),
 ) -> None:
     """Learned local image descriptors: match and find photos, feed COLMAP, train, benchmark."""
-
-
-def _literal_help(app: typer.Typer) -> None:
-    """Let brackets in the help of commands be brackets: ``data=[sets/mine]`` has no markup."""
-    for command in app.registered_commands:
-        assert command.callback is not None
-        command.help = escape(command.callback.__doc__ or "")
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        _literal_help(group.typer_instance)
 
 
 @cache
@@ -136,7 +134,7 @@ def _one_thread_per_photo() -> None:
 
 
 def _refuse_empty(arguments: list[str]) -> None:
-    """An empty argument, as of an unset variable, is a mistake: as a path it is this folder."""
+    """Refuse an empty argument, as of an unset variable: as a path it would be this folder."""
     for before, argument in zip(["hardnet", *arguments], arguments, strict=False):
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             what = argument.rstrip("=") or f"the argument after {before}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from hardnet.cli import bench_images, bench_patches, bench_retrieval
-from hardnet.cli.options import argument, option
+from hardnet.cli.options import argument, group, option
 from hardnet.cli.output import refuse_inputs, say
 from hardnet.errors import HardnetError
 from hardnet.image_files import require_regular_file
@@ -16,13 +14,7 @@ from hardnet.storage import replacing
 
 ResultsFile = Annotated[Path, argument("A file that `hardnet bench` wrote.")]
 
-
-app = typer.Typer(
-    name="bench",
-    help="Compare descriptors on real patches and images.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = group("bench", "Compare descriptors on real patches and images.")
 for module in (bench_patches, bench_images, bench_retrieval):
     for command in module.COMMANDS:
         app.command()(command)
@@ -61,16 +53,13 @@ def table(
     if figure is not None:
         check_figure_name(figure)
     content = report.read_results(results)
-    shown = report.tables(content)
-    print("\n\n".join(t.latex() if latex else t.markdown() for t in shown))
+    print("\n\n".join(t.latex() if latex else t.markdown() for t in report.tables(content)))
     if figure is not None:
         report.figure(content, figure, which)
 
 
 @app.command()
-def refresh(
-    documents: list[Path] = argument("Markdown files."),
-) -> None:
+def refresh(documents: list[Path] = argument("Markdown files.")) -> None:
     """Update the tables of Markdown files from the results files they name.
 
     Example: hardnet bench refresh README.md docs/results.md

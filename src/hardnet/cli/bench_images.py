@@ -6,27 +6,34 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from hardnet.cli.bench_output import (
-    Comparison,
-    Detectors,
-    StoredComparison,
-    detector_names,
-    parse_specs,
-)
-from hardnet.cli.options import Keypoints, Upright, argument, grouped, option, reads_images
+from hardnet.cli.bench_output import Comparison, StoredComparison, parse_specs
+from hardnet.cli.options import Keypoints, Upright, argument, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 
-if TYPE_CHECKING:
-    from hardnet.bench.stereo_sets import OpenSet
+Detectors = Annotated[str, option(..., "Names of detectors, separated by commas.")]
+
+
+def detector_names(text: str) -> list[str]:
+    """Detector names, checked before any work; the comma of ``affnet:A.pth,O.pth`` is kept."""
+    from hardnet import detectors
+
+    names: list[str] = []
+    for word in text.split(","):
+        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
+            names[-1] += f",{word}"
+        else:
+            names.append(word.strip())
+    for name in names:
+        detectors.load(name)
+    return list(dict.fromkeys(names))
 
 
 @reads_images
-@grouped
 def pairs(
     rivals: Comparison,
     data: list[Path] = argument("Folders of sequences (N.png, H_1_k) or of pairs (1/, 2/, h/)."),
@@ -53,7 +60,6 @@ def pairs(
 
 
 @reads_images
-@grouped
 def stereo(
     rivals: StoredComparison,
     sets: list[str] | None = argument(
@@ -99,45 +105,36 @@ def stereo(
         return
     opened = open_sets(sets)
     if check:
-        _check(opened)
-        return
+        for each in opened:
+            say(each.summary())
+            if not each.complete and each.known is not None:
+                say(f"  a complete {each.name} holds {each.known.layout}")
+        raise typer.Exit(0 if all(each.complete for each in opened) else 1)
     how = STRATEGIES[strategy]
     if ratio is not None:
         how = replace(how, ratio=ratio)
     setup = Protocol(keypoints=keypoints, upright=upright, model=model, strategy=how)
-    found_by = detector_names(detectors)
-    contestants = rivals.load()
+    found_by, contestants = detector_names(detectors), rivals.load()
     total = sum(len(each.pairs) for each in opened) * len(found_by) * len(contestants)
     with Stage(resumes=True) as stage:
         advance = stage.counter("stereo", total)
         rows = compare(opened, contestants, found_by, setup, rivals.store, advance)
     settings = {"detectors": [label_of(name) for name in found_by], "rule": rule}
     settings |= {"strategy_name": strategy} | asdict(setup)
-    about = [
-        {"name": s.name, "pairs": len(s.pairs), "complete": s.known.pairs if s.known else None}
-        for s in opened
-    ]
     body = {
         "kind": "stereo",
         "rule": {"name": rule, "about": RULES[rule].about},
-        "sets": about,
+        "sets": [
+            {"name": s.name, "pairs": len(s.pairs), "complete": s.known.pairs if s.known else None}
+            for s in opened
+        ],
         "summary": summarise(rows, RULES[rule]),
         "rows": rows,
     }
     rivals.finish(body, settings, [each.folder for each in opened])
 
 
-def _check(opened: list[OpenSet]) -> None:
-    for each in opened:
-        say(each.summary())
-        if not each.complete and each.known is not None:
-            say(f"  a complete {each.name} holds {each.known.layout}")
-    if not all(each.complete for each in opened):
-        raise typer.Exit(1)
-
-
 @reads_images
-@grouped
 def sfm(
     rivals: Comparison,
     scenes: list[Path] = argument(
@@ -164,28 +161,16 @@ def sfm(
     from hardnet.interop.colmap.database import require_pycolmap
 
     require_pycolmap()
-    finders = detector_names(detectors)
+    found_by, rivals_by_label = detector_names(detectors), {s.label: s.spec for s in rivals.specs}
     chosen = [benchmark.read_scene(folder) for folder in scenes]
     with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
         rows = benchmark.compare(
-            chosen,
-            {spec.label: spec.spec for spec in rivals.specs},
-            finders,
-            keypoints,
-            Path(work),
-            max_size,
-            seed,
-            stage,
+            chosen, rivals_by_label, found_by, keypoints, Path(work), max_size, seed, stage
         )
-    settings = {
-        "detectors": finders,
-        "scenes": [scene.name for scene in chosen],
-        "keypoints": keypoints,
-        "max_size": max_size,
-        "seed": seed,
-    }
-    body = {"kind": "sfm", "rules": benchmark.RULES, "rows": rows}
-    rivals.finish(body, settings, scenes)
+    names = [scene.name for scene in chosen]
+    settings = {"detectors": found_by, "scenes": names, "keypoints": keypoints}
+    settings |= {"max_size": max_size, "seed": seed}
+    rivals.finish({"kind": "sfm", "rules": benchmark.RULES, "rows": rows}, settings, scenes)
 
 
 @dataclass(frozen=True)
@@ -238,18 +223,14 @@ class Contest(StoredComparison):
         with Stage(resumes=True) as stage:
             entrants = contestants(described, setups, whole, self.keypoints)
             entries = benchmark.compare(scenes, entrants, stage.counter(kind, total))
-        settings = {
-            "setups": [setup.label for setup in setups],
-            "keypoints": self.keypoints,
-            "max_size": setups[0].max_size,
-        }
-        if whole:
-            settings["extractors"] = list(whole)
+        settings = {"setups": [setup.label for setup in setups], "keypoints": self.keypoints}
+        settings |= {"max_size": setups[0].max_size}
+        settings |= {"extractors": list(whole)} if whole else {}
         body = {"kind": kind, "rules": benchmark.RULES, **about, "entries": entries}
         self.finish(body, settings, folders)
 
 
-@grouped
+@reads_images
 def pose(
     contest: Contest,
     scenes: list[Path] = argument(
@@ -271,7 +252,7 @@ def pose(
     contest.run(benchmark, chosen, scenes, {"scenes": about})
 
 
-@grouped
+@reads_images
 def light(
     contest: Contest,
     cameras: list[Path] = argument(
@@ -289,7 +270,7 @@ def light(
     contest.run(benchmark, chosen, cameras, {"cameras": about})
 
 
-@grouped
+@reads_images
 def ratio(
     contest: Contest,
     folders: list[Path] = argument(

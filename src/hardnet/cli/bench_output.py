@@ -28,9 +28,6 @@ Descriptors = Annotated[
         "LABEL[SET]=... says which Brown set it was trained on. Ratios refer to rootsift.",
     ),
 ]
-Detectors = Annotated[str, option(..., "Names of detectors, separated by commas.")]
-
-
 _LABELLED = re.compile(r"(?P<label>[^\[\]=]+?)\s*(\[(?P<trained>[^\[\]=]+)\])?\s*=(?P<spec>.*)")
 
 
@@ -52,43 +49,23 @@ def parse_specs(text: str) -> list[Spec]:
     A comma-separated list of ``SPEC``, ``LABEL=SPEC`` or ``LABEL[TRAINED]=SPEC``. Without a label,
     a file is called by its name and everything else as it is typed.
     """
-    specs = [_parse_spec(entry.strip()) for entry in text.split(",")]
-    seen: dict[str, Spec] = {}
-    for spec in specs:
-        other = seen.setdefault(str(spec), spec)
-        if other is not spec:
+    specs: dict[str, Spec] = {}
+    for entry in (word.strip() for word in text.split(",")):
+        label, trained, name = None, None, entry
+        if "=" in entry:
+            match = _LABELLED.fullmatch(entry)
+            if not match:
+                raise HardnetError(f"{entry!r} is neither LABEL=SPEC nor LABEL[TRAINED]=SPEC")
+            label, trained, name = match["label"].strip(), match["trained"], match["spec"].strip()
+        if not name:
+            raise HardnetError(f"a descriptor is missing in the list at {entry!r}")
+        spec = Spec(label or Path(name).name, trained.strip() if trained else None, name)
+        if (other := specs.setdefault(str(spec), spec)) is not spec:
             raise HardnetError(
                 f"two descriptors are called '{spec}' ({other.spec} and {spec.spec}): "
                 "give them labels, as in LABEL=SPEC"
             )
-    return specs
-
-
-def _parse_spec(entry: str) -> Spec:
-    label, trained, spec = None, None, entry
-    if "=" in entry:
-        match = _LABELLED.fullmatch(entry)
-        if not match:
-            raise HardnetError(f"{entry!r} is neither LABEL=SPEC nor LABEL[TRAINED]=SPEC")
-        label, trained, spec = match["label"].strip(), match["trained"], match["spec"].strip()
-    if not spec:
-        raise HardnetError(f"a descriptor is missing in the list at {entry!r}")
-    return Spec(label or Path(spec).name, trained.strip() if trained else None, spec)
-
-
-def detector_names(text: str) -> list[str]:
-    """Detector names, checked before any work; the comma of ``affnet:A.pth,O.pth`` is kept."""
-    from hardnet import detectors
-
-    names: list[str] = []
-    for word in text.split(","):
-        if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
-            names[-1] += f",{word}"
-        else:
-            names.append(word.strip())
-    for name in names:
-        detectors.load(name)
-    return list(dict.fromkeys(names))
+    return list(specs.values())
 
 
 @dataclass(frozen=True)
@@ -101,7 +78,20 @@ class Reported:
     as_json: Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")] = False
 
     def __post_init__(self) -> None:
-        check_output(self.output)
+        """Fail before the work if the results file cannot be written."""
+        output = self.output
+        if output is None:
+            return
+        if output.is_dir():
+            raise HardnetError(f"{output} is a folder: name a file for the results")
+        if output.suffix.lower() not in ("", ".json"):
+            raise HardnetError(f"{output}: results are JSON, name it {output.stem}.json")
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=output.parent):
+                pass
+        except OSError as error:
+            raise HardnetError(f"{output} cannot be written: {error.strerror}") from error
 
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
@@ -133,7 +123,6 @@ class Comparison(Reported):
 
     @property
     def specs(self) -> list[Spec]:
-        """The descriptors to compare."""
         return parse_specs(self.descriptors)
 
     def load(self) -> dict[str, Descriptor]:
@@ -145,7 +134,6 @@ class Comparison(Reported):
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
-        """As for every benchmark, with the descriptors among the settings."""
         labels = [str(spec) for spec in self.specs]
         super().finish(body, {"descriptors": labels, **settings}, data)
 
@@ -158,19 +146,3 @@ class StoredComparison(Comparison):
         Path | None,
         option(..., "Folder that keeps descriptors for the next run [the user's cache]."),
     ] = None
-
-
-def check_output(output: Path | None) -> None:
-    """Fail before the work if the results file cannot be written."""
-    if output is None:
-        return
-    if output.is_dir():
-        raise HardnetError(f"{output} is a folder: name a file for the results")
-    if output.suffix.lower() not in ("", ".json"):
-        raise HardnetError(f"{output}: results are JSON, name it {output.stem}.json")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output.parent):
-            pass
-    except OSError as error:
-        raise HardnetError(f"{output} cannot be written: {error.strerror}") from error

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from hardnet.cli.bench_output import Descriptors, StoredComparison
-from hardnet.cli.options import argument, grouped, option, reads_images
+from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, within
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class PatchComparison(StoredComparison):
 
 
 @reads_images
-@grouped
 def brown(
     rivals: PatchComparison,
     sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout."),
@@ -41,15 +40,14 @@ def brown(
 
     for folder in sets:
         require(folder, "brown")
-    specs = rivals.specs
-    contestants = [(spec, load(spec.spec)) for spec in specs]
+    contestants = [(spec, load(spec.spec)) for spec in rivals.specs]
     rows = []
     with Stage(resumes=True) as stage:
         for folder in sets:
-            patchset = read_brown(folder, progress=stage.part(f"reading {folder.name}"))
+            patchset = read_brown(folder, progress=partial(stage, f"reading {folder.name}"))
             data = data_digest(folder).sha256
             for spec, descriptor in contestants:
-                show = stage.part(f"{patchset.name}: {spec.label}")
+                show = partial(stage, f"{patchset.name}: {spec.label}")
                 describe = Predictions(descriptor, data, rivals.store).get
                 rows.append(benchmark.evaluate(describe, patchset, spec.label, spec.trained, show))
     names = [folder.name for folder in sets]
@@ -57,11 +55,7 @@ def brown(
 
 
 @reads_images
-@grouped
-def w1bs(
-    rivals: PatchComparison,
-    folder: Path = argument("A set in the W1BS layout."),
-) -> None:
+def w1bs(rivals: PatchComparison, folder: Path = argument("A set in the W1BS layout.")) -> None:
     """Matching under one extreme change: area under the precision-recall curve per nuisance.
 
     Example: hardnet bench w1bs data/W1BS --descriptors hardnet,rootsift,sift -o w1bs.json
@@ -73,16 +67,14 @@ def w1bs(
     from hardnet.provenance import data_digest
 
     require(folder, "w1bs")
-    patchset = read_w1bs(folder)
-    data = data_digest(folder).sha256
+    patchset, data = read_w1bs(folder), data_digest(folder).sha256
     describers = {n: Predictions(d, data, rivals.store).get for n, d in rivals.load().items()}
     with Stage(resumes=True) as stage:
-        body = benchmark.compare(describers, patchset, stage.part("matching"))
+        body = benchmark.compare(describers, patchset, partial(stage, "matching"))
     rivals.finish(body, {}, [folder])
 
 
 @reads_images
-@grouped
 def hpatches(
     rivals: PatchComparison,
     folder: Path = argument("A set in the HPatches layout."),
@@ -112,7 +104,6 @@ def hpatches(
     """
     from hardnet.bench.hpatches import run
     from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
-    from hardnet.bench.hpatches.run import describe_all, open_source, stored_scores
     from hardnet.patchsets.hpatches import choose_split, read_hpatches
     from hardnet.patchsets.patchset import require
     from hardnet.provenance import data_digest
@@ -122,31 +113,34 @@ def hpatches(
         raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")
     require(folder, "hpatches")
     patchset = read_hpatches(folder)
-    test = choose_split(patchset, split, _split_file(splits, tasks))
-    specs = rivals.specs
+    if splits is None and tasks is not None:
+        places = (tasks / "splits.json", tasks / "splits" / "splits.json")
+        splits = next((place for place in places if place.is_file()), None)
+    test = choose_split(patchset, split, splits).test
     # Before the lists are drawn, which is slow: a misspelt name should fail at once.
-    sources = [open_source(spec.spec, patchset, rivals.store) for spec in specs]
+    sources = [(s.label, run.open_source(s.spec, patchset, rivals.store)) for s in rivals.specs]
     with Stage(resumes=True) as stage:
         lists = prepare(
             split,
-            test.test,
+            test,
             {name: sequence.count for name, sequence in patchset.sequences.items()},
             tasks,
             lambda name: patchset.sequences[name].patches("ref"),
             pairs,
-            stage.part("drawing pairs"),
+            partial(stage, "drawing pairs"),
             data_digest(folder).sha256,
             chosen,
         )
         if export is not None:
             write_lists(lists, export)
         found = []
-        for spec, source in zip(specs, sources, strict=True):
-            label, show = spec.label, stage.within(spec.label)
-            describe_all(source, test.test, stage.part(f"{label}: describing"), csv and csv / label)
-            compute = partial(run.evaluate, label, source.lookup, lists, chosen, show)
+        for label, source in sources:
+            show = partial(stage, f"{label}: describing")
+            run.describe_all(source, test, show, csv and csv / label)
+            told = partial(within, stage, label)
+            compute = partial(run.evaluate, label, source.lookup, lists, chosen, told)
             made_by = f"{label}: {source.digest}"
-            found.append(stored_scores(rivals.store, made_by, lists, chosen, compute))
+            found.append(run.stored_scores(rivals.store, made_by, lists, chosen, compute))
     asked = {"pairs": "verification", "retrieval": "retrieval"}
     if any(lists.origin[key] == OWN_DRAW and task in chosen for key, task in asked.items()):
         say(
@@ -157,13 +151,6 @@ def hpatches(
     body = run.combine(found)
     body = {"kind": "hpatches", **body, "set": {"name": patchset.name, **body["set"]}}
     rivals.finish(body, {"split": split, "tasks": chosen, "pairs": pairs}, [folder])
-
-
-def _split_file(splits: Path | None, tasks: Path | None) -> Path | None:
-    if splits is None and tasks is not None:
-        places = (tasks / "splits.json", tasks / "splits" / "splits.json")
-        return next((place for place in places if place.is_file()), None)
-    return splits
 
 
 COMMANDS = (brown, w1bs, hpatches)

@@ -9,18 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hardnet.cli import options as shared
 from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
-from hardnet.cli.options import (
-    DetectorName,
-    Keypoints,
-    Spread,
-    Upright,
-    argument,
-    given,
-    grouped,
-    option,
-    reads_images,
-)
+from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
@@ -36,7 +27,6 @@ class RetrievalComparison(StoredComparison):
 
 
 @reads_images
-@grouped
 def retrieval(
     rivals: RetrievalComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
@@ -58,11 +48,11 @@ def retrieval(
     ),
     asmk: bool = option(True, "Include the asmk package."),
     words: int = option(8192, "Size of the vocabulary.", min=1),
-    detector: DetectorName = "dog",
-    keypoints: Keypoints = 1000,
+    detector: shared.DetectorName = "dog",
+    keypoints: shared.Keypoints = 1000,
     size: int = option(0, "Resize the collection to this longer side; 0: as it is.", min=0),
-    upright: Upright = False,
-    spread: Spread = False,
+    upright: shared.Upright = False,
+    spread: shared.Spread = False,
     distractors: list[Path] | None = option(
         None, "Folders of photographs that no query should find; cut into crops."
     ),
@@ -74,26 +64,16 @@ def retrieval(
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 
     Every descriptor describes the same keypoints and has a vocabulary of the same size, trained on
-    other photographs. An interrupted run continues where it was.
+    other photographs. An interrupted run continues where it stopped.
 
     Example: hardnet bench retrieval data/ukbench --vocabulary-images photos --size 640
 
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
-    from hardnet.bench.retrieval import run
-    from hardnet.bench.retrieval.features import (
-        CROP_RULE,
-        SPLIT_RULE,
-        BenchPhoto,
-        Extraction,
-        crops,
-        images_of,
-        split,
-        usual_size,
-    )
+    from hardnet.bench.retrieval import features, run
 
     settings = run.RetrievalSettings(
-        extraction=Extraction(detector, keypoints, upright, spread),
+        extraction=features.Extraction(detector, keypoints, upright, spread),
         longer_side=size or None,
         words=words,
         modes=tuple(name.strip() for name in modes.split(",")),
@@ -102,24 +82,36 @@ def retrieval(
         seed=seed,
     )
     collection = _read(data, layout, labels_file, objects)
-    trained, distracting = split(images_of(vocabulary_images), images_of(distractors or []))
+    others = features.images_of(distractors or [])
+    trained, distracting = features.split(features.images_of(vocabulary_images), others)
     if not trained:
         raise HardnetError("no photo is left for the vocabulary: name more --vocabulary-images")
+    photos = [features.BenchPhoto(name, path) for name, path in trained]
     with (
         Stage(resumes=True) as stage,
         tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work,
     ):
-        cut = crops(distracting, usual_size(collection.images.values()), settings.longer_side)
+        usual = features.usual_size(collection.images.values())
+        cut = features.crops(distracting, usual, settings.longer_side)
+        contestants, place = rivals.load(), Path(work)
         unreadable, rows = run.compare(
-            collection,
-            rivals.load(),
-            settings,
-            [BenchPhoto(name, path) for name, path in trained],
-            cut,
-            rivals.store,
-            Path(work),
-            stage,
+            collection, contestants, settings, photos, cut, rivals.store, place, stage
         )
+    rules = {"truth": collection.about, "ap": run.AP_RULE}
+    if cut:
+        rules |= {"distractors": features.CROP_RULE, "vocabulary": features.SPLIT_RULE}
+    body = {
+        "kind": "retrieval",
+        "collection": {
+            "name": collection.name,
+            "images": len(collection.images),
+            "protocols": collection.protocols,
+        },
+        "rules": rules,
+        "unreadable": unreadable,
+        "queries": [question.name for question in collection.questions],
+        "rows": rows,
+    }
     chosen = {
         "layout": layout,
         "objects": objects,
@@ -128,46 +120,29 @@ def retrieval(
         "distractor_photos": len(distracting),
         "distractor_crops": len(cut),
     }
-    body = {
-        "kind": "retrieval",
-        "collection": {
-            "name": collection.name,
-            "images": len(collection.images),
-            "protocols": collection.protocols,
-        },
-        "rules": {"truth": collection.about, "ap": run.AP_RULE}
-        | ({"distractors": CROP_RULE, "vocabulary": SPLIT_RULE} if cut else {}),
-        "unreadable": unreadable,
-        "queries": [question.name for question in collection.questions],
-        "rows": rows,
-    }
     rivals.finish(body, chosen, [data, *vocabulary_images, *(distractors or [])])
 
 
 def _read(
     data: Path, layout: str, labels_file: Path | None, objects: str | None
 ) -> PhotoCollection:
-    from hardnet.bench.retrieval.collections import (
-        read_labels,
-        read_oxford,
-        read_revisited,
-        read_ukbench,
-    )
+    from hardnet.bench.retrieval import collections
 
     if objects is not None and layout != "ukbench":
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":
         raise HardnetError("--labels is for --layout labels: leave it out")
     if layout == "labels":
-        return read_labels(data, labels_file)
+        return collections.read_labels(data, labels_file)
     if layout != "ukbench":
-        return read_oxford(data) if layout == "oxford" else read_revisited(data)
+        read = collections.read_oxford if layout == "oxford" else collections.read_revisited
+        return read(data)
     if objects is None:
-        return read_ukbench(data)
+        return collections.read_ukbench(data)
     first, _, last = objects.partition("-")
     if not first.isdigit() or not last.isdigit() or int(last) < int(first):
         raise HardnetError(f"--objects {objects!r} is not FIRST-LAST, as in 25-99")
-    return read_ukbench(data, range(int(first), int(last) + 1))
+    return collections.read_ukbench(data, range(int(first), int(last) + 1))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -181,7 +156,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 @reads_images
-@grouped
 def groups(
     reported: Reported,
     photos: list[Path] = argument("Folders: copies are made of some.", metavar="PHOTOS..."),
@@ -190,7 +164,7 @@ def groups(
     wide: list[Path] | None = option(None, "A folder of wide photos, to make sweeps of."),
     sources: int = option(40, "Photos that copies are made of.", min=1),
     size: int = option(640, "Longer side of all photos.", min=64),
-    keypoints: Keypoints = 500,
+    keypoints: shared.Keypoints = 500,
     descriptor: str | None = option(
         None, "Descriptor of the index [that of `hardnet index build`]."
     ),
@@ -212,7 +186,7 @@ def groups(
     """
     from hardnet.bench.groups import RULES, Given, GroupSettings, compare
 
-    settings = GroupSettings(**given(GroupSettings, locals()))
+    settings = GroupSettings(**shared.given(GroupSettings, locals()))
     read = [photos, scenes or [], objects or [], wide or []]
     place: AbstractContextManager[Path | str] = nullcontext(work or "")
     if work is None:

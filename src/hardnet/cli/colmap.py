@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from hardnet.cli.options import (
-    AsJson,
-    DescriptorName,
-    DetectorName,
-    Keypoints,
-    MaxSize,
-    Upright,
-    argument,
-    given,
-    option,
-    reads_images,
-)
+from hardnet.cli import options as shared
+from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
@@ -32,11 +22,11 @@ if TYPE_CHECKING:
 def colmap(
     images: Path = argument("Folder of photos.", metavar="IMAGES"),
     output: Path = option(..., "Folder to write.", "--output", "-o", metavar="WORK"),
-    detector: DetectorName = "dog",
-    descriptor: DescriptorName = "hardnet-small@12",
-    keypoints: Keypoints = 8192,
-    max_size: MaxSize = 1600,
-    upright: Upright = False,
+    detector: shared.DetectorName = "dog",
+    descriptor: shared.DescriptorName = "hardnet-small@12",
+    keypoints: shared.Keypoints = 8192,
+    max_size: shared.MaxSize = 1600,
+    upright: shared.Upright = False,
     pairs: Literal["exhaustive", "sequential", "retrieval"] = option(
         "exhaustive", "Match all pairs, photos close in sequence, or similar photos."
     ),
@@ -73,7 +63,7 @@ def colmap(
     seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
     mapping: bool = option(True, "Build models from the database.", "--mapping/--no-mapping"),
     workers: int = option(0, "Threads; 0: one per core.", min=0),
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
 
@@ -93,7 +83,7 @@ def colmap(
     from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
     from hardnet.matching.matches import Strategy
 
-    strategy = Strategy(**given(Strategy, locals()))
+    strategy = Strategy(**shared.given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
         raise HardnetError("--index works only with --pairs retrieval: add that, or omit --index")
     chosen: PairSettings | Path
@@ -103,13 +93,15 @@ def colmap(
         chosen = _similar(images, index, similar, output)
     else:
         chosen = PairSettings(pairs, overlap, quadratic, loop)
-    asked = given(ReconstructionSettings, locals())
-    asked |= {"max_size": max_size or None, "pairs": chosen, "strategy": strategy}
-    asked["descriptor"] = for_photos(descriptor)
+    cameras = CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params))
     settings = ReconstructionSettings(
-        **asked,
-        cameras=CameraSettings(camera_model.upper(), single_camera, focal, _numbers(camera_params)),
-        mapper=MapperSettings(min_images=min_images, seed=seed),
+        **shared.given(ReconstructionSettings, locals())
+        | {
+            "descriptor": for_photos(descriptor),
+            "max_size": max_size or None,
+            "pairs": chosen,
+            "mapper": MapperSettings(min_images=min_images, seed=seed),
+        }
     )
     count = len(list_images(images))
     exhaustive = isinstance(chosen, PairSettings) and chosen.method == "exhaustive"
@@ -144,10 +136,9 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
     with Stage() as stage:
         pairs, unknown = similar_pairs(index, photos, similar, progress=stage)
     if unknown:
-        left_out = counted(len(unknown), "photo")
         say(
-            f"note: {left_out} not in {index}, so without pairs ({unknown[0]}, "
-            "...); add the readable ones with `hardnet index add`",
+            f"note: {counted(len(unknown), 'photo')} not in {index}, so without pairs "
+            f"({unknown[0]}, ...); add the readable ones with `hardnet index add`",
             error=True,
         )
     path = output.with_name(f"{output.name}.pairs.txt")
@@ -156,10 +147,8 @@ def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Pa
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
     try:
-        return tuple(float(word) for word in text.split(","))
+        return None if text is None else tuple(float(word) for word in text.split(","))
     except ValueError:
         raise HardnetError(f"--camera-params {text}: give comma-separated numbers") from None
 

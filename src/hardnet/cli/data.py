@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
 from hardnet.cli import data_build
-from hardnet.cli.options import AsJson, argument, option, reads_images
+from hardnet.cli.options import AsJson, argument, group, option, reads_images
 from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
-from hardnet.errors import HardnetError, counted, printable
+from hardnet.errors import HardnetError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,13 +24,9 @@ if TYPE_CHECKING:
 
     from hardnet.patchsets.info import Contents, Description
 
+Output = Annotated[Path, option(..., "Folder to fill.", "--output", "-o")]
 
-app = typer.Typer(
-    name="data",
-    help="Build patch sets and look at them.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = group("data", "Build patch sets and look at them.")
 app.add_typer(data_build.app)
 
 
@@ -47,13 +45,18 @@ def info(
 
     Example: hardnet data info sets/mine --sheet matching.png
     """
-    from hardnet.patchsets.info import describe
+    from hardnet.images import write_image
+    from hardnet.patchsets.hpatches import read_strip
+    from hardnet.patchsets.info import describe, draw_rows, matching_rows, strip_rows
+    from hardnet.patchsets.patchset import open_set
 
     refuse_inputs(sheet, path.rglob("*") if path.is_dir() else [path])
     with console(stderr=True).status("Reading..."):
         found = describe(path, seed)
-        if sheet:
-            _draw(path, sheet, points, seed)
+        if sheet and path.is_file():
+            write_image(sheet, draw_rows(strip_rows(read_strip(path), points, seed)))
+        elif sheet:
+            write_image(sheet, draw_rows(*matching_rows(open_set(path), points, seed)))
     if as_json:
         fields = asdict(found)
         print(json.dumps({**fields.pop("contents"), **fields}))
@@ -66,7 +69,7 @@ def info(
 @app.command()
 @reads_images
 def fetch(
-    output: Path = option(..., "Folder to fill.", "--output", "-o"),
+    output: Output,
     multiview: Path | None = option(
         None, "Folder with the multi-view scenes of the source list, if you have them."
     ),
@@ -84,10 +87,8 @@ def fetch(
     """
     from hardnet.patchsets.fetch import CREDITS, fetch_photos
 
-    def warn(sentence: str) -> None:
-        stage.console.print(f"[yellow]warning:[/] {escape(printable(sentence))}", soft_wrap=True)
-
     with Stage() as stage:
+        warn = partial(stage.warn, "warning:")
         made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
     if as_json:
         print(json.dumps({"counts": made.counts, "warnings": made.warnings}))
@@ -102,8 +103,8 @@ def fetch(
 @app.command()
 @reads_images
 def frames(
+    output: Output,
     video: Path = argument("The video."),
-    output: Path = option(..., "Folder to fill.", "--output", "-o"),
     first: int = option(0, "Number of the first frame, from 0.", min=0),
     last: int | None = option(None, "Number of the last frame [end of the video].", min=0),
     step: int = option(1, "Distance between two frames.", min=1),
@@ -139,10 +140,10 @@ def light(
     pixels = read_image(photo)
     if patches:
         write_image(output, _shaded_patches(to_grey(pixels), seed))
-        say(f"{output}: patches of the photograph, and below with edges of light")
-        return
-    write_image(output, draw_changes(to_colour(pixels), seed=seed))
-    say(f"{output}: one row for each change of light, the photograph on the left")
+        say(f"{output}: patches of the photograph; below, the same with edges of light")
+    else:
+        write_image(output, draw_changes(to_colour(pixels), seed=seed))
+        say(f"{output}: one row for each change of light, the photograph on the left")
 
 
 def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
@@ -163,39 +164,22 @@ def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
     return draw_rows([Row("patches", list(cut)), *(Row("shaded", list(lit)) for lit in drawn)])
 
 
-def _draw(path: Path, sheet: Path, points: int, seed: int) -> None:
-    from hardnet.images import write_image
-    from hardnet.patchsets.hpatches import read_strip
-    from hardnet.patchsets.info import draw_rows, matching_rows, strip_rows
-    from hardnet.patchsets.patchset import open_set
-
-    if path.is_file():
-        picture = draw_rows(strip_rows(read_strip(path), points, seed))
-    else:
-        picture = draw_rows(*matching_rows(open_set(path), points, seed))
-    write_image(sheet, picture)
-
-
 def _print(found: Description) -> None:
     contents, grey = found.contents, found.grey
     least, median, most = contents.per_point
+    decoded = [f"{name.split('.')[0]} {decimal(size)}" for name, size in found.cache.items()]
     rows = {
         "set": f"{contents.name} ({contents.kind})",
         "patches": f"{contents.patches} of {counted(contents.points, 'point')}",
-        "patches per point": (
-            f"{least} to {most}, median {median:g}" if least < most else str(most)
-        ),
+        "patches per point": f"{least} to {most}, median {median:g}" if least < most else most,
         "side": " or ".join(map(str, contents.sides)) + " pixels",
         "pairs": f"{contents.positive_pairs} matching, {contents.negative_pairs} not",
         "grey values": (
             f"mean {grey.mean:.1f}, std {grey.std:.1f} ({counted(grey.patches, 'patch')})"
         ),
         "low contrast": f"{100 * grey.low_contrast:.1f}% of these patches have std < 10",
-        "on disk": _size(found.bytes),
-        "decoded": ", ".join(
-            f"{name.split('.')[0]} {_size(size)}" for name, size in found.cache.items()
-        )
-        or "not yet",
+        "on disk": decimal(found.bytes),
+        "decoded": ", ".join(decoded) or "not yet",
         "digest": found.digest[:16],
     }
     if contents.kind != "brown":
@@ -203,43 +187,32 @@ def _print(found: Description) -> None:
     if contents.kind not in ("brown", "hpatches"):
         del rows["decoded"]
     show(rows.items())
-    for table in _part_tables(contents):
-        console().print(table)
+    _print_parts(contents)
 
 
-def _part_tables(contents: Contents) -> list[Table]:
-    tables = []
+def _print_parts(contents: Contents) -> None:
     if contents.splits:
-        tables.append(_table("split", "test", "train", "not on disk"))
-        for split in contents.splits:
-            row = (split.name, split.test, split.train, split.missing)
-            tables[-1].add_row(*map(str, row))
-    if contents.parts:
-        hpatches = contents.kind == "hpatches"
-        names = ("sequence", "group") if hpatches else ("image pair", "subset")
-        tables.append(_table(names[1], f"{names[0]}s", "points", "patches"))
-        for group in dict.fromkeys(part.group for part in contents.parts):
-            parts = [part for part in contents.parts if part.group == group]
-            counts = (len(parts), sum(p.points for p in parts), sum(p.patches for p in parts))
-            tables[-1].add_row(escape(group), *map(str, counts))
-        tables.append(_table(names[0], names[1], "points", "patches"))
-        for part in contents.parts:
-            points, patches = str(part.points), str(part.patches)
-            tables[-1].add_row(escape(part.name), escape(part.group), points, patches)
-    return tables
+        rows = [(split.name, split.test, split.train, split.missing) for split in contents.splits]
+        _print_table(("split", "test", "train", "not on disk"), rows)
+    if not contents.parts:
+        return
+    hpatches = contents.kind == "hpatches"
+    part, group = ("sequence", "group") if hpatches else ("image pair", "subset")
+    totals: dict[str, tuple[int, int, int]] = {}
+    for one in contents.parts:
+        count, points, patches = totals.get(one.group, (0, 0, 0))
+        totals[one.group] = count + 1, points + one.points, patches + one.patches
+    counts = [(name, *numbers) for name, numbers in totals.items()]
+    _print_table((group, f"{part}s", "points", "patches"), counts)
+    listed = [(one.name, one.group, one.points, one.patches) for one in contents.parts]
+    _print_table((part, group, "points", "patches"), listed)
 
 
-def _table(*columns: str) -> Table:
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> None:
     table = Table()
-    for k, column in enumerate(columns):
-        words = k == 0 or column in ("group", "subset")
-        table.add_column(column, justify="left" if words else "right", no_wrap=True)
-    return table
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+    for column, value in zip(columns, rows[0], strict=True):
+        justify: Literal["left", "right"] = "left" if isinstance(value, str) else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row))
+    console().print(table)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-from rich.markup import escape
-
-from hardnet.cli.options import AsJson, argument, given, grouped, option, reads_images
+from hardnet.cli.options import AsJson, argument, given, group, option, reads_images
 from hardnet.cli.output import Stage, say
-from hardnet.errors import HardnetError, counted, printable
+from hardnet.errors import HardnetError, counted
 from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
-    from hardnet.patchsets.build.colmap import ColmapReport, ColmapSettings
-    from hardnet.patchsets.build.photos import BuildReport
+    from hardnet.patchsets.build.colmap_model import Scene
     from hardnet.patchsets.build.tracks import DetectedSettings
 
 Window = Annotated[
@@ -35,6 +32,8 @@ Carried = Annotated[
     float, option(..., "Share of frames not detected again that are carried over.", min=0, max=1)
 ]
 
+app = group("build", "Build a patch set.")
+
 
 @dataclass(frozen=True)
 class NewSet:
@@ -47,7 +46,6 @@ class NewSet:
 
     @property
     def processes(self) -> int:
-        """The number of processes."""
         return self.workers or usable_cores()
 
     def say(self, counts: Mapping[str, Any], line: str) -> None:
@@ -64,10 +62,22 @@ class BrownSet(NewSet):
 
     pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
 
-    def say_photos(self, report: BuildReport) -> None:
-        """Report what was made from photos."""
-        line = _line(report.patches, report.points, counted(report.photos, "photo"))
-        self.say(asdict(report), f"{line}; {len(report.skipped)} skipped")
+    def from_photos(self, build: Callable[..., Any], photos: object, settings: object) -> None:
+        """Build a set by a function of ``patchsets.build.photos``, and report what was made."""
+
+        def step(done: int, total: int, skipped: str | None) -> None:
+            stage("photos", done, total)
+            if skipped:
+                stage.warn("skipped", f"{skipped}: broken or too small")
+
+        with Stage() as stage:
+            report = build(photos, self.output, settings, self.processes, step)
+        self.say_patches(report, f"{counted(report.photos, 'photo')}; {len(report.skipped)}")
+
+    def say_patches(self, report: Any, source: str, **more: Any) -> None:
+        """Report the patches of a set; ``source`` ends with the number of what was skipped."""
+        patches, points = counted(report.patches, "patch"), counted(report.points, "point")
+        self.say({**asdict(report), **more}, f"{patches} of {points} from {source} skipped")
 
 
 @dataclass(frozen=True)
@@ -98,13 +108,7 @@ class ModelSet(BrownSet):
     ] = 2.0
     window: Window = None
 
-    def settings(self, **more: Any) -> ColmapSettings:
-        """The settings of the set."""
-        from hardnet.patchsets.build.colmap import ColmapSettings
-
-        return ColmapSettings(**given(ColmapSettings, vars(self) | more))
-
-    def detected(self, others: Mapping[str, object]) -> DetectedSettings | None:
+    def detected(self, **others: object) -> DetectedSettings | None:
         """How to detect frames, or None; excludes options that take frames from elsewhere."""
         from hardnet.frames import WINDOW_SIGMAS
         from hardnet.patchsets.build.tracks import DetectedSettings
@@ -116,27 +120,37 @@ class ModelSet(BrownSet):
                     f"--windows {self.windows} needs --detections; --window gives another one"
                 )
             return None
-        other = self.window not in (None, WINDOW_SIGMAS)
-        own = {"--noise": self.noise, "--upright": self.upright, "--window": other}
-        if named := [name for name, value in {**others, **own}.items() if value]:
-            raise HardnetError(f"--detections and {named[0]} exclude each other: give one of them")
+        others |= {"noise": self.noise, "upright": self.upright}
+        others["window"] = self.window not in (None, WINDOW_SIGMAS)
+        for name, value in others.items():
+            if value:
+                raise HardnetError(
+                    f"--detections and --{name} exclude each other: give one of them"
+                )
         return DetectedSettings(sigmas, carried=self.carried)
 
-    def say_points(self, report: ColmapReport, failed: Mapping[str, str]) -> None:
-        """Report what was made from models."""
-        line = _line(report.patches, report.points, counted(len(report.models), "model"))
-        counts = {**asdict(report), "skipped": dict(failed)}
-        self.say(counts, f"{line}; {counted(len(failed), 'scene')} skipped")
+    def from_models(
+        self,
+        stage: Stage,
+        scenes: Sequence[Scene],
+        detected: DetectedSettings | None,
+        failed: Mapping[str, str],
+        origin: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Build the set from the models of scenes, and report what was made."""
+        from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
 
-
-app = typer.Typer(
-    name="build", help="Build a patch set.", no_args_is_help=True, add_completion=False
-)
+        settings = ColmapSettings(**given(ColmapSettings, vars(self) | more))
+        report = build_from_colmap(
+            scenes, self.output, settings, self.processes, stage, origin, detected
+        )
+        source = f"{counted(len(report.models), 'model')}; {counted(len(failed), 'scene')}"
+        self.say_patches(report, source, skipped=dict(failed))
 
 
 @app.command()
 @reads_images
-@grouped
 def photos(
     made: BrownSet,
     folder: Path = argument("Photos; searched recursively."),
@@ -158,15 +172,11 @@ def photos(
     from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
 
     settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
-    with Stage() as stage:
-        step = _photo_step(stage)
-        report = build_from_photos(folder, made.output, settings, made.processes, step)
-    made.say_photos(report)
+    made.from_photos(build_from_photos, folder, settings)
 
 
 @app.command()
 @reads_images
-@grouped
 def detections(
     made: BrownSet,
     folders: list[Path] = argument("Folders; searched recursively.", metavar="PHOTOS..."),
@@ -189,17 +199,12 @@ def detections(
     """
     from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
 
-    chosen = {"windows": _windows(windows)}
-    settings = DetectionSettings(**given(DetectionSettings, locals() | vars(made)) | chosen)
-    with Stage() as stage:
-        step = _photo_step(stage)
-        report = build_from_detections(folders, made.output, settings, made.processes, step)
-    made.say_photos(report)
+    chosen = given(DetectionSettings, locals() | vars(made)) | {"windows": _windows(windows)}
+    made.from_photos(build_from_detections, folders, DetectionSettings(**chosen))
 
 
 @app.command()
 @reads_images
-@grouped
 def colmap(
     made: ModelSet,
     models: list[Path] = argument("COLMAP models, or folders of them.", metavar="MODEL..."),
@@ -216,30 +221,23 @@ def colmap(
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
     from hardnet.interop.colmap.mapping import find_models
-    from hardnet.patchsets.build.colmap import build_from_colmap
     from hardnet.patchsets.build.colmap_model import Scene, find_database
 
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
         raise HardnetError("--database and --geometry exclude each other: give one of them")
-    settings = made.settings(affine=affine, points=points)
-    others = {"--database": database, "--geometry": geometry, "--affine": affine}
-    detected = made.detected(others)
+    detected = made.detected(database=database, geometry=geometry, affine=affine)
     scenes = []
     for path in (found for model in models for found in find_models(model)):
         keypoints = None if geometry else database or find_database(path, images)
         scenes.append(Scene(path.resolve().name, path, images, keypoints))
     with Stage() as stage:
-        report = build_from_colmap(
-            scenes, made.output, settings, made.processes, stage, detected=detected
-        )
-    made.say_points(report, {})
+        made.from_models(stage, scenes, detected, {}, affine=affine, points=points)
 
 
 @app.command()
 @reads_images
-@grouped
 def sfm(
     made: ModelSet,
     folder: Path = argument("Photos; a scene per folder.", metavar="PHOTOS"),
@@ -248,11 +246,7 @@ def sfm(
     ),
     max_size: int = option(1600, "Find keypoints at this long side."),
     keypoints: int = option(0, "Most keypoints of a photo; 0 for COLMAP's default.", min=0),
-    following: int = option(
-        0,
-        "Match each photo with the next N by name; 0 for all pairs.",
-        min=0,
-    ),
+    following: int = option(0, "Match each photo with the next N by name; 0 for all pairs.", min=0),
     mapper: Literal["incremental", "global"] = option(
         "incremental", "Photo by photo, or all cameras at once, which is faster for many photos."
     ),
@@ -261,29 +255,22 @@ def sfm(
 
     Example: hardnet data build sfm holiday -o sets/holiday
     """
-    from hardnet.patchsets.build.colmap import build_from_colmap
     from hardnet.patchsets.build.colmap_model import SfmSettings, reconstruct
     from hardnet.storage import refuse_existing
 
-    how = SfmSettings(
-        seed=made.seed, **given(SfmSettings, locals()) | {"keypoints": keypoints or None}
-    )
-    output, settings, detected = made.output, made.settings(), made.detected({})
+    chosen = given(SfmSettings, locals()) | {"keypoints": keypoints or None, "seed": made.seed}
+    how, output, detected = SfmSettings(**chosen), made.output, made.detected()
     refuse_existing(output)  # now, not after an hour of reconstruction
     with Stage() as stage:
         found = reconstruct(folder, work or output.with_name(f"{output.name}.sfm"), how, stage)
         for name, reason in found.failed.items():
-            _warn(stage, name, reason)
+            stage.warn("skipped", f"{name}: {reason}")
         origin = {"sfm": {"settings": asdict(how), "failed": found.failed}}
-        report = build_from_colmap(
-            found.scenes, output, settings, made.processes, stage, origin, detected
-        )
-    made.say_points(report, found.failed)
+        made.from_models(stage, found.scenes, detected, found.failed, origin)
 
 
 @app.command()
 @reads_images
-@grouped
 def sequences(
     made: NewSet,
     data: list[Path] = argument("Sequences (1.png, H_1_2) or pairs (1, 2, h).", metavar="DATA..."),
@@ -303,43 +290,27 @@ def sequences(
     from hardnet.patchsets.build import sequences as build
     from hardnet.patchsets.sequences import find_sequences
 
-    found, subsets = find_sequences(data), _subsets(subset or [])
-    if subsets and layout == "hpatches":
-        raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
-    settings = build.SequenceSettings(**given(build.SequenceSettings, locals() | vars(made)))
-    output, processes = made.output, made.processes
-    with Stage() as stage:
-        step = stage.part("sequences")
-        if layout == "hpatches":
-            report = build.build_from_sequences(found, output, settings, processes, step)
-        else:
-            report = build.build_photo_pairs(found, output, settings, processes, subsets, step)
-        for name, reason in report.skipped.items():
-            _warn(stage, name, reason)
-    counts = {"patches": report.counts, "skipped": report.skipped}
-    what = "sequences" if layout == "hpatches" else "pairs"
-    line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
-    made.say(counts, f"{line}; {len(report.skipped)} skipped")
-
-
-def _photo_step(stage: Stage) -> Callable[[int, int, str | None], None]:
-    def step(done: int, total: int, skipped: str | None) -> None:
-        stage("photos", done, total)
-        if skipped:
-            _warn(stage, skipped, "broken or too small")
-
-    return step
-
-
-def _subsets(texts: list[str]) -> dict[str, str]:
-    """``["G=graf,wall"]`` -> sequence -> subset."""
-    chosen: dict[str, str] = {}
-    for text in texts:
+    found = find_sequences(data)
+    subsets: dict[str, str] = {}  # sequence -> subset
+    for text in subset or []:
         name, _, members = text.partition("=")
         if not name or not members or "/" in name:
             raise HardnetError(f"--subset {text}: write NAME=SEQUENCE,SEQUENCE")
-        chosen |= dict.fromkeys(members.split(","), name)
-    return chosen
+        subsets |= dict.fromkeys(members.split(","), name)
+    if subsets and layout == "hpatches":
+        raise HardnetError("--subset belongs to --layout w1bs: HPatches has no subsets")
+    settings = build.SequenceSettings(**given(build.SequenceSettings, locals() | vars(made)))
+    what, make = "sequences", build.build_from_sequences
+    if layout == "w1bs":
+        what, make = "pairs", partial(build.build_photo_pairs, subsets=subsets)
+    with Stage() as stage:
+        step = partial(stage, "sequences")
+        report = make(found, made.output, settings, made.processes, progress=step)
+        for name, reason in report.skipped.items():
+            stage.warn("skipped", f"{name}: {reason}")
+    counts = {"patches": report.counts, "skipped": report.skipped}
+    line = f"{len(report.counts)} {what} with {sum(report.counts.values())} reference patches"
+    made.say(counts, f"{line}; {len(report.skipped)} skipped")
 
 
 def _windows(text: str) -> tuple[float, ...]:
@@ -350,12 +321,3 @@ def _windows(text: str) -> tuple[float, ...]:
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")
     return sigmas
-
-
-def _warn(stage: Stage, name: str, reason: str) -> None:
-    line = f"[yellow]skipped[/] {escape(printable(name))}: {escape(printable(reason))}"
-    stage.console.print(line, soft_wrap=True)
-
-
-def _line(patches: int, points: int, source: str) -> str:
-    return f"{counted(patches, 'patch')} of {counted(points, 'point')} from {source}"

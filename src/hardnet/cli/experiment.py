@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
-from hardnet.cli.options import argument, grouped, option, reads_images
-from hardnet.cli.output import console, say, training_bar
+from hardnet.cli.options import argument, group, option, reads_images
+from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError, MissingExtraError, counted, install_command
 
 if TYPE_CHECKING:
-    from hardnet.bench.experiments import Event, Experiment, Tests
+    from hardnet.bench.experiments import Event
     from hardnet.bench.grids import Grid
     from hardnet.learn.recipe import Recipe
 
-
-app = typer.Typer(
-    name="experiment",
-    help="Repeat the paper's studies of the loss, the batch and the recipe.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = group("experiment", "Repeat the paper's studies of the loss, the batch and the recipe.")
 
 
 @dataclass(frozen=True)
@@ -56,17 +50,9 @@ class Study:
     threads: Annotated[int, option(..., "CPU threads; 0 for all cores.", min=0)] = 0
     results: Annotated[Path | None, option(..., "Also write the results file here.")] = None
 
-    @property
-    def tests(self) -> Tests:
-        """The sets to test on."""
-        from hardnet.bench.experiments import Tests
-
-        return Tests(tuple(self.brown or ()), self.hpatches, self.test_pairs, self.strip_patches)
-
 
 @app.command()
 @reads_images
-@grouped
 def ablation(
     study: Study,
     epochs: int = option(10, "Epochs in the budget: how often classical mining mines.", min=1),
@@ -89,7 +75,6 @@ def ablation(
 
 @app.command()
 @reads_images
-@grouped
 def batch_size(
     study: Study,
     equal: Literal["pairs", "steps"] = option(
@@ -111,7 +96,6 @@ def batch_size(
 
 @app.command()
 @reads_images
-@grouped
 def recipes(study: Study) -> None:
     """Rows of Table 1: the NIPS and post-NIPS recipes, each with and without flip / rotate.
 
@@ -163,19 +147,33 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     from hardnet import provenance
-    from hardnet.bench.experiments import Experiment
+    from hardnet.bench.experiments import Experiment, Tests
     from hardnet.bench.report import experiment as report
+    from hardnet.bench.report import figure
     from hardnet.learn.recipe import read_recipe
 
     if study.threads:
         torch.set_num_threads(study.threads)
-    base = read_recipe(study.recipe, [*(study.set_ or []), f"pairs={study.budget}"])
+    overrides = study.set_ or []
+    base = read_recipe(study.recipe, [*overrides, f"pairs={study.budget}"])
     grid = make(base)
-    _refuse(study.set_ or [], grid)
-    experiment = Experiment(grid, base, study.output, study.tests, study.cells, study.seeds)
-    errors = console(stderr=True)
+    _refuse(overrides, grid)
+    brown = tuple(study.brown or ())
+    tests = Tests(brown, study.hpatches, study.test_pairs, study.strip_patches)
+    experiment = Experiment(grid, base, study.output, tests, study.cells, study.seeds)
+    present = ""
+
+    def show(event: Event) -> None:
+        nonlocal present
+        if event.name != present and not stage.console.is_terminal:  # a log gets a line per cell
+            say(f"{event.name}: {counted(event.total, 'step')} from {event.done}", error=True)
+        present = event.name
+        cells = f"{grid.name}, {experiment.finished()} of {len(experiment.runs)} cells"
+        stage(f"{cells}: {event.name}", event.done, event.total, event.info)
+
     try:
-        taken = _work(experiment, errors)
+        with Stage() as stage:
+            taken = experiment.run(show, partial(stage, "reading patches"))
     except KeyboardInterrupt:
         say("stopped; the same command continues", error=True)
         raise typer.Exit(130) from None
@@ -188,7 +186,11 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
     if taken:
         names = ", ".join(run.folder.name for run in taken)
         say(f"run by another process, which will add them: {names}", error=True)
-    _draw(results, study.output / f"{grid.name}.png")
+    if find_spec("matplotlib") is None:  # a long experiment must not end in an error
+        say(f"no figure: {install_command('report')}, then run again", error=True)
+    else:
+        figure(results, study.output / f"{grid.name}.png")
+        say(f"figure: {study.output / f'{grid.name}.png'}", error=True)
     say(f"results: {study.output / 'results.json'}", error=True)
 
 
@@ -202,44 +204,3 @@ def _refuse(overrides: list[str], grid: Grid) -> None:
             raise HardnetError("--set epoch: the ablation has --epochs instead")
         if key in theirs:
             raise HardnetError(f"--set {key}: this is what the cells of {grid.name} differ in")
-
-
-def _work(experiment: Experiment, errors: Console) -> list[Any]:
-    total = len(experiment.runs)
-    with training_bar(errors, disable=not errors.is_terminal) as bar:
-        cells = bar.add_task(experiment.grid.name, total=total, info="cells")
-        steps = bar.add_task("reading patches", total=None, info="")
-        present = ""
-
-        def show(event: Event) -> None:
-            nonlocal present
-            if event.name != present:
-                present = event.name
-                if not errors.is_terminal:  # a log file gets one line per cell
-                    say(
-                        f"{event.name}: {counted(event.total, 'step')} from {event.done}",
-                        error=True,
-                    )
-            bar.update(cells, completed=experiment.finished(), info="cells")
-            bar.update(
-                steps,
-                description=event.name,
-                completed=event.done,
-                total=event.total,
-                info=event.info,
-            )
-
-        taken = experiment.run(show, lambda k, n: bar.update(steps, completed=k, total=n))
-        bar.update(cells, completed=experiment.finished())
-    return taken
-
-
-def _draw(results: dict[str, Any], path: Path) -> None:
-    """The figure, where matplotlib is installed: a long experiment must not end in an error."""
-    from hardnet.bench.report import figure
-
-    if find_spec("matplotlib") is None:
-        say(f"no figure: {install_command('report')}, then run again", error=True)
-        return
-    figure(results, path)
-    say(f"figure: {path}", error=True)

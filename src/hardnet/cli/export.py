@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import say
 from hardnet.descriptors import split_windows
@@ -52,8 +50,7 @@ def export(
 
     Example: hardnet export runs/mine/hardnet.safetensors -o out --int8 --calibration photos
     """
-    needs = ((int8, "--int8"), (bool(average), "--average"), (bool(windows), "--windows"))
-    for asked, name in needs:
+    for asked, name in ((int8, "--int8"), (average, "--average"), (windows, "--windows")):
         if asked and calibration is None:
             raise HardnetError(f"{name} needs --calibration FOLDER: a patch set or photographs")
     sigmas = split_windows(f"net@{windows}")[1] if windows else ()
@@ -69,17 +66,17 @@ def export(
         from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
+    from hardnet.descriptors import load
     from hardnet.storage import OwnedFolder, file_digest, publish
 
     own = None if net_ is None else (net_, find_net(net_))
     stored = read_checkpoint(checkpoint, own)
-    net = load_net(checkpoint, own)
-    metadata = stored.metadata
+    net, metadata = load_net(checkpoint, own), stored.metadata
     if average and calibration is not None:
         together = [checkpoint, *average]
         net = average_files(together, _real_patches(calibration, _STATISTICS))
-        origins = ((path.name, file_digest(path)) for path in together)
-        metadata = metadata | {"average": [{"name": n, "sha256": d} for n, d in origins]}
+        parts = [{"name": path.name, "sha256": file_digest(path)} for path in together]
+        metadata = metadata | {"average": parts}
     name = stored.net.rpartition(":")[2]
     if int8:
         relu_chain(net)  # fails before anything is written if the network has no 8-bit form
@@ -96,26 +93,32 @@ def export(
         new[0].write_bytes(to_onnx(net))
         save_checkpoint(new[1], net, stored.net, metadata)
         expected = _described_by_torch(load_net(new[1], own), checked)
-        difference = float(abs(_described(new[0], checked) - expected).max())
+        difference = float(abs(load(new[0])(checked) - expected).max())
         if difference > TOLERANCE:
             raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")
         for made, file in zip(new, files, strict=True):
             publish(made, file)
     facts: dict[str, Any] = {"patches": "noise" if real is None else "real"}
     facts["max_difference_to_torch"] = difference
+    on = counted(len(checked), f"{facts['patches']} patch")
+    lines = [f"largest difference to PyTorch on {on}: {difference:.1e}"]
     if int8 and real is not None:
         files.append(output / f"{name}-int8.onnx")
         files[-1].write_bytes(to_onnx_int8(net, real[: len(real) // 2]))
-        cosine = (_described(files[-1], checked) * expected).sum(1)
-        facts["int8_mean_cosine"] = float(cosine.mean())
-        facts["int8_min_cosine"] = float(cosine.min())
+        cosine = (load(files[-1])(checked) * expected).sum(1)
+        mean, least = float(cosine.mean()), float(cosine.min())
+        facts |= {"int8_mean_cosine": mean, "int8_min_cosine": least}
+        lines.append(f"cosine of int8 to float on {on}: mean {mean:.5f}, least {least:.5f}")
     if sigmas and calibration is not None:
         files.append(_learn_windows(files, sigmas, calibration))
     facts["bytes"] = {path.name: path.stat().st_size for path in files}
     if as_json:
-        typer.echo(json.dumps(facts))
-    else:
-        _print(facts, output, len(checked))
+        print(json.dumps(facts))
+        return
+    for name, size in facts["bytes"].items():
+        say(f"{output / name}  {size / 1e6:.2f} MB")
+    for line in lines:
+        say(line)
 
 
 def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
@@ -131,12 +134,6 @@ def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -
     digests = [file_digest(file) for file in files]
     descriptors.save_projections(output, {descriptors.windows_text(sigmas): projection}, digests)
     return output
-
-
-def _described(path: Path, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    from hardnet.descriptors import load
-
-    return load(path)(patches)
 
 
 def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -172,15 +169,3 @@ def _smooth_noise(count: int) -> NDArray[np.uint8]:
 
     noise = np.random.default_rng(0).integers(0, 256, (count, 32, 32)).astype(np.uint8)
     return np.stack([cv2.GaussianBlur(patch, (0, 0), 1.5) for patch in noise])
-
-
-def _print(facts: dict[str, Any], output: Path, count: int) -> None:
-    for name, size in facts["bytes"].items():
-        say(f"{output / name}  {size / 1e6:.2f} MB")
-    on = counted(count, f"{facts['patches']} patch")
-    say(f"largest difference to PyTorch on {on}: {facts['max_difference_to_torch']:.1e}")
-    if "int8_mean_cosine" in facts:
-        say(
-            f"cosine of int8 to float on {on}: "
-            f"mean {facts['int8_mean_cosine']:.5f}, least {facts['int8_min_cosine']:.5f}"
-        )

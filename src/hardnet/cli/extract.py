@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from hardnet.cli.options import AsJson, Describing, Photos, Workers, grouped, option, reads_images
+from hardnet.cli.options import AsJson, Describing, Photos, Workers, option, reads_images
 from hardnet.cli.output import Stage, finish, refuse_inputs
 from hardnet.errors import counted
 
 
 @reads_images
-@grouped
 def extract(
     how: Describing,
     images: Photos,

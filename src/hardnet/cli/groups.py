@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hardnet.retrieval.groups import Groups
     from hardnet.retrieval.index import Index
 
-
 SHOWN = 12
 """Photos of a group that the terminal lists."""
 
@@ -65,11 +64,14 @@ def groups(
     """
     # Imported here so that `hardnet --help` does not wait for OpenCV.
     from hardnet.retrieval.groups import find_groups, write_page
+    from hardnet.retrieval.kinds import KINDS
     from hardnet.retrieval.photos import is_index
 
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")
-    kinds = _kinds(kind)
+    kinds = KINDS if kind is None else tuple(word.strip() for word in kind.split(","))
+    if unknown := [word for word in kinds if word not in KINDS]:
+        raise HardnetError(f"no kind '{unknown[0]}': choose {', '.join(KINDS)}")
     refuse_inputs(output, [photos])
     if output is not None:
         if output.suffix.lower() not in (".html", ".htm"):
@@ -106,41 +108,25 @@ def groups(
         raise typer.Exit(1)
 
 
-def _kinds(text: str | None) -> tuple[str, ...]:
-    from hardnet.retrieval.kinds import KINDS
-
-    chosen = KINDS if text is None else tuple(word.strip() for word in text.split(","))
-    for word in chosen:
-        if word not in KINDS:
-            raise HardnetError(f"no kind '{word}': choose {', '.join(KINDS)}")
-    return chosen
-
-
 @contextmanager
 def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
     """An index (a temporary one for a folder), and why some photos are not in it."""
+    from hardnet.retrieval import photos as naming
     from hardnet.retrieval.build import build
     from hardnet.retrieval.index import Index
-    from hardnet.retrieval.photos import (
-        DESCRIPTOR,
-        IndexSettings,
-        check_begun,
-        is_index,
-        named_photos,
-    )
 
-    check_begun(photos)
-    if is_index(photos):
+    naming.check_begun(photos)
+    if naming.is_index(photos):
         yield Index(photos, descriptor=descriptor), []
         return
     if not photos.is_dir():
         raise HardnetError(f"{photos} is neither an index nor a folder of photos: check the path")
     with tempfile.TemporaryDirectory(prefix="hardnet-groups-") as work:
         folder = Path(work) / "index"
-        settings = IndexSettings(descriptor=descriptor or DESCRIPTOR)
-        report = build(folder, named_photos([photos], folder), settings, progress=stage)
+        settings = naming.IndexSettings(descriptor=descriptor or naming.DESCRIPTOR)
+        report = build(folder, naming.named_photos([photos], folder), settings, progress=stage)
         yield Index(folder, descriptor=settings.descriptor), list(report.skipped.values())
 
 

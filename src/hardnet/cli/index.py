@@ -13,22 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardnet.cli.options import (
-    AsJson,
-    Cluster,
-    Describing,
-    DescriptorName,
-    Keypoints,
-    KnownDescriptor,
-    MaxSize,
-    Photos,
-    Spread,
-    Workers,
-    argument,
-    grouped,
-    option,
-    reads_images,
-)
+from hardnet.cli import options as shared
+from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
 from hardnet.cli.output import Stage, answer, finish, say, show
 from hardnet.errors import HardnetError, counted
 
@@ -37,43 +23,88 @@ if TYPE_CHECKING:
     from hardnet.retrieval.photos import IndexSettings
 
 Folder = Annotated[Path, argument("Folder of the index.", metavar="INDEX")]
-Hidden = Annotated[
-    bool, option(..., "Include hidden folders and files, and thumbnails.", "--hidden")
-]
 
-app = typer.Typer(
-    name="index",
-    help="Build, change and inspect an index of photos.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = shared.group("index", "Build, change and inspect an index of photos.")
 
 
 @dataclass(frozen=True)
-class IndexDescribing(Describing):
+class IndexDescribing(shared.Describing):
     """The same options with the best defaults for an index."""
 
-    descriptor: DescriptorName = "hardnet-small@12"
-    keypoints: Keypoints = 1024
-    max_size: MaxSize = 1024
-    spread: Spread = True
+    descriptor: shared.DescriptorName = "hardnet-small@12"
+    keypoints: shared.Keypoints = 1024
+    max_size: shared.MaxSize = 1024
+    spread: shared.Spread = True
+
+
+@dataclass(frozen=True)
+class Added:
+    """The options of commands that put photos into an index."""
+
+    folder: Folder
+    images: Photos
+    hidden: Annotated[
+        bool, option(..., "Include hidden folders and files, and thumbnails.", "--hidden")
+    ] = False
+    workers: Workers = None
+    cluster: shared.Cluster = None
+    as_json: AsJson = False
+
+    def index(self, start: float, settings: IndexSettings, **vocabulary: Any) -> None:
+        """Index the photos and report what was done since ``start``."""
+        from hardnet.retrieval.build import build
+        from hardnet.retrieval.photos import named_photos, path_of, shown
+
+        folder, workers, left_out = self.folder, self.workers, list[Path]()
+        photos = named_photos(self.images, folder, hidden=self.hidden, left_out=left_out)
+        with Stage(resumes=True) as stage, describing_on(self.cluster, settings, workers) as by:
+            how = {"workers": workers, "describing": by, "progress": stage, **vocabulary}
+            report = build(folder, photos, settings, **how)
+        for name in report.without_features:
+            say(f"without features: {shown(path_of(name, folder))}", error=True)
+        if left_out:
+            say(
+                f"left out: {len(left_out)} in hidden folders or thumbnails, such as "
+                f"{left_out[0]}; --hidden includes them",
+                error=True,
+            )
+        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
+        facts = {"index": str(folder), **vars(report), "skipped": skipped}
+        facts["left_out"] = [str(photo) for photo in left_out]
+        done = f"{folder}: {counted(report.indexed, 'photo')} indexed"
+        more = {
+            f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
+            f"{report.replaced} of them replaced": report.replaced,
+            f"{len(report.without_features)} without features": report.without_features,
+            f"{report.unchanged} unchanged": report.unchanged,
+        }
+        finish(self.as_json, facts, report.skipped, start, done, more)
+
+
+@contextmanager
+def describing_on(
+    address: str | None, settings: IndexSettings, workers: int | None
+) -> Iterator[Describers | None]:
+    """Cluster workers that describe photos, or None without an address."""
+    if address is None:
+        yield None
+        return
+    from hardnet.retrieval.cluster.describers import describers_on
+
+    # Ray reports dead workers on stdout, where a machine expects JSON.
+    with redirect_stdout(sys.stderr), describers_on(address, settings, workers) as describers:
+        yield describers
 
 
 @app.command("build")
 @reads_images
-@grouped
 def _build(
     how: IndexDescribing,
-    folder: Folder,
-    images: Photos,
+    added: Added,
     vocabulary: Path | None = option(None, "Visual words from `hardnet index vocabulary`."),
     words: int | None = option(
         None, "Number of visual words to train [depends on the number of features].", min=1
     ),
-    hidden: Hidden = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
 ) -> None:
     """Build an index of photos for `hardnet search`.
 
@@ -97,23 +128,14 @@ def _build(
 
     start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
-    form = form_for(folder, how.descriptor, known)
+    form = form_for(added.folder, how.descriptor, known)
     settings = IndexSettings(**how.asked(descriptor=form))
-    what = {"vocabulary": known, "words": words}
-    _index(start, folder, images, settings, hidden, workers, cluster, as_json, **what)
+    added.index(start, settings, vocabulary=known, words=words)
 
 
 @app.command("add")
 @reads_images
-def _add(
-    folder: Folder,
-    images: Photos,
-    descriptor: KnownDescriptor = None,
-    hidden: Hidden = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
-) -> None:
+def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
     """Add photos to an index; changed photos are replaced.
 
     With --cluster, Ray workers describe the photos; see `hardnet index build --help`.
@@ -124,13 +146,12 @@ def _add(
     from hardnet.retrieval.store.snapshot import open_snapshot
 
     start = time.perf_counter()
-    settings = stored_settings(open_snapshot(folder).settings, folder, descriptor)
-    _index(start, folder, images, settings, hidden, workers, cluster, as_json)
+    folder = added.folder
+    added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
 
 
 @app.command("vocabulary")
 @reads_images
-@grouped
 def _vocabulary(
     how: IndexDescribing,
     images: Photos,
@@ -157,64 +178,8 @@ def _vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
         )
     facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
-    facts |= {"skipped": skipped}
-    finish(as_json, facts, skipped, start, f"{output}: {counted(len(made), 'word')}", {})
-
-
-def _index(
-    start: float,
-    folder: Path,
-    images: list[Path],
-    settings: IndexSettings,
-    hidden: bool,
-    workers: int | None,
-    cluster: str | None,
-    as_json: bool,
-    **vocabulary: Any,
-) -> None:
-    from hardnet.retrieval.build import build
-    from hardnet.retrieval.photos import named_photos, path_of, shown
-
-    left_out: list[Path] = []
-    photos = named_photos(images, folder, hidden=hidden, left_out=left_out)
-    with Stage(resumes=True) as stage, describing_on(cluster, settings, workers) as by:
-        report = build(
-            folder, photos, settings, workers=workers, describing=by, progress=stage, **vocabulary
-        )
-    for name in report.without_features:
-        say(f"without features: {shown(path_of(name, folder))}", error=True)
-    if left_out:
-        say(
-            f"left out: {len(left_out)} in hidden folders or thumbnails, such as {left_out[0]}; "
-            "--hidden includes them",
-            error=True,
-        )
-    skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-    facts = {"index": str(folder), **vars(report), "skipped": skipped}
-    facts["left_out"] = [str(photo) for photo in left_out]
-    done = f"{folder}: {counted(report.indexed, 'photo')} indexed"
-    more = {
-        f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
-        f"{report.replaced} of them replaced": report.replaced,
-        f"{len(report.without_features)} without features": report.without_features,
-        f"{report.unchanged} unchanged": report.unchanged,
-    }
-    finish(as_json, facts, report.skipped, start, done, more)
-
-
-@contextmanager
-def describing_on(
-    address: str | None, settings: IndexSettings, workers: int | None
-) -> Iterator[Describers | None]:
-    """Cluster workers that describe photos, or None without an address."""
-    if address is None:
-        yield None
-        return
-    from hardnet.retrieval.cluster.describers import describers_on
-
-    # Ray reports dead workers on stdout, where a machine expects JSON.
-    with redirect_stdout(sys.stderr), describers_on(address, settings, workers) as describers:
-        yield describers
+    done = f"{output}: {counted(len(made), 'word')}"
+    finish(as_json, facts | {"skipped": skipped}, skipped, start, done, {})
 
 
 @app.command("remove")
@@ -267,8 +232,8 @@ def _restore(
     index = Index(folder)
     restored = index.restore(images or index.removed())
     facts = {"index": str(folder), "restored": restored, "images": len(index)}
-    line = f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now"
-    answer(as_json, facts, line)
+    done = f"{folder}: {counted(restored, 'photo')} restored"
+    answer(as_json, facts, f"{done}, {len(index)} photos now")
 
 
 @app.command("compact")
@@ -302,22 +267,23 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    settings = found["settings"]
+    settings, vocabulary = found["settings"], found["vocabulary"]
+    size = f"{_megabytes(found['bytes'])} in {counted(found['segments'], 'segment')}"
+    if found["features"]:
+        size += f", {found['bytes_per_feature']} bytes per feature"
+    words = f"{vocabulary['fingerprint']}, {_megabytes(vocabulary['bytes'])}"
+    flags = [name for name in ("upright", "spread") if settings.get(name)]
+    most = settings["max_size"]
     rows = {
         "photos": found["images"],
         "features": found["features"],
-        "size": f"{_megabytes(found['bytes'])} in {counted(found['segments'], 'segment')}"
-        + (f", {found['bytes_per_feature']} bytes per feature" if found["features"] else ""),
+        "size": size,
         "removed, not yet compacted": found["removed"],
-        "words": f"{found['words']} (vocabulary {found['vocabulary']['fingerprint']}, "
-        f"{_megabytes(found['vocabulary']['bytes'])})",
+        "words": f"{found['words']} (vocabulary {words})",
         "descriptor": settings["descriptor"],
-        "detector": settings["detector"]
-        + (", upright" if settings["upright"] else "")
-        + (", spread" if settings.get("spread") else ""),
-        "keypoints": f"{settings['keypoints']} per photo of at most {settings['max_size']} pixels"
-        if settings["max_size"]
-        else f"{settings['keypoints']} per photo",
+        "detector": ", ".join([settings["detector"], *flags]),
+        "keypoints": f"{settings['keypoints']} per photo"
+        + (f" of at most {most} pixels" if most else ""),
         "generation": found["generation"],
     }
     show(rows.items())
@@ -362,14 +328,12 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
     with Stage() as stage:
         report = verify(folder, stage)
-    if as_json:
-        facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
-        print(json.dumps(facts))
+    facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
+    if as_json or report.ok:
+        files = f"{counted(report.files, 'file')}, {_megabytes(report.bytes)}"
+        answer(as_json, facts, f"{folder}: {files}, all intact")
     for problem in report.problems:
         say(f"damaged: {problem}", error=True)
-    if not as_json and report.ok:
-        size = _megabytes(report.bytes)
-        say(f"{folder}: {counted(report.files, 'file')}, {size}, all intact")
     if not report.ok:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from hardnet.cli.options import AsJson, Describing, argument, given, grouped, option, reads_images
+from hardnet.cli.options import AsJson, Describing, argument, given, option, reads_images
 from hardnet.cli.output import console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
 
@@ -29,7 +29,6 @@ PIXELS = "PIXELS"
 
 
 @reads_images
-@grouped
 def match(
     how: Describing,
     image_a: Path = argument("First photo.", metavar="A"),
@@ -69,8 +68,7 @@ def match(
         metavar="FILE",
     ),
     focal: float | None = verify(
-        "For essential: focal length of both photos, in original pixels.",
-        metavar=PIXELS,
+        "For essential: focal length of both photos, in original pixels.", metavar=PIXELS
     ),
     estimator: Literal["magsac", "degensac"] | None = verify("Robust estimator."),
     threshold: float | None = verify(
@@ -101,16 +99,14 @@ def match(
     if output is not None:
         check_picture_name(output)
     chosen = replace(matches.MODS if strategy == "mods" else matches.Strategy(), **asked)
-    intrinsics = _given_cameras(model == "essential", camera or [], focal)
+    given_cameras = _given_cameras(model == "essential", camera or [], focal)
+    wanted = DescribeSettings(**how.asked(orientation=orientation))
     with console(stderr=True).status("Matching..."):
-        wanted = DescribeSettings(**how.asked(orientation=orientation))
         a, b = extract_together([image_a, image_b], wanted)
-        cameras = None
+        cameras = given_cameras and (given_cameras[0], given_cameras[-1])
         if focal is not None:
             cameras = _middle(a, focal), _middle(b, focal)
-        elif intrinsics:
-            cameras = intrinsics[0], intrinsics[-1]
-        result = matches.match(a, b, model, strategy=chosen, cameras=cameras)
+        result = matches.match(a, b, model, strategy=chosen, cameras=cameras or None)
         verified = result.geometry.kind is not None
         if output is not None and verified:
             result.draw(output)
@@ -174,7 +170,7 @@ def _show(result: Matches) -> None:
         return Path(one.path or "").name, f"{size}, {counted(len(one), 'keypoint')}"
 
     mirrored = ", mirrored: one photo is a mirror image of the other" if result.mirrored else ""
-    rows: list[tuple[str, object]] = [
+    rows = [
         photo(result.a),
         photo(result.b),
         ("descriptor", result.a.descriptor),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -16,14 +16,13 @@ from rich.markup import escape
 from hardnet.descriptors import DEFAULT, names
 from hardnet.image_files import ENVIRONMENT, parse_size
 
-# ``readable=False``: code that reads a file reports one that may not be read, with exit code 1;
-# typer's own check would call it a mistake in usage and exit with 2.
-
 
 def option(default: Any, text: str, *flags: str, **settings: Any) -> Any:
     """An option: its default (``...`` for none), its help, then arguments of ``typer.Option``.
 
-    Brackets in the help are shown literally, as in ``--set data=[sets/mine]``.
+    Brackets in the help are shown literally, as in ``--set data=[sets/mine]``. ``readable=False``:
+    code that reads a file reports one that may not be read, with exit code 1; typer's own check
+    would call it a mistake in usage and exit with 2.
     """
     return typer.Option(default, *flags, help=escape(text), readable=False, **settings)
 
@@ -31,6 +30,21 @@ def option(default: Any, text: str, *flags: str, **settings: Any) -> Any:
 def argument(text: str, default: Any = ..., **settings: Any) -> Any:
     """An argument: its help, its default, then arguments of ``typer.Argument``."""
     return typer.Argument(default, help=escape(text), readable=False, **settings)
+
+
+def group(name: str, text: str) -> typer.Typer:
+    """An application with commands of its own, such as `hardnet index`."""
+    return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
+
+
+def _set_limit(size: str | None) -> str | None:
+    """Store the limit in the environment, which every reader checks and workers inherit."""
+    if size is not None:
+        try:
+            os.environ[ENVIRONMENT] = str(parse_size(size))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return size
 
 
 Photos = Annotated[
@@ -77,6 +91,17 @@ Cluster = Annotated[
     ),
 ]
 AsJson = Annotated[bool, option(..., "Print one JSON object.", "--json")]
+MaxImageBytes = Annotated[
+    str | None,
+    option(
+        ...,
+        "Refuse files above this size and images that need more memory when decoded.",
+        metavar="SIZE",
+        envvar=ENVIRONMENT,
+        show_default="1GB",
+        callback=_set_limit,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -95,63 +120,37 @@ class Describing:
         return vars(self) | {"max_size": self.max_size or None} | others
 
 
-def _set_limit(size: str | None) -> str | None:
-    """Store the limit in the environment, which every reader checks and workers inherit."""
-    if size is not None:
-        try:
-            os.environ[ENVIRONMENT] = str(parse_size(size))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-    return size
-
-
-MaxImageBytes = Annotated[
-    str | None,
-    option(
-        ...,
-        "Refuse files above this size and images that need more memory when decoded.",
-        metavar="SIZE",
-        envvar=ENVIRONMENT,
-        show_default="1GB",
-        callback=_set_limit,
-    ),
-]
-
-
 def reads_images(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the option --max-image-bytes, which takes effect before the command runs."""
+    """``command`` with --max-image-bytes, which takes effect before the command runs.
 
-    def run(max_image_bytes: Any, **given: Any) -> None:
-        command(**given)
-
+    Each parameter that is a dataclass becomes one option per field.
+    """
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
     # Evaluated, because the type names are unknown outside the module.
-    parameters = inspect.signature(command, eval_str=True).parameters.values()
-    limit = _keyword("max_image_bytes", MaxImageBytes, None)
-    return _with_parameters(command, run, [*parameters, limit])
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with each dataclass parameter replaced by one option per field."""
-    plain = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {
-        name: p.annotation for name, p in plain.items() if is_dataclass(p.annotation)
-    }
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in plain.items():
-        if name not in groups:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    for name, parameter in signature(command, eval_str=True).parameters.items():
+        if not is_dataclass(group := parameter.annotation):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
             continue
-        hints = get_type_hints(groups[name], include_extras=True)
-        for field in fields(groups[name]):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
+        groups[name], hints = group, get_type_hints(group, include_extras=True)
+        for field in fields(group):
+            default = Parameter.empty if field.default is MISSING else field.default
             parameters.append(_keyword(field.name, hints[field.name], default))
+    parameters.append(_keyword("max_image_bytes", MaxImageBytes, None))
 
-    def run(**given: Any) -> None:
+    @functools.wraps(command)
+    def run(max_image_bytes: Any, **given: Any) -> None:
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    return _with_parameters(command, run, parameters)
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def given(settings: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,17 +160,3 @@ def given(settings: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """
     names = [field.name for field in fields(settings)]
     return {name: options[name] for name in names if options.get(name) is not None}
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _with_parameters(
-    command: Callable[..., None], run: Callable[..., None], parameters: list[inspect.Parameter]
-) -> Callable[..., None]:
-    functools.update_wrapper(run, command)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run

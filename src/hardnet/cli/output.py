@@ -15,20 +15,20 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from hardnet.errors import HardnetError, Steps, printable
-from hardnet.errors import Progress as Told
+from hardnet.errors import HardnetError, printable
 
 EVERY = 30.0
 """Seconds between two lines of progress where there is no bar."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Where commands print; ``:x:`` in a file name does not become an emoji."""
-    return Console(stderr=stderr, emoji=False, highlight=False)
+    return Console(stderr=stderr, quiet=quiet, emoji=False, highlight=False)
 
 
 def refuse_inputs(output: Path | None, inputs: Iterable[Path]) -> None:
@@ -102,17 +102,15 @@ def in_words(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-class Elapsed(ProgressColumn):
-    """Elapsed and remaining time of a task, in words."""
-
-    def render(self, task: Task) -> Text:
-        """``25 s elapsed, about 3 min 10 s left``."""
-        left = task.fields.get("left", task.time_remaining)
-        return Text(_times(task.elapsed or 0.0, left))
-
-
 def _times(elapsed: float, left: float | None) -> str:
     return f"{in_words(elapsed)} elapsed" + (f", about {in_words(left)} left" if left else "")
+
+
+class Elapsed(ProgressColumn):
+    """Elapsed and remaining time of a task: ``25 s elapsed, about 3 min 10 s left``."""
+
+    def render(self, task: Task) -> Text:
+        return Text(_times(task.elapsed or 0.0, task.fields["left"]))
 
 
 class Stage:
@@ -125,13 +123,20 @@ class Stage:
     def __init__(
         self, output: Console | None = None, every: float = EVERY, resumes: bool = False
     ) -> None:
-        self._resumes = resumes
         self.console = output or console(stderr=True)
-        plain = not self.console.is_terminal
-        self._bar = _bar(MofNCompleteColumn(), self.console, transient=True, disable=plain)
-        self._task = self._bar.add_task("starting", total=None, left=None)
-        self._line, self._what, self._first = now_and_then(self.console, every), "", 0
-        self._start = self._since = perf_counter()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[info]}", markup=False),
+            Elapsed(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None, left=None, info="")
+        self._every, self._resumes, self._what, self._first = every, resumes, "", 0
+        self._start = self._since = self._said = perf_counter()
 
     def __enter__(self) -> Stage:
         self._bar.start()
@@ -140,53 +145,33 @@ class Stage:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
         if self._resumes and kind is not None and issubclass(kind, KeyboardInterrupt):
-            line = "stopped: finished work is kept; run the same command to resume"
-            self.console.print(line, soft_wrap=True, markup=False)
+            self.say("stopped: finished work is kept; run the same command to resume")
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, what: str, done: int, total: int, info: str = "") -> None:
         """Show that ``done`` of ``total`` steps of ``what`` are finished."""
         now, what = perf_counter(), printable(what)
         if what != self._what:  # a new kind of step takes a different time
             self._what, self._since, self._first = what, now, done
         steps = done - self._first
         left = (now - self._since) / steps * (total - done) if steps > 0 else None
-        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
-        self._line(f"{what}: {done} of {total}, {_times(now - self._start, left)}")
+        self._bar.update(
+            self._task, description=what, completed=done, total=total, left=left, info=info
+        )
+        if not self.console.is_terminal and now - self._said >= self._every:
+            self._said = now
+            parts = (f"{what}: {done} of {total}", info, _times(now - self._start, left))
+            self.say(", ".join(part for part in parts if part))
 
-    def part(self, what: str) -> Steps:
-        """A function that shows (done, total) of ``what``."""
-        return lambda done, total: self(what, done, total)
+    def say(self, line: str) -> None:
+        """Print one line above the bar."""
+        self.console.print(line, soft_wrap=True, markup=False)
+
+    def warn(self, label: str, text: str) -> None:
+        """Print one line above the bar, with a label that stands out."""
+        self.console.print(f"[yellow]{label}[/] {escape(printable(text))}", soft_wrap=True)
 
     def counter(self, what: str, total: int) -> Callable[[], None]:
         """A function to call after each of ``total`` steps of ``what``."""
         steps = count(1)
         self(what, 0, total)
         return lambda: self(what, next(steps), total)
-
-    def within(self, where: str) -> Told:
-        """A function that shows (what, done, total), with ``where`` in front."""
-        return lambda what, done, total: self(f"{where}: {what}", done, total)
-
-
-def now_and_then(output: Console, every: float = EVERY) -> Callable[[str], None]:
-    """A function that prints a line at most ``every`` seconds; none in a terminal with a bar."""
-    said = perf_counter()
-
-    def line(text: str) -> None:
-        nonlocal said
-        if not output.is_terminal and perf_counter() - said >= every:
-            said = perf_counter()
-            output.print(text, soft_wrap=True, markup=False)
-
-    return line
-
-
-def training_bar(output: Console, disable: bool = False) -> Progress:
-    """A bar whose tasks have the field ``info``, a short text on the current state."""
-    info = TextColumn("{task.completed}/{task.total} {task.fields[info]}", markup=False)
-    return _bar(info, output, disable=disable)
-
-
-def _bar(numbers: ProgressColumn, output: Console, **options: Any) -> Progress:
-    what = TextColumn("{task.description}", markup=False)
-    return Progress(what, BarColumn(), numbers, Elapsed(), console=output, **options)

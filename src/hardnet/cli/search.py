@@ -82,20 +82,17 @@ def search(
     verifies = mode_named(chosen).verification is not None
     if (verified or min_inliers) and not verifies:
         raise HardnetError(f"mode {chosen} verifies nothing: use one with sv, such as he+sv")
-    asked = [list(query)] if views else [[photo] for photo in query]
-    regions = [boxes] if views else [[box] for box in boxes]
+    each = [([photo], boxes[number : number + 1]) for number, photo in enumerate(query)]
+    asked = [(query, boxes)] if views else each
     answers = []
     with (
         console(stderr=True).status("Searching..."),
         opened(index, descriptor, cluster, shards) as collection,
     ):
-        for number, photos in enumerate(asked):
-            results = collection.search(photos, k, regions[number] if boxes else None, chosen)
-            hits = [
-                hit
-                for hit in results.hits
-                if hit.inliers >= min_inliers and (hit.verified or not verified)
-            ]
+        for photos, regions in asked:
+            results = collection.search(photos, k, regions or None, chosen)
+            kept = (hit for hit in results.hits if hit.verified or not verified)
+            hits = [hit for hit in kept if hit.inliers >= min_inliers]
             answers.append(replace(results, hits=hits))
     if as_json:
         objects = [results.to_json(index, len(collection), chosen) for results in answers]
@@ -137,7 +134,13 @@ def _warn(results: Results, images: int, verifies: bool) -> None:
     for part in results.missing:
         say(f"missing: {part} did not answer; its photos are not among the hits", error=True)
     if not results.hits:
-        say(f"nothing found: {_why_not(results, images)}", error=True)
+        why = "no photo of the index matches the query and the options given"
+        if not images:
+            why = "the index is empty"
+        elif not any(one.features for one in results.query):
+            where = "in the box" if any(one.box for one in results.query) else "in the query"
+            why = f"there is no keypoint {where}; use a sharper photo or a larger part of it"
+        say(f"nothing found: {why}", error=True)
     elif verifies and not results.verified:
         say("no hit is verified: the photos listed may show something else", error=True)
 
@@ -158,15 +161,6 @@ def _show(results: Results, verifies: bool, many: bool) -> None:
         out(f"{rank:>4}  {hit.score:>8.4g}  {geometry}{escape(shown(hit.path))}")
     stages = ", ".join(f"{name} {1000 * time:.1f}" for name, time in results.seconds.items())
     out(f"milliseconds: {stages}", style="dim")
-
-
-def _why_not(results: Results, images: int) -> str:
-    if not images:
-        return "the index is empty"
-    if not any(one.features for one in results.query):
-        where = "in the box" if any(one.box for one in results.query) else "in the query"
-        return f"there is no keypoint {where}; use a sharper photo or a larger part of it"
-    return "no photo of the index matches the query and the options given"
 
 
 def _box(text: str) -> Box:

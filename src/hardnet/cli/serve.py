@@ -65,11 +65,10 @@ def serve(
     except ValueError as error:
         raise HardnetError(f"--max-upload: {error}") from None
     beside = [] if index is None else [index.absolute().parent]
-    stored = results or (Path("results") if Path("results").is_dir() else None)
     settings = Settings(
         index=index,
         roots=[*(photos or []), *beside],
-        results=stored,
+        results=results or (Path("results") if Path("results").is_dir() else None),
         descriptor=descriptor,
         hosts=LOOPBACK | set(name or ()) | (set() if local else {host, socket.gethostname()}),
         any_address=not local,

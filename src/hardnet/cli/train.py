@@ -8,14 +8,14 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from rich.console import Console
 
 from hardnet.cli.options import argument, option, reads_images
-from hardnet.cli.output import now_and_then, training_bar
+from hardnet.cli.output import Stage, console
 from hardnet.errors import HardnetError, MissingExtraError, counted
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from hardnet.learn.recipe import Recipe
     from hardnet.learn.trainer import Describe
     from hardnet.patchsets.patchset import PatchSet
+
+OUR_PROCESSES = "HARDNET_PROCESSES"
+"""Environment variable of the processes that this command starts."""
 
 
 @reads_images
@@ -70,14 +73,7 @@ def train(
         import lightning_fabric  # noqa: F401 - needed below, and not there without the extra
         import torch
 
-        from hardnet.learn.distributed import (
-            LOST,
-            LOST_WAIT,
-            LostProcessError,
-            end_with_parent,
-            processes_exist,
-            rank,
-        )
+        from hardnet.learn import distributed
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
     if threads:
@@ -85,42 +81,38 @@ def train(
         os.environ["OMP_NUM_THREADS"] = str(threads)  # Fabric would divide the cores otherwise
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # each process says hello
     folder = output or Path("runs") / recipe.stem
-    console = Console(stderr=True, quiet=rank() > 0, emoji=False)
+    rank = distributed.rank()
     try:
         settings = read_recipe(recipe, set_ or [])
+        started = distributed.processes_exist()
         if minutes is not None:
-            several = settings.devices > 1 or processes_exist()
-            _check_minutes(minutes, settings, set_ or [], several)
-        if settings.devices > 1 and not processes_exist():
-            _train_by_processes(settings, folder, resume, console)
-            return
+            _check_minutes(minutes, settings, set_ or [], settings.devices > 1 or started)
+        if settings.devices > 1 and not started:
+            _train_by_processes(settings, folder, resume)
         if "LOCAL_RANK" in os.environ:
-            end_with_parent()
-        _train(settings, folder, resume, console, minutes)
-    except LostProcessError as error:
-        if _OUR_PROCESSES not in os.environ:
+            distributed.end_with_parent()
+        with Stage(console(stderr=True, quiet=rank > 0)) as stage:
+            _train(settings, folder, resume, minutes, stage)
+    except distributed.LostProcessError as error:
+        if OUR_PROCESSES not in os.environ:
             raise
-        time.sleep(LOST_WAIT)
-        raise typer.Exit(LOST) from error  # the parent says it
+        time.sleep(distributed.LOST_WAIT)
+        raise typer.Exit(distributed.LOST) from error  # the parent says it
     except HardnetError:
-        if int(os.environ.get("LOCAL_RANK", rank())) > 0:  # the first of each machine says it
+        if int(os.environ.get("LOCAL_RANK", rank)) > 0:  # the first of each machine says it
             raise typer.Exit(1) from None
         raise
 
 
-_OUR_PROCESSES = "HARDNET_PROCESSES"
-"""Environment variable of the processes that this command starts."""
-
-
-def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: Console) -> None:
+def _train_by_processes(settings: Recipe, folder: Path, resume: bool) -> NoReturn:
     from hardnet.learn.distributed import LOST, describe_end, rows_of, run_processes
-    from hardnet.learn.run import CHECKPOINT, last_step
+    from hardnet.learn.run import last_step
 
     rows_of(0, settings.devices, settings.batch)
-    _open(settings, console)  # mistakes are said once, and patches are decoded once
-    if not resume and (folder / CHECKPOINT).exists():
-        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
-    os.environ[_OUR_PROCESSES] = str(settings.devices)
+    with Stage() as stage:
+        open_data(settings, stage)  # mistakes are said once, and patches are decoded once
+    _refuse_another_run(folder, resume)
+    os.environ[OUR_PROCESSES] = str(settings.devices)
     command = [sys.executable, "-m", "hardnet.cli.app", *sys.argv[1:]]
     code = run_processes(command, settings.devices)
     if code in (0, 1, 2, 130):  # 1, 2: the first process has said why; 130: stopped by the user
@@ -133,6 +125,13 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool, console: C
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
 
 
+def _refuse_another_run(folder: Path, resume: bool) -> None:
+    from hardnet.learn.run import CHECKPOINT
+
+    if not resume and (folder / CHECKPOINT).exists():
+        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
+
+
 def _check_minutes(minutes: float, settings: Recipe, set_: list[str], several: bool) -> None:
     if not 0 < minutes < math.inf:
         raise HardnetError(f"--minutes must be positive, got {minutes:g}")
@@ -143,84 +142,60 @@ def _check_minutes(minutes: float, settings: Recipe, set_: list[str], several: b
         raise HardnetError(f"--minutes cannot plan for {what}: use --set pairs=NUMBER")
 
 
-def _planned(
-    settings: Recipe,
-    train_set: PatchSet,
-    folder: Path,
-    resume: bool,
-    minutes: float,
-    console: Console,
-) -> Recipe:
-    """The recipe with the pairs for that time; a resumed run keeps its number of pairs."""
-    from hardnet.learn.recipe import read_recipe
-    from hardnet.learn.run import CHECKPOINT, RECIPE
-    from hardnet.learn.trainer import plan_pairs
-
-    if resume and (folder / RECIPE).exists():
-        return replace(settings, pairs=read_recipe(folder / RECIPE, [], stored=True).pairs)
-    if (folder / CHECKPOINT).exists():
-        raise HardnetError(f"{folder} holds a run already; continue it with --resume")
-    pairs = plan_pairs(settings, train_set, minutes, _validation(settings))
-    console.print(
-        f"{minutes:g} minutes: {counted(pairs, 'pair')}, {counted(pairs // settings.batch, 'step')}"
-    )
-    return replace(settings, pairs=pairs)
-
-
 def _train(
-    settings: Recipe, folder: Path, resume: bool, console: Console, minutes: float | None
+    settings: Recipe, folder: Path, resume: bool, minutes: float | None, stage: Stage
 ) -> None:
-    from hardnet.learn.trainer import Trainer
+    from hardnet.learn.recipe import read_recipe
+    from hardnet.learn.run import RECIPE
+    from hardnet.learn.trainer import Trainer, plan_pairs
 
-    train_set = _open(settings, console)
+    train_set, validate = open_data(settings, stage), validation(settings)
     if minutes is not None:
-        settings = _planned(settings, train_set, folder, resume, minutes, console)
-    trainer = Trainer(settings, train_set, folder, _validation(settings), resume)
-    with training_bar(console) as bar:
-        task = bar.add_task(
-            "training", total=settings.steps, completed=trainer.step, info="first step"
-        )
-        last, log = "", now_and_then(console)
+        if resume and (folder / RECIPE).exists():  # it keeps its number of pairs
+            pairs = read_recipe(folder / RECIPE, [], stored=True).pairs
+        else:
+            _refuse_another_run(folder, resume=False)
+            pairs = plan_pairs(settings, train_set, minutes, validate)
+            steps = counted(pairs // settings.batch, "step")
+            stage.say(f"{minutes:g} minutes: {counted(pairs, 'pair')}, {steps}")
+        settings = replace(settings, pairs=pairs)
+    trainer = Trainer(settings, train_set, folder, validate, resume)
+    stage("training", trainer.step, settings.steps, "first step")
+    last = ""
 
-        def report(progress: Any) -> None:
-            nonlocal last
-            if progress.fpr95 is not None:
-                last = f" FPR95 {100 * progress.fpr95:.2f}%"
-                bar.console.print(f"step {progress.step}: loss {progress.loss:.4f}{last}")
-            info = f"loss {progress.loss:.3f} {progress.pairs_per_second:.0f} pairs/s{last}"
-            bar.update(task, completed=progress.step, info=info)
-            log(f"step {progress.step} of {settings.steps}: {info}")
+    def report(progress: Any) -> None:
+        nonlocal last
+        if progress.fpr95 is not None:
+            last = f" FPR95 {100 * progress.fpr95:.2f}%"
+            stage.say(f"step {progress.step}: loss {progress.loss:.4f}{last}")
+        info = f"loss {progress.loss:.3f} {progress.pairs_per_second:.0f} pairs/s{last}"
+        stage("training", progress.step, settings.steps, info)
 
-        try:
-            weights = trainer.run(report)
-        except KeyboardInterrupt:
-            console.print(f"stopped at step {trainer.step}; saved. Continue with --resume.")
-            raise typer.Exit(130) from None
-    console.print(f"weights: {weights}", markup=False, soft_wrap=True)
+    try:
+        weights = trainer.run(report)
+    except KeyboardInterrupt:
+        stage.say(f"stopped at step {trainer.step}; saved. Continue with --resume.")
+        raise typer.Exit(130) from None
+    stage.say(f"weights: {weights}")
 
 
-def _open(settings: Recipe, console: Console) -> PatchSet:
+def open_data(settings: Recipe, stage: Stage) -> PatchSet:
+    """The patches of a recipe, and its teacher's descriptors of them, decoded and cached."""
     from hardnet.nets import find_net
     from hardnet.patchsets.patchset import open_sets
 
-    with training_bar(console) as bar:
-        task = bar.add_task("reading patches", total=None, info="")
+    show = partial(stage, "reading patches")
+    patches = open_sets(settings.data, find_net(settings.net).patch_size, show)
+    if settings.teacher:
+        from hardnet.learn.teacher import teacher_outputs
 
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        patches = open_sets(settings.data, find_net(settings.net).patch_size, show)
-        bar.remove_task(task)
-        if settings.teacher:
-            from hardnet.learn.teacher import teacher_outputs
-
-            task = bar.add_task("teacher's descriptors", total=None, info="")
-            teacher_outputs(settings.teacher, patches, settings.augment, show)
-            bar.remove_task(task)
+        show = partial(stage, "teacher's descriptors")
+        teacher_outputs(settings.teacher, patches, settings.augment, show)
     return patches
 
 
-def _validation(settings: Recipe) -> Callable[[Describe], float] | None:
+def validation(settings: Recipe) -> Callable[[Describe], float] | None:
+    """A function that scores a descriptor by its FPR95 on the validation set, if there is one."""
     from hardnet.bench.brown import distances_of_pairs
     from hardnet.bench.experiments import Tests
     from hardnet.bench.metrics import fpr_at_recall

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -20,7 +19,7 @@ from hardnet.threads import usable_cores
 from hardnet.web import objects
 from hardnet.web.collection import Collection
 from hardnet.web.guard import Guard, Lane
-from hardnet.web.routes import PARTS, STATIC
+from hardnet.web.routes import STATIC, router
 from hardnet.web.state import Settings, State, StoredResults
 from hardnet.web.work import Pool
 
@@ -34,14 +33,14 @@ def make_app(settings: Settings) -> ASGIApp:
     collection = None
     if settings.index is not None:
         collection = Collection(settings.index, settings.roots, settings.descriptor)
-    pools = Pool(workers), Pool(max(workers // 2, 1))
+    pools = Pool(workers, "hardnet-serve"), Pool(max(workers // 2, 1), "hardnet-serve")
     state = State(settings, *pools, StoredResults(settings.results), collection)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        state.pool.close()
-        state.pictures.close()
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
         state.jobs.stop()
 
     app = FastAPI(
@@ -56,10 +55,8 @@ def make_app(settings: Settings) -> ASGIApp:
     app.state.shared = state
     app.add_exception_handler(HardnetError, _explain_error)
     app.add_exception_handler(RequestValidationError, _explain_validation)
-    for add in PARTS:
-        add(app, state)
+    app.include_router(router)
     app.mount("/static", StaticFiles(directory=str(STATIC)))
-    app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
     at_once = workers * (1 + settings.queue)
     lanes = [
         Lane("POST", ("/match", "/extract", "/search", "/explain"), at_once),
@@ -78,15 +75,6 @@ async def _explain_validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
     return JSONResponse({"detail": "; ".join(lines)}, 422)
-
-
-def _schema(app: FastAPI) -> dict[str, Any]:
-    if not app.openapi_schema:
-        schemas = FastAPI.openapi(app)["components"]["schemas"]
-        for unused in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(unused, None)  # our errors are one sentence, not FastAPI's list
-    assert app.openapi_schema is not None
-    return app.openapi_schema
 
 
 def serve(settings: Settings, host: str, port: int, say: Callable[[str], None]) -> None:

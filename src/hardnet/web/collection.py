@@ -1,7 +1,7 @@
-"""The photos of the served index: looked up by id, searched, added, removed.
+"""Photos of requests and of the served index: looked up by id, searched, added, removed.
 
-Requests name photos and folders by ids, which are looked up in the index and on disk. No text of a
-request ever becomes part of a path.
+Uploads are checked before they are decoded. Requests name photos and folders of the index by ids,
+which are looked up in the index and on disk. No text of a request ever becomes part of a path.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
-from fastapi import HTTPException
+from fastapi import HTTPException, UploadFile
 
+from hardnet.errors import HardnetError
 from hardnet.features import Features
-from hardnet.image_files import SUFFIXES, state_of
-from hardnet.images import Source
+from hardnet.image_files import SUFFIXES, read_header, state_of
+from hardnet.images import Pixels, decode_image, shrink, to_colour
+from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import LEFT_OUT, path_of
 from hardnet.retrieval.query import Box
@@ -32,6 +34,52 @@ from hardnet.web.work import Check, Job
 
 MOST_FOLDERS = 2000
 """Of a listing: below the folders that were named at the start."""
+MAX_PIXELS = 64_000_000
+"""Of an uploaded photo, by its header: above any camera, and a few fit in memory."""
+MAX_BYTES = 4 * MAX_PIXELS
+"""Of its pixels."""
+THUMBNAIL, PREVIEW = 256, 1600
+"""Longer side in pixels of a photo in the grid, and of one shown alone."""
+QUALITY = {THUMBNAIL: 80, PREVIEW: 88}
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A photo from a request: its bytes, and its name in answers, which never becomes a path."""
+
+    name: str
+    data: bytes
+
+    def pixels(self) -> Pixels:
+        """(H, W) grey or (H, W, 3) RGB, upright; refused if there are too many pixels."""
+        header = read_header(self.data)
+        if header is not None and header.width * header.height > MAX_PIXELS:
+            raise HTTPException(
+                413,
+                f"{self.name} claims {header.width}x{header.height} pixels, "
+                f"{header.width * header.height / 1e6:.0f} megapixels: more than "
+                f"{MAX_PIXELS / 1e6:.0f}, shrink it",
+            )
+        return decode_image(self.data, self.name, MAX_BYTES)
+
+
+async def read_upload(file: UploadFile | None) -> Upload | None:
+    """The bytes of an uploaded file, if there is one; the guard has limited them."""
+    if file is None:
+        return None
+    name = (file.filename or "").replace("\\", "/").rpartition("/")[2]
+    printable = "".join(c for c in name if c.isprintable())[:120]
+    return Upload(printable or "photo", await file.read())
+
+
+def to_jpeg(pixels: Pixels, size: int) -> bytes:
+    """A picture with a longer side of at most ``size`` pixels."""
+    small, _ = shrink(to_colour(pixels), size)
+    quality = [cv2.IMWRITE_JPEG_QUALITY, QUALITY[size]]
+    good, data = cv2.imencode(".jpg", np.ascontiguousarray(small[:, :, ::-1]), quality)
+    if not good:
+        raise HardnetError("the image cannot be written as JPEG")
+    return bytes(data)
 
 
 def id_of(text: str) -> str:
@@ -50,40 +98,46 @@ class Photo:
     features: int  # their number
     state: tuple[int, int]  # size and modification time of its file when it was indexed
 
+    @property
+    def name(self) -> str:
+        """Last parts of the path, for display."""
+        return "/".join(Path(self.path).parts[-2:])
+
+    def tag(self, size: int) -> str:
+        """Of a picture of this photo with that longer side, as HTTP's ETag."""
+        return f'"{id_of(f"{self.path} {self.state} {size}")}"'
+
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        own = {name: getattr(self, name) for name in ("id", "path", "size", "features")}
-        return own | {"name": "/".join(Path(self.path).parts[-2:])}
+        fields = ("id", "path", "name", "size", "features")
+        return {name: getattr(self, name) for name in fields}
 
 
 class Listing:
-    """All photos of one snapshot."""
+    """All photos of one snapshot, in the order of their paths."""
 
     def __init__(self, snapshot: Snapshot, folder: Path) -> None:
-        self.snapshot, self._folder = snapshot, folder
-
-    @cached_property
-    def photos(self) -> dict[str, Photo]:
-        """By id, in the order of their paths."""
-        counts = self.snapshot.feature_counts()
-        numbers = self.snapshot.find_many(list(counts)).tolist()
+        self.snapshot = snapshot
+        counts = snapshot.feature_counts()
         found = [
             Photo(
                 id_of(name),
-                path_of(name, self._folder),
+                path_of(name, folder),
                 number,
-                self.snapshot.size(number),
-                count,
-                self.snapshot.file(number),
+                snapshot.size(number),
+                counts[name],
+                snapshot.file(number),
             )
-            for (name, count), number in zip(counts.items(), numbers, strict=True)
+            for name, number in zip(counts, snapshot.find_many(list(counts)).tolist(), strict=True)
         ]
-        return {photo.id: photo for photo in sorted(found, key=lambda photo: photo.path)}
+        found.sort(key=lambda photo: photo.path)
+        self.photos = {photo.id: photo for photo in found}
+        self.by_path = {photo.path: photo for photo in found}
 
-    @cached_property
-    def by_path(self) -> dict[str, Photo]:
-        """By absolute path."""
-        return {photo.path: photo for photo in self.photos.values()}
+    def photo(self, id: str) -> Photo:
+        """A photo by its id."""
+        if (found := self.photos.get(id)) is None:
+            raise HTTPException(404, "there is no such photo in the index")
+        return found
 
     def ids(self, *paths: str) -> list[str | None]:
         """Of photos by their paths; they may have been removed meanwhile."""
@@ -99,7 +153,7 @@ class Collection:
         self.index = Index(folder, descriptor=descriptor)
         self._roots = [Path(os.path.realpath(root)) for root in roots]
         self._lock, self._change = threading.Lock(), threading.Lock()
-        self._listing = Listing(self.index.snapshot, folder)
+        self._listing: Listing | None = None
         self.found_groups: dict[str, Any] | None = None  # by the last comparison
         # Photos removed before this server started can also be restored.
         self._undo = self.index.removed()
@@ -109,20 +163,13 @@ class Collection:
         """The photos as they are now."""
         with self._lock:
             snapshot = self.index.snapshot
-            if self._listing.snapshot is not snapshot:
+            if self._listing is None or self._listing.snapshot is not snapshot:
                 self._listing = Listing(snapshot, self.index.folder)
             return self._listing
 
     def info(self) -> dict[str, Any]:
         """The object of `hardnet index info --json`, and how many removals can be undone."""
         return self.index.info() | {"undo": len(self._undo)}
-
-    def photo(self, id: str) -> Photo:
-        """A photo by its id."""
-        found = self.listing.photos.get(id)
-        if found is None:
-            raise HTTPException(404, "there is no such photo in the index")
-        return found
 
     def file(self, photo: Photo) -> Path:
         """The file of a photo, links followed.
@@ -139,32 +186,38 @@ class Collection:
             raise HTTPException(404, f"{photo.path} points to a file that is not in the index")
         return Path(real)
 
-    def search(
-        self, image: Source | Features, k: int, box: Box | None, mode: str, check: Check
-    ) -> dict[str, Any]:
-        """The object of `hardnet search --json`, with the ids and sizes of the hits."""
-        mode_named(mode)
+    def _described(
+        self, source: Upload | Path, box: Box | None, check: Check
+    ) -> tuple[list[Features], dict[str, float]]:
+        image = source.pixels() if isinstance(source, Upload) else source
+        check()
         views, seconds = self.index.described(image, box)
         check()
+        if isinstance(source, Upload):
+            views = [replace(view, path=source.name) for view in views]
+        return views, seconds
+
+    def search(
+        self, source: Upload | Path, k: int, box: Box | None, mode: str, check: Check
+    ) -> dict[str, Any]:
+        """The object of `hardnet search --json`, with the ids and sizes of the hits."""
+        views, seconds = self._described(source, box, check)
         found = self.index.search(views, k, box, mode)
         listing = self.listing.by_path
         seconds |= {stage: seconds.get(stage, 0.0) + time for stage, time in found.seconds.items()}
         answer = replace(found, seconds=seconds).to_json(self.index.folder, len(self.index), mode)
         for hit in answer["hits"]:
             photo = listing.get(hit["path"])  # it may have been removed in the meantime
-            hit["id"] = None if photo is None else photo.id
-            hit["size"] = None if photo is None else photo.size
+            hit["id"], hit["size"] = (photo.id, photo.size) if photo else (None, None)
         return answer
 
     def explain(
-        self, image: Source | Features, photo: Photo, box: Box | None, check: Check
+        self, source: Upload | Path, id: str, box: Box | None, check: Check
     ) -> dict[str, Any]:
-        """What a photo has in common with a query."""
+        """What a photo of the index has in common with a query."""
         listing = self.listing
-        photo = listing.photos.get(photo.id, photo)
-        views, _ = self.index.described(image, box)
-        check()
-        snapshot = listing.snapshot
+        photo, snapshot = listing.photo(id), listing.snapshot
+        views, _ = self._described(source, box, check)
         query = self.index.query(views, box, snapshot.vocabulary)
         how = mode_named(DEFAULT_MODE).verification or Verification()
         number = np.array([photo.image], np.int64)
@@ -186,8 +239,6 @@ class Collection:
 
     def groups(self, job: Job, mirrored: bool) -> dict[str, Any]:
         """Compare all photos with each other; pairs compared before are not compared again."""
-        from hardnet.retrieval.groups import find_groups
-
         found = find_groups(self.index, mirrored=mirrored, progress=job.tell)
         listing, answer = self.listing, found.to_json()
         for pair, facts in zip(found.pairs, answer["pairs"], strict=True):
@@ -195,9 +246,8 @@ class Collection:
             facts["points"] = np.round(pair.points, 2).tolist()
         for facts in answer["groups"]:
             facts["ids"] = listing.ids(*facts["photos"])
-        answer["photos"], answer["compared"] = found.photos, found.compared
-        answer["removable"], answer["unread"] = found.removable(), found.unread
-        self.found_groups = answer
+        answer |= {"photos": found.photos, "compared": found.compared}
+        self.found_groups = answer | {"removable": found.removable(), "unread": found.unread}
         return {"groups": len(found.groups), "pairs": len(found.pairs), "photos": found.photos}
 
     def folders(self) -> dict[str, tuple[Path, int]]:
@@ -222,8 +272,7 @@ class Collection:
 
     def folder(self, id: str) -> Path:
         """A folder of :meth:`folders` by its id."""
-        found = self.folders().get(id)
-        if found is None:
+        if (found := self.folders().get(id)) is None:
             raise HTTPException(404, "there is no such folder: see GET /folders")
         return found[0]
 
@@ -255,17 +304,13 @@ class Collection:
             self._undo.pop()
         return self._changed(-restored)
 
+    def _changed(self, removed: int) -> dict[str, Any]:
+        facts = {"index": str(self.index.folder), "removed": removed}
+        return facts | {"images": len(self.index), "undo": len(self._undo)}
+
     def compact(self, job: Job) -> dict[str, Any]:
         """Free the space of removed photos, which then cannot be restored."""
         self.index.compact(job.tell)
         with self._change:
             self._undo.clear()
         return self.info()
-
-    def _changed(self, removed: int) -> dict[str, Any]:
-        return {
-            "index": str(self.index.folder),
-            "removed": removed,
-            "images": len(self.index),
-            "undo": len(self._undo),
-        }

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import HTTPException, Request
@@ -47,10 +49,10 @@ SMALL_BODY = 1 << 20
 class Lane:
     """Requests of one kind of work, running or waiting."""
 
-    method: str  # of the requests
-    paths: tuple[str, ...]  # prefixes of their paths
-    limit: int  # at the same time
-    busy: int = field(default=0, init=False)  # current number
+    method: str = ""  # of the requests
+    paths: tuple[str, ...] = ()  # prefixes of their paths
+    limit: float = math.inf  # at the same time
+    busy: int = 0  # current number
 
 
 class Guard:
@@ -61,7 +63,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, lanes: Collection[Lane]) -> None:
-        self.app, self._settings, self._lanes = app, settings, lanes
+        self.app, self._settings, self._lanes, self._free = app, settings, lanes, Lane()
         self._hosts = {host.lower() for host in settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,21 +81,16 @@ class Guard:
             await send(message)
 
         request = Request(scope)
-        refusal = self._refusal(request)
-        if refusal is not None:
-            await refusal(scope, receive, guarded)
-            return
-        body = _Body(receive, self._limit(request))
-        method, path = scope["method"], scope["path"]
-        of_kind = (one for one in self._lanes if one.method == method)
-        lane = next((one for one in of_kind if path.startswith(one.paths)), None)
-        if lane is None:
-            await self.app(scope, body, guarded)
-            return
-        if lane.busy >= lane.limit:
+        has_photos = request.headers.get("content-type", "").startswith("multipart/form-data")
+        body = _Body(receive, self._settings.max_upload if has_photos else SMALL_BODY)
+        of_kind = (lane for lane in self._lanes if lane.method == scope["method"])
+        lane = next((one for one in of_kind if scope["path"].startswith(one.paths)), self._free)
+        refusal = self._refusal(request, body.limit)
+        if refusal is None and lane.busy >= lane.limit:
             await body.drain()  # a browser reads the answer only after sending everything
             words = f"too much work at the moment: try again in {RETRY_SECONDS} seconds"
             refusal = _error(429, words, {"retry-after": str(RETRY_SECONDS)})
+        if refusal is not None:
             await refusal(scope, receive, guarded)
             return
         lane.busy += 1
@@ -102,21 +99,19 @@ class Guard:
         finally:
             lane.busy -= 1
 
-    def _limit(self, request: Request) -> int:
-        kind = request.headers.get("content-type", "")
-        has_photos = kind.startswith("multipart/form-data")
-        return self._settings.max_upload if has_photos else SMALL_BODY
-
-    def _refusal(self, request: Request) -> Response | None:
-        headers, path = request.headers, request.scope["path"]
-        host = headers.get("host", "")
+    def _refusal(self, request: Request, limit: int) -> Response | None:
+        headers, path, host = (
+            request.headers,
+            request.scope["path"],
+            request.headers.get("host", ""),
+        )
         if not self._is_ours(host):
             return _error(421, f"this server is not called {host!r}: open the address it printed")
         if not _is_own_page(request, host):
             return _error(403, "pages of other sites may not use this server")
         size = headers.get("content-length", "0")
-        if size.isdecimal() and int(size) > self._limit(request):
-            return _error(413, _size_words(self._limit(request)), {"connection": "close"})
+        if size.isdecimal() and int(size) > limit:
+            return _error(413, _size_words(limit), {"connection": "close"})
         if self._settings.token is None:
             return None
         given = request.query_params.get("token", "")
@@ -178,7 +173,7 @@ class _Body:
     """The body of a request, limited to ``limit`` bytes and to a time."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._limit, self._left = receive, limit, limit
+        self._receive, self.limit, self._left = receive, limit, limit
         self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
         self._whole = False
 
@@ -194,13 +189,11 @@ class _Body:
         self._whole = not message.get("more_body", False)
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise HTTPException(413, _size_words(self._limit), {"connection": "close"})
+            raise HTTPException(413, _size_words(self.limit), {"connection": "close"})
         return message
 
     async def drain(self) -> None:
         """Read everything and discard it."""
-        try:
+        with suppress(HTTPException):
             while not self._whole:
                 await self()
-        except HTTPException:
-            pass

@@ -87,21 +87,6 @@ class SearchAnswer(BaseModel):
     missing: list[str]
 
 
-class ExplainAnswer(BaseModel):
-    """Why a photo is a hit: the features it shares with the query, and those that fit one map."""
-
-    id: str
-    path: str
-    size: tuple[int, int]
-    query: QueryFacts
-    features: int = Field(description="Features of the photo in the index.")
-    shared: int = Field(description="Pairs with the same visual word and close signatures.")
-    inliers: int = Field(description="Pairs that fit one affine map.")
-    verified: bool = Field(description="More inliers than chance explains.")
-    transform: list[list[float]] | None
-    pairs: list[Pair] = Field(description="The inliers: x, y in the query, x, y in the photo.")
-
-
 class PhotoFacts(BaseModel):
     """One photo of the collection."""
 
@@ -109,7 +94,18 @@ class PhotoFacts(BaseModel):
     path: str
     name: str = Field(description="Last parts of the path, for display.")
     size: tuple[int, int]
-    features: int
+    features: int = Field(description="Features of the photo in the index.")
+
+
+class ExplainAnswer(PhotoFacts):
+    """Why a photo is a hit: the features it shares with the query, and those that fit one map."""
+
+    query: QueryFacts
+    shared: int = Field(description="Pairs with the same visual word and close signatures.")
+    inliers: int = Field(description="Pairs that fit one affine map.")
+    verified: bool = Field(description="More inliers than chance explains.")
+    transform: list[list[float]] | None
+    pairs: list[Pair] = Field(description="The inliers: x, y in the query, x, y in the photo.")
 
 
 class PhotosAnswer(BaseModel):
@@ -198,9 +194,7 @@ class PairFacts(BaseModel):
     kind: str
     inliers: int
     transform: list[list[float]] = Field(description="2x3, pixels of a to pixels of b.")
-    overlap: tuple[float, float] = Field(
-        description="Share of a that b shows, and of b that a shows."
-    )
+    overlap: tuple[float, float] = Field(description="Share of a that b shows, then of b.")
     ids: tuple[str | None, str | None]
     points: list[Pair] = Field(description="Some of the inliers: x, y in a, x, y in b.")
 

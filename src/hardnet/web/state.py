@@ -1,10 +1,8 @@
-"""What the requests share: settings, threads, the collection, results; pictures in and out.
-
-Uploads are checked before they are decoded.
-"""
+"""What the requests share: settings, threads, the collection, stored results, previews."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,17 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-from fastapi import HTTPException, UploadFile
+from fastapi import HTTPException
 
 from hardnet.bench import report
 from hardnet.errors import HardnetError
-from hardnet.image_files import read_header
-from hardnet.images import Pixels, decode_image, read_image, shrink, to_colour
+from hardnet.images import read_image
 from hardnet.provenance import Cache
 from hardnet.storage import file_state
-from hardnet.web.collection import Collection
+from hardnet.web.collection import Collection, Photo, Upload, to_jpeg
 from hardnet.web.work import Jobs, Pool
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -45,62 +40,11 @@ class Settings:
     queue: int = 8  # waiting requests per worker
 
 
-MAX_PIXELS = 64_000_000
-"""Of an uploaded photo, by its header: above any camera, and a few fit in memory."""
-MAX_BYTES = 4 * MAX_PIXELS
-"""Of its pixels."""
-THUMBNAIL, PREVIEW = 256, 1600
-"""Longer side in pixels of a photo in the grid, and of one shown alone."""
-QUALITY = {THUMBNAIL: 80, PREVIEW: 88}
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A photo from a request: its bytes, and its name in answers.
-
-    The name is for display and never becomes a path.
-    """
-
-    name: str
-    data: bytes
-
-    def pixels(self) -> Pixels:
-        """(H, W) grey or (H, W, 3) RGB, upright; refused if there are too many pixels."""
-        header = read_header(self.data)
-        if header is not None and header.width * header.height > MAX_PIXELS:
-            megapixels = header.width * header.height / 1e6
-            raise HTTPException(
-                413,
-                f"{self.name} claims {header.width}x{header.height} pixels, {megapixels:.0f} "
-                f"megapixels: more than {MAX_PIXELS / 1e6:.0f}, shrink it",
-            )
-        return decode_image(self.data, self.name, MAX_BYTES)
-
-
-async def read_upload(file: UploadFile | None) -> Upload | None:
-    """The bytes of an uploaded file, if there is one; the guard has limited them."""
-    if file is None:
-        return None
-    name = Path((file.filename or "photo").replace("\\", "/")).name or "photo"
-    printable = "".join(c for c in name if c.isprintable())[:120]
-    return Upload(printable or "photo", await file.read())
-
-
-def to_jpeg(pixels: Pixels, size: int) -> bytes:
-    """A picture with a longer side of at most ``size`` pixels."""
-    small, _ = shrink(to_colour(pixels), size)
-    quality = [cv2.IMWRITE_JPEG_QUALITY, QUALITY.get(size, 85)]
-    good, data = cv2.imencode(".jpg", np.ascontiguousarray(small[:, :, ::-1]), quality)
-    if not good:
-        raise HardnetError("the image cannot be written as JPEG")
-    return bytes(data)
-
-
 class StoredResults:
     """The results files (.json) of a folder, as ``results`` of the repository."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._cache = folder, Cache("figures")
+        self._folder = folder
         self._drawing = threading.Lock()  # matplotlib draws one at a time
 
     def files(self) -> dict[str, Path]:
@@ -114,51 +58,37 @@ class StoredResults:
         found = []
         for name in self.files():
             try:
-                results = self._read(name)
-                shown = report.tables(results)
+                facts = self.get(name)
             except (HardnetError, KeyError, TypeError, ValueError):  # some other JSON file
                 continue
-            if shown:
-                kind = str(results.get("kind", "speed"))
-                found.append({"name": name, "kind": kind, "title": shown[0].title})
+            if facts["tables"]:
+                found.append(facts | {"title": facts["tables"][0]["title"]})
         return found
 
     def get(self, name: str) -> dict[str, Any]:
         """The tables and figures of one file."""
         results = self._read(name)
-        shown = [
-            {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
-            for t in report.tables(results)
-        ]
         return {
             "name": name,
             "kind": str(results.get("kind", "speed")),
             "command": (results.get("provenance") or {}).get("command"),
-            "tables": shown,
+            "tables": [
+                {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
+                for t in report.tables(results)
+            ],
             "figures": _figures(results),
         }
 
     def figure(self, name: str, which: str) -> bytes:
         """A figure as PNG, drawn at the first request."""
-        results = self._read(name)
-        if which not in _figures(results):
+        if which not in _figures(self._read(name)):
             raise HTTPException(404, "there is no such figure")
-        about = {"results": name, "figure": which, "state": file_state(self.files()[name])}
-
-        def draw(part: Path, _: None) -> None:
-            picture = part.with_name(f"{part.name}.png")
-            try:
-                report.figure(results, picture, which)
-                picture.replace(part)
-            finally:
-                picture.unlink(missing_ok=True)
-
+        path = self.files()[name]
         with self._drawing:
-            return self._cache.get(about, lambda: None, draw, Path.read_bytes, ".png")
+            return _draw(path, file_state(path), which)
 
     def _read(self, name: str) -> Any:
-        path = self.files().get(name)
-        if path is None:
+        if (path := self.files().get(name)) is None:
             raise HTTPException(404, "there are no such results")
         return _read_results(path, file_state(path))
 
@@ -168,13 +98,20 @@ def _read_results(path: Path, state: tuple[int, ...]) -> Any:
     return report.read_results(path)
 
 
+@lru_cache(maxsize=64)
+def _draw(path: Path, state: tuple[int, ...], which: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "figure.png"
+        report.figure(_read_results(path, state), picture, which)
+        return picture.read_bytes()
+
+
 def _figures(results: Any) -> list[str]:
-    if "kind" not in results or find_spec("matplotlib") is None:
-        return []
-    return report.figures(results)
+    drawn = "kind" in results and find_spec("matplotlib") is not None
+    return report.figures(results) if drawn else []
 
 
-@dataclass
+@dataclass(frozen=True)
 class State:
     """What the requests share."""
 
@@ -182,35 +119,29 @@ class State:
     pool: Pool
     pictures: Pool
     results: StoredResults
-    collection: Collection | None
+    served: Collection | None
     jobs: Jobs = field(default_factory=Jobs)
     previews: Cache = field(default_factory=lambda: Cache("previews"))
 
-    def searched(self) -> Collection:
+    @property
+    def collection(self) -> Collection:
         """The collection, if there is one."""
-        if self.collection is None:
+        if self.served is None:
             raise HTTPException(404, "no index is served: start `hardnet serve INDEX`")
-        return self.collection
+        return self.served
 
     def source(self, upload: Upload | None, photo: str | None) -> Upload | Path:
         """The source of a request's pixels: an upload, or a photo of the index."""
-        if upload is not None and photo is None:
-            return upload
-        if upload is not None or photo is None:
+        if (upload is None) == (photo is None):
             raise HTTPException(422, "give either a file or the id of a photo of the index")
-        collection = self.searched()
-        return collection.file(collection.photo(photo))
+        return upload or self.collection.file(self.collection.listing.photo(photo or ""))
 
-    def image(self, upload: Upload | None, photo: str | None) -> Pixels | Path:
-        """The same, with the pixels of an upload decoded."""
-        source = self.source(upload, photo)
-        return source.pixels() if isinstance(source, Upload) else source
-
-    def preview(self, photo: Path, size: int) -> bytes:
+    def preview(self, photo: Photo, size: int) -> bytes:
         """A photo as JPEG with a longer side of at most ``size`` pixels, kept in the cache."""
-        about = {"path": str(photo), "size": size, "state": file_state(photo)[1:]}
+        path = self.collection.file(photo)
+        about = {"path": str(path), "size": size, "state": file_state(path)[1:]}
 
         def make() -> bytes:
-            return to_jpeg(read_image(photo), size)
+            return to_jpeg(read_image(path), size)
 
         return self.previews.get(about, make, Path.write_bytes, Path.read_bytes, ".jpg")

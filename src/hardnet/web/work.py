@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from fastapi import HTTPException, Request
 
 from hardnet.errors import HardnetError
+from hardnet.web.objects import JobFacts
 
 T = TypeVar("T")
 
@@ -31,12 +31,10 @@ class Cancelled(Exception):  # noqa: N818 - no error
     """Nobody is waiting for this work any more."""
 
 
-class Pool:
+class Pool(ThreadPoolExecutor):
     """A few threads for the work of requests."""
 
-    def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers, "hardnet-serve")
-        self.begun = self.stopped = 0
+    begun = stopped = 0
 
     async def run(self, request: Request, work: Callable[[Check], T]) -> T:
         """The result of ``work``, which stops at its next check if the client disconnects."""
@@ -55,7 +53,7 @@ class Pool:
                 self.stopped += 1
                 raise
 
-        future = asyncio.get_running_loop().run_in_executor(self._threads, start)
+        future = asyncio.get_running_loop().run_in_executor(self, start)
         watch = asyncio.create_task(_disconnected(request))
         try:
             both: set[asyncio.Future[Any]] = {future, watch}
@@ -68,10 +66,6 @@ class Pool:
             future.cancel()
             watch.cancel()
 
-    def close(self) -> None:
-        """Start no more work."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
 
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
@@ -79,23 +73,22 @@ async def _disconnected(request: Request) -> None:
 
 
 class Job:
-    """Work that takes longer than a request and reports its progress as events."""
+    """Work that takes longer than a request; it has the fields of :class:`JobFacts`."""
 
     def __init__(self, kind: str, work: Callable[[Job], Any]) -> None:
-        self.id, self.kind = secrets.token_hex(8), kind
+        self.id, self.kind, self._work = secrets.token_hex(8), kind, work
         self.state = "running"  # then "done", "stopped" or "failed"
-        self.progress: tuple[str, int, int] = ("starting", 0, 0)
+        self.what, self.done, self.total = "starting", 0, 0
         self.result: Any = None
         self.problem: str | None = None
         self.stop = threading.Event()  # when set, the job ends soon; finished work is kept
-        self._work = work
         self.thread = threading.Thread(target=self._run, name=f"hardnet-{kind}", daemon=True)
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Record progress; a job that was told to stop ends here."""
         if self.stop.is_set():
             raise Cancelled
-        self.progress = what, done, total
+        self.what, self.done, self.total = what, done, total
 
     def _run(self) -> None:
         try:
@@ -109,60 +102,50 @@ class Job:
             self.problem, self.state = f"{type(error).__name__}: {error}", "failed"
             raise
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        what, done, total = self.progress
-        own = {name: getattr(self, name) for name in ("id", "kind", "state", "result", "problem")}
-        return own | {"what": what, "done": done, "total": total}
-
     async def events(self) -> AsyncIterator[str]:
         """Changes as server-sent events; the last one is named after the final state."""
         before, quiet = "", 0.0
         while True:
-            facts = self.to_json()
-            state, text = facts["state"], json.dumps(facts)
-            if text != before:
-                name = "progress" if state == "running" else state
-                yield f"event: {name}\ndata: {text}\n\n"
-                before, quiet = text, 0.0
+            facts = JobFacts.model_validate(self, from_attributes=True)
+            name = "progress" if facts.state == "running" else facts.state
+            event = f"event: {name}\ndata: {facts.model_dump_json()}\n\n"
+            if event != before:
+                yield event
+                before, quiet = event, 0.0
             elif quiet >= ALIVE_SECONDS:
                 yield ": alive\n\n"
                 quiet = 0.0
-            if state != "running":
+            if facts.state != "running":
                 return
             await asyncio.sleep(POLL_SECONDS)
             quiet += POLL_SECONDS
 
 
-class Jobs:
-    """The jobs of a server: one at a time, because an index has one writer."""
+class Jobs(dict[str, Job]):
+    """The jobs of a server by id: one at a time, because an index has one writer."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        super().__init__()
         self._lock = threading.Lock()
 
     def start(self, kind: str, work: Callable[[Job], Any]) -> Job:
         """Start a job if no other is running."""
         with self._lock:
-            running = [job for job in self._jobs.values() if job.state == "running"]
-            if running:
+            if running := [job for job in self.values() if job.state == "running"]:
                 raise HTTPException(409, f"{running[0].kind} is running: wait until it ends")
-            for old in list(self._jobs)[: -KEPT_JOBS + 1]:
-                del self._jobs[old]
+            for old in list(self)[: -KEPT_JOBS + 1]:
+                del self[old]
             job = Job(kind, work)
-            self._jobs[job.id] = job
+            self[job.id] = job
             job.thread.start()
         return job
 
-    def get(self, name: str) -> Job:
-        """A job by its id."""
-        if name not in self._jobs:
-            raise HTTPException(404, f"there is no job {name!r}")
-        return self._jobs[name]
+    def __missing__(self, id: str) -> Job:
+        raise HTTPException(404, f"there is no job {id!r}")
 
     def stop(self) -> None:
         """Stop all jobs and wait until what they write is complete."""
-        for job in self._jobs.values():
+        for job in self.values():
             job.stop.set()
-        for job in self._jobs.values():
+        for job in self.values():
             job.thread.join(30.0)
