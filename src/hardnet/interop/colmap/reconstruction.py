@@ -28,7 +28,6 @@ from hardnet.interop.colmap.database import (
     DATABASE,
     CameraSettings,
     Pair,
-    Verification,
     check_cameras,
     failures_explained,
     match_pairs,
@@ -108,8 +107,6 @@ class ReconstructionSettings:
         upright: the photos are the right way up.
         pairs: which photos to match: how to choose them, or a file that lists them.
         strategy: how matches are found. If it is guided, more are looked for along our geometry.
-        verification: "colmap": COLMAP verifies the matches by what it knows of the cameras;
-            "hardnet": by the strategy's estimator, threshold and check of frames.
         cameras: what is known about the cameras.
         mapper: how models are built.
     """
@@ -121,13 +118,8 @@ class ReconstructionSettings:
     upright: bool = False
     pairs: PairSettings | Path = field(default_factory=PairSettings)
     strategy: Strategy = field(default_factory=Strategy)
-    verification: Verification = "colmap"
     cameras: CameraSettings = field(default_factory=CameraSettings)
     mapper: MapperSettings = field(default_factory=MapperSettings)
-
-    def __post_init__(self) -> None:
-        if self.verification not in ("colmap", "hardnet"):
-            raise HardnetError(f"no verification '{self.verification}': choose colmap or hardnet")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; a list of pairs is known by its content, whatever its file is called."""
@@ -242,7 +234,6 @@ def reconstruct(
             settings.strategy,
             settings.mapper.seed,
             workers,
-            settings.verification,
             partial(progress, "matches"),
         )
 
