@@ -81,11 +81,8 @@ def parse_size(text: str) -> int:
 
 def max_image_bytes() -> int:
     """The limit: ``HARDNET_MAX_IMAGE_BYTES`` if set, otherwise :data:`DEFAULT_MAX_BYTES`."""
-    text = os.environ.get(ENVIRONMENT)
-    if not text:
-        return DEFAULT_MAX_BYTES
     try:
-        return parse_size(text)
+        return parse_size(os.environ.get(ENVIRONMENT) or str(DEFAULT_MAX_BYTES))
     except ValueError as error:
         raise HardnetError(f"{ENVIRONMENT}: {error}") from None
 
@@ -93,13 +90,13 @@ def max_image_bytes() -> int:
 def require_regular_file(path: Path) -> int:
     """The size of a regular file; others are refused, because pipes block and devices never end."""
     status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise HardnetError(f"{path} is a folder that you may not read: change its permissions")
-        raise HardnetError(f"{path} is a folder: name one file in it")
-    if not stat.S_ISREG(status.st_mode):
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size
+    if not stat.S_ISDIR(status.st_mode):
         raise HardnetError(f"{path} is a pipe, device or socket: save it as a file first")
-    return status.st_size
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise HardnetError(f"{path} is a folder that you may not read: change its permissions")
+    raise HardnetError(f"{path} is a folder: name one file in it")
 
 
 def read_image_file(path: Path) -> bytes:
@@ -132,8 +129,7 @@ def check_image_bytes(path: Path, data: bytes, limit: int) -> None:
         raise HardnetError(f"{path} is empty: copy or download it again")
     if is_truncated(data):
         raise HardnetError(f"{path} is truncated: copy or download it again")
-    header = read_header(data)
-    if header is None:
+    if (header := read_header(data)) is None:
         raise HardnetError(
             f"{path} is damaged or not an image that can be read safely: convert it to JPEG or PNG"
         )

@@ -1,11 +1,9 @@
 """Read photographs: a path or an array -> upright uint8 pixels, with errors that name the fix.
 
-Most formats state the size of the picture in their header, and OpenCV decodes them here. The header
-of an AVIF or HEIC file may state another size than that of the picture, and the header of a raw
-file says little: a separate process decodes these, with limited memory and time. (This module is
-also the program of that process.)
-
-HEIC needs pillow-heif, camera raw files need rawpy: the extra ``formats``.
+OpenCV decodes most formats here. The header of an AVIF or HEIC file may state another size than
+that of the picture, and the header of a raw file says little: a separate process decodes these,
+with limited memory and time. (This module is also the program of that process.) HEIC needs
+pillow-heif, camera raw files need rawpy: the extra ``formats``.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -29,6 +27,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.image_files import (
+    as_path,
     check_image_bytes,
     check_size,
     claimed_size,
@@ -38,7 +37,7 @@ from hardnet.image_files import (
     may_be_transparent,
     read_bytes,
 )
-from hardnet.storage import as_path, replacing
+from hardnet.storage import replacing
 
 
 class PillowImage(Protocol):
@@ -47,9 +46,7 @@ class PillowImage(Protocol):
     mode: str
     info: dict[Any, Any]
 
-    def convert(self, mode: str) -> PillowImage:
-        """The same in another mode."""
-        ...
+    def convert(self, mode: str) -> PillowImage: ...
 
 
 Source = str | os.PathLike[str] | NDArray[Any] | PillowImage
@@ -79,21 +76,19 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     Files are refused that are larger than ``max_bytes``, or whose decoded pixels would be; None is
     the environment variable ``HARDNET_MAX_IMAGE_BYTES``, or 1 GB.
     """
-    if (given := as_array(source)) is not None:
-        name, array = "the array", given
-    else:
-        name, path = str(source), as_path(source)  # type: ignore[arg-type]
-        limit = max_image_bytes() if max_bytes is None else max_bytes
-        array = _decode(path, read_bytes(path, limit), limit)
-    return _checked_pixels(array, name)
+    if (array := as_array(source)) is not None:
+        return _to_pixels(array, "the array")
+    path = as_path(source)  # type: ignore[arg-type]
+    limit = max_image_bytes() if max_bytes is None else max_bytes
+    return decode_image(read_bytes(path, limit), str(source), limit)
 
 
 def decode_image(data: bytes, name: str, max_bytes: int) -> Pixels:
-    """The same for the bytes of an image file that are in memory; ``name`` is for errors."""
-    return _checked_pixels(_decode(Path(name), data, max_bytes), name)
+    """The same for the bytes of an image file; ``name`` is for errors and the kind of raw file."""
+    return _to_pixels(_decode(Path(name), data, max_bytes), name)
 
 
-def _checked_pixels(array: NDArray[Any], name: str) -> Pixels:
+def _to_pixels(array: NDArray[Any], name: str) -> Pixels:
     pixels = _opaque(_to_uint8(array, name), name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
@@ -122,8 +117,8 @@ def as_array(source: Source) -> NDArray[Any] | None:
 def list_images(folder: Path) -> list[Path]:
     """Image files below ``folder``, in an order that does not depend on the machine.
 
-    All that look like images, by their name or by their content, whether they can be read or not:
-    who reads them says why one cannot be. The same is true of folders that may not be looked into.
+    All that look like images, by their name or content, even if they cannot be read: reading one
+    says why. The same is true of folders that may not be looked into.
     """
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
@@ -180,10 +175,9 @@ def write_image(path: str | os.PathLike[str], pixels: Pixels) -> None:
     """
     path = as_path(path)
     check_picture_name(path)
-    try:
+    good = False
+    with suppress(cv2.error):
         good, data = cv2.imencode(path.suffix, to_colour(pixels)[:, :, ::-1])
-    except cv2.error:
-        good = False
     if not good:
         raise _no_picture(path)
     try:
@@ -219,7 +213,7 @@ def _to_uint8(array: NDArray[Any], name: str) -> Pixels:
 
 
 def _row_blocks(array: NDArray[Any]) -> Iterator[slice]:
-    """Some rows at a time: as floating point numbers, all of a large image would fill memory."""
+    """Some rows at a time: as floats, a large image would fill memory."""
     rows = max(_BLOCK // array[0].size, 1)
     for start in range(0, len(array), rows):
         yield slice(start, start + rows)
@@ -227,20 +221,16 @@ def _row_blocks(array: NDArray[Any]) -> Iterator[slice]:
 
 def _opaque(pixels: Pixels, name: str) -> Pixels:
     """(H, W) or (H, W, 3): single channels squeezed, transparency laid over white."""
-    if pixels.ndim == 2:
-        return np.ascontiguousarray(pixels)
-    channels = pixels.shape[2]
-    if channels == 1:
-        return np.ascontiguousarray(pixels[:, :, 0])
+    channels = pixels.shape[2] if pixels.ndim == 3 else 0
     if channels == 4:
         out = np.empty((*pixels.shape[:2], 3), np.uint8)
         for block in _row_blocks(pixels):
             alpha = pixels[block, :, 3:].astype(np.float32) / 255
             out[block] = pixels[block, :, :3] * alpha + 255 * (1 - alpha) + 0.5
         return out
-    if channels != 3:
+    if channels not in (0, 1, 3):
         raise HardnetError(f"{name} has {channels} channels: give grey, RGB or RGBA")
-    return np.ascontiguousarray(pixels)
+    return np.ascontiguousarray(pixels[:, :, 0] if channels == 1 else pixels)
 
 
 def named_images(paths: Iterable[Path]) -> dict[str, Path]:
@@ -275,10 +265,7 @@ def named_images(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def _decode(path: Path, data: bytes, limit: int) -> NDArray[Any]:
-    """Pixels of a file: (H, W), (H, W, 3) RGB or (H, W, 4) RGBA, any depth, upright.
-
-    Its name is for errors, and for formats without marks.
-    """
+    """Pixels of a file: (H, W), (H, W, 3) RGB or (H, W, 4) RGBA, any depth, upright."""
     kind = foreign_format(data, path.suffix)
     if kind is not None:
         return _decode_apart(path, data, kind, limit)
@@ -300,7 +287,7 @@ _quiet_lock = Lock()
 
 @contextmanager
 def quiet_opencv() -> Iterator[None]:
-    """OpenCV's own words about a broken file would drown ours; any number of threads may ask."""
+    """Without OpenCV's own words about a broken file; any number of threads may ask for it."""
     # Newer versions have moved these functions, and not every wheel has both places.
     log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
     with _quiet_lock:
@@ -386,7 +373,7 @@ def _decode_apart(path: Path, data: bytes, kind: str, limit: int) -> NDArray[Any
 
 
 def _check_claim(width: int, height: int, pixel_bytes: int, limit: int) -> None:
-    """The process answers with the size and ends instead of decoding."""
+    """Answer with the size and end the process instead of decoding too much."""
     if width * height * pixel_bytes > limit:
         print(json.dumps({"size": [width, height, pixel_bytes]}))
         sys.exit()

@@ -79,7 +79,7 @@ def test_options_become_settings(
         assert part in done.stdout
     options = "--pairs sequential --overlap 5 --no-quadratic --loop 7 --max-size 0 --upright "
     options += "--camera-model pinhole --single-camera --focal 900 --ratio 0.8 --min-images 4 "
-    options += "--guided --verification hardnet"
+    options += "--guided"
     done = run.invoke(app, [*command, *options.split()])
     assert "pairs;" not in done.stderr
     assert given[1].pairs == PairSettings("sequential", 5, False, 7)
@@ -87,7 +87,7 @@ def test_options_become_settings(
     camera = given[1].cameras
     assert (camera.model, camera.single, camera.focal) == ("PINHOLE", True, 900)
     assert given[1].mapper.min_images == 4
-    assert (given[1].strategy.guided, given[1].verification) == (True, "hardnet")
+    assert given[1].strategy.guided
 
 
 def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:

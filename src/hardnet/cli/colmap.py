@@ -48,9 +48,6 @@ def colmap(
     guided: bool = option(
         False, "Search for more matches that fit the estimated geometry.", "--guided"
     ),
-    verification: Literal["colmap", "hardnet"] = option(
-        "colmap", "Verify matches with COLMAP and its cameras, or as `hardnet match` does."
-    ),
     camera_model: str = option("SIMPLE_RADIAL", "COLMAP's camera model."),
     single_camera: bool = option(
         False, "All photos were taken with one camera and one zoom.", "--single-camera"

@@ -69,11 +69,11 @@ class HardNet:
         window: float = WINDOW_SIGMAS,
     ) -> None:
         self._sift = cv2.SIFT.create(
-            nfeatures=nfeatures,
-            nOctaveLayers=nOctaveLayers,
-            contrastThreshold=contrastThreshold,
-            edgeThreshold=edgeThreshold,
-            sigma=sigma,
+            nfeatures,
+            nOctaveLayers,
+            contrastThreshold,
+            edgeThreshold,
+            sigma,
             enable_precise_upscale=enable_precise_upscale,
         )
         if not window > 0:
@@ -124,10 +124,16 @@ class HardNet:
                 raise OpenCVError(f"{counted(len(image), 'image')} with {lists}")
             both = [self.compute(*pair) for pair in zip(image, keypoints, strict=True)]
             return tuple(kept for kept, _ in both), tuple(rows for _, rows in both)
-        points = check_keypoints(keypoints)
+        points = _check_keypoints(keypoints)
         if not points or _is_empty(image):
             return points, None
-        rows = self._rows(grey(image), points)
+        table = np.array([(*point.pt, point.size, point.angle) for point in points])
+        good = np.flatnonzero(np.isfinite(table).all(1) & (table[:, 2] > 0))
+        rows = np.zeros((len(table), len(self._row)), self._row.dtype)
+        pixels = _grey(image)
+        if len(good):
+            frames = from_opencv([points[i] for i in good], self._window)
+            rows[good] = self._describe(cut_for(self._describe, pixels, frames))
         if isinstance(image, cv2.UMat):
             return points, cv2.UMat(rows)  # type: ignore[call-overload]
         fits = isinstance(descriptors, np.ndarray) and descriptors.shape == rows.shape
@@ -153,7 +159,7 @@ class HardNet:
             raise OpenCVError(
                 "image is empty or not an array: was it read? give (H, W) or BGR uint8"
             )
-        grey(image)  # for its error
+        _grey(image)  # for its error
         if useProvidedKeypoints:
             return (), None
         return self.compute(image, self.detect(image, mask), descriptors)
@@ -171,7 +177,6 @@ class HardNet:
         return int(cv2.NORM_HAMMING if self._row.dtype == np.uint8 else cv2.NORM_L2)
 
     def getDefaultName(self) -> str:
-        """What OpenCV would call this class."""
         return "Feature2D.HardNet"
 
     def __getattr__(self, name: str) -> Any:
@@ -186,15 +191,6 @@ class HardNet:
         options: dict[str, Any] = {"descriptor": self._descriptor, "window": self._window}
         return partial(type(self), *first, self._precise, **options), ()
 
-    def _rows(self, image: NDArray[np.uint8], keypoints: KeyPoints) -> NDArray[Any]:
-        table = np.array([(*k.pt, k.size, k.angle) for k in keypoints])
-        good = np.flatnonzero(np.isfinite(table).all(1) & (table[:, 2] > 0))
-        rows = np.zeros((len(table), len(self._row)), self._row.dtype)
-        if len(good):
-            frames = from_opencv([keypoints[i] for i in good], self._window)
-            rows[good] = self._describe(cut_for(self._describe, image, frames))
-        return rows
-
 
 HardNet_create = HardNet.create
 
@@ -204,15 +200,14 @@ def _is_list(*values: Any) -> bool:
 
 
 def _unwrapped(image: Any) -> Any:
-    """Pillow images, alone or in a list, converted for OpenCV; anything else unchanged."""
+    """Pillow images, alone or in a list, as OpenCV's arrays; anything else unchanged."""
     if _is_list(image):
         return type(image)(_unwrapped(one) for one in image)
     is_pillow = hasattr(image, "convert") and as_array(image) is not None
     return to_colour(read_image(image))[:, :, ::-1].copy() if is_pillow else image
 
 
-def grey(image: Any) -> NDArray[np.uint8]:
-    """(H, W) uint8 of an image that OpenCV accepts, converted to grey as SIFT does."""
+def _grey(image: Any) -> NDArray[np.uint8]:
     array = image.get() if isinstance(image, cv2.UMat) else image
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
@@ -231,8 +226,7 @@ def _is_empty(image: Any) -> bool:
     return array is None or (isinstance(array, np.ndarray) and not array.size)
 
 
-def check_keypoints(keypoints: Any) -> KeyPoints:
-    """A tuple of keypoints; empty for None."""
+def _check_keypoints(keypoints: Any) -> KeyPoints:
     if isinstance(keypoints, cv2.KeyPoint):
         raise OpenCVError("keypoints: give a sequence of keypoints, not a single one")
     points = () if keypoints is None else tuple(keypoints)

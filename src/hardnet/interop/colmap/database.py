@@ -1,9 +1,9 @@
 """A COLMAP database: cameras, photos, keypoints, matches and their geometry.
 
 Descriptors are left out on purpose: COLMAP's own matching takes them for bytes of SIFT, and signed
-vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs. By
-default COLMAP verifies the matches: it knows the cameras and tells planes from depth by itself, and
-gives larger models than our inliers, which are stricter.
+vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs.
+COLMAP verifies the matches: it knows the cameras and tells planes from depth by itself, and gives
+larger models than our inliers, which are stricter.
 
 Our images are turned by their EXIF entry; COLMAP reads the pixels as they are stored. Keypoints go
 to COLMAP in its pixels, so that its colours, undistorted images and dense models come out right.
@@ -18,21 +18,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError, Steps, silent
 from hardnet.features import Features
-from hardnet.frames import Frames, points_to_colmap, to_colmap
+from hardnet.frames import Frames, to_colmap
 from hardnet.matching.matches import Matches, Strategy, find_matches, match
 from hardnet.storage import OwnedFolder, check_inside
 from hardnet.threads import in_order, usable_cores
 
 Pair = tuple[str, str]
-Verification = Literal["colmap", "hardnet"]
-"""Who decides which matches of a pair agree with a geometry."""
 DATABASE = "database.db"
 MIN_INLIERS = 15
 """COLMAP's own smallest number of matches of a pair it believes."""
@@ -45,7 +43,6 @@ _BESIDE = {
 }
 """What SQLite keeps beside a database, and how these files begin."""
 _FATAL = 3  # glog's level: all other errors we report ourselves
-_UPRIGHT = 1
 
 # EXIF orientation -> how stored (x, y) follow from upright (u, v): whether to exchange the two
 # axes, then the signs of x and y.
@@ -91,14 +88,12 @@ def write_database(
     matches: Mapping[Pair, Matches],
     cameras: CameraSettings | None = None,
     seed: int = 0,
-    verification: Verification = "colmap",
 ) -> dict[str, str]:
     """Write features and matches as a COLMAP database; an old file is replaced.
 
     Photos are called by their path in the folder ``images``. All matches are written, and as
-    two-view geometry those that COLMAP verifies by the cameras, or, with ``verification``
-    "hardnet", the inliers as they are. Returns photos that COLMAP cannot use, name -> why; they and
-    their matches are left out.
+    two-view geometry those that COLMAP verifies by the cameras. Returns photos that COLMAP cannot
+    use, name -> why; they and their matches are left out.
     """
     pycolmap = require_pycolmap()
     with quiet(pycolmap):
@@ -107,10 +102,7 @@ def write_database(
             photos = read_photos(database, path)
             for (a, b), found in matches.items():
                 if a in photos and b in photos:
-                    if verification == "colmap":
-                        geometry = _verified(photos[a], photos[b], found.indices, seed)
-                    else:
-                        geometry = _matched(photos[a], photos[b], found)
+                    geometry = _verify(photos[a], photos[b], found.indices, seed)
                     _write_pair(database, photos[a], photos[b], found.indices, geometry)
     return refused
 
@@ -219,7 +211,7 @@ def _orientation(pycolmap: Any, path: Path, size: tuple[int, int]) -> int | str:
     if bitmap is None:
         return "COLMAP cannot read this kind of file: convert it to JPEG or PNG"
     entry = bitmap.exif_orientation()
-    orientation = int(entry) if entry in _TURNS else _UPRIGHT
+    orientation = int(entry) if entry in _TURNS else 1
     if (bitmap.width, bitmap.height) != stored_size(size, orientation):
         return (
             f"COLMAP sees {bitmap.width}x{bitmap.height} pixels, not {size[0]}x{size[1]}: "
@@ -233,24 +225,13 @@ def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
     return (size[1], size[0]) if _TURNS[orientation][0] else size
 
 
-def to_stored(size: tuple[int, int], orientation: int) -> NDArray[np.float64]:
-    """(3, 3) map from pixels of an upright photo of this size to pixels of the file."""
-    exchange, *signs = _TURNS[orientation]
-    turn = np.eye(2)[::-1] if exchange else np.eye(2)
-    matrix = np.eye(3)
-    matrix[:2, :2] = np.diag(signs) @ turn
-    far = np.array(stored_size(size, orientation)) - 1
-    matrix[:2, 2] = np.where(np.array(signs) < 0, far, 0)
-    return matrix
-
-
 def turn_frames(frames: Frames, size: tuple[int, int], orientation: int) -> Frames:
-    """(N, 2, 3) frames of the upright photo in pixels of the file; see :func:`to_stored`."""
-    if orientation == _UPRIGHT:
-        return frames
-    matrix = to_stored(size, orientation)
-    turned = matrix[:2, :2] @ frames.astype(np.float64)
-    turned[:, :, 2] += matrix[:2, 2]
+    """(N, 2, 3) frames of an upright photo of this size in pixels of the file."""
+    exchange, *signs = _TURNS[orientation]
+    turned = (frames[:, ::-1] if exchange else frames).astype(np.float64)
+    turned *= np.array(signs)[:, None]
+    far = np.array(stored_size(size, orientation)) - 1
+    turned[:, :, 2] += np.where(np.array(signs) < 0, far, 0)
     return turned.astype(np.float32)
 
 
@@ -274,7 +255,6 @@ def match_pairs(
     strategy: Strategy,
     seed: int,
     workers: int | None = None,
-    verification: Verification = "colmap",
     progress: Steps = silent,
 ) -> None:
     """Find and verify the matches of pairs of photos, on all cores.
@@ -292,16 +272,12 @@ def match_pairs(
         photos = read_photos(database, path)
 
         def work(pair: Pair) -> tuple[Pair, NDArray[np.intp], Any]:
-            a, b = (photos[name] for name in pair)
-            first, second = map(load, pair)
-            if verification == "hardnet":
-                found = match(first, second, strategy=strategy)
-                return pair, found.indices, _matched(a, b, found)
+            a, b = pair
             if strategy.guided:  # along our geometry; COLMAP verifies all of them
-                indices = match(first, second, strategy=strategy).indices
+                indices = match(load(a), load(b), strategy=strategy).indices
             else:
-                indices, _ = find_matches(first, second, strategy)
-            return pair, indices, _verified(a, b, indices, seed)
+                indices, _ = find_matches(load(a), load(b), strategy)
+            return pair, indices, _verify(photos[a], photos[b], indices, seed)
 
         left = [(a, b) for a, b in pairs if not database.exists_matches(photos[a].id, photos[b].id)]
         before = len(pairs) - len(left)
@@ -339,7 +315,7 @@ def _write_pair(
     database.write_matches(a.id, b.id, indices.astype(np.uint32))
 
 
-def _verified(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: int) -> Any:
+def _verify(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: int) -> Any:
     """COLMAP's verification of (K, 2) matches by its cameras; empty if too few to believe."""
     pycolmap = require_pycolmap()
     if len(indices) < MIN_INLIERS:
@@ -351,47 +327,6 @@ def _verified(a: DatabasePhoto, b: DatabasePhoto, indices: NDArray[Any], seed: i
         a.camera, a.points, b.camera, b.points, indices.astype(np.uint32), options
     )
     return found if len(found.inlier_matches) >= MIN_INLIERS else pycolmap.TwoViewGeometry()
-
-
-def _matched(a: DatabasePhoto, b: DatabasePhoto, matches: Matches) -> Any:
-    """A pycolmap.TwoViewGeometry of our inliers; empty if they are too few to believe."""
-    pycolmap = require_pycolmap()
-    geometry = pycolmap.TwoViewGeometry()
-    kind, model = matches.geometry.kind, matches.geometry.model
-    if kind is None or model is None or matches.inliers.sum() < MIN_INLIERS:
-        return geometry
-    geometry.inlier_matches = matches.indices[matches.inliers].astype(np.uint32)
-    kinds = pycolmap.TwoViewGeometryConfiguration
-    to_a, to_b = _pixel_map(matches.a, a.points), _pixel_map(matches.b, b.points)
-    if kind == "homography":
-        geometry.config = kinds.PLANAR_OR_PANORAMIC
-        geometry.H = to_b @ model @ np.linalg.inv(to_a)
-        return geometry
-    if kind == "essential":
-        assert matches.geometry.cameras is not None
-        k_a, k_b = (np.linalg.inv(k) for k in matches.geometry.cameras)
-        model = k_b.T @ model @ k_a
-    model = np.linalg.inv(to_b).T @ model @ np.linalg.inv(to_a)
-    geometry.F = model / np.linalg.norm(model)
-    geometry.config = kinds.UNCALIBRATED
-    if kind == "essential":
-        geometry.config = kinds.CALIBRATED
-        essential = b.camera.calibration_matrix().T @ model @ a.camera.calibration_matrix()
-        geometry.E = essential / np.linalg.norm(essential)
-    return geometry
-
-
-def _pixel_map(features: Features, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(3, 3) map from pixels of the upright photo to COLMAP's pixels of the file.
-
-    The database does not say how a photo was turned; its keypoints, ``points`` (N, 2), do.
-    """
-    shift = np.eye(3)
-    shift[:2, 2] = points_to_colmap(np.zeros(2))
-    maps = [shift @ to_stored(features.image_size, turn) for turn in _TURNS]
-    xy = features.xy.astype(np.float64)
-    off = [np.abs(xy @ m[:2, :2].T + m[:2, 2] - points).max(initial=0.0) for m in maps]
-    return maps[int(np.argmin(off))]
 
 
 def remove_database(path: Path) -> None:

@@ -1,7 +1,6 @@
-"""From a COLMAP database to models, the same ones every time, in a folder that can be continued.
+"""From a COLMAP database to models, the same ones every time, in a work folder that resumes.
 
-COLMAP's own SIFT is here too: the reference that others are compared with, and what makes patch
-sets of photos.
+COLMAP's own SIFT is here too: the reference for comparisons, and the source of patch sets.
 """
 
 from __future__ import annotations
@@ -89,37 +88,30 @@ def build_models(
     with pycolmap.Database.open(database) as opened:
         for image in opened.read_all_images():
             check_inside(image.name, database)  # COLMAP opens photos by these names
-    if settings.mapper == "global":
-        clear_models(sparse)
-        pycolmap.global_mapping(database, images, sparse, _global_options(pycolmap, settings))
+    attempts = ["global"] if settings.mapper == "global" else []
+    models: list[Path] = []
+    for number, attempt in enumerate([*attempts, "incremental", "relaxed"]):
+        clear_models(sparse, ours=number > 0)
+        place = database, images, sparse
+        if attempt == "global":
+            pycolmap.global_mapping(*place, _global_options(pycolmap, settings))
+        else:
+            options, steps = _options(pycolmap, settings, attempt == "relaxed"), count(1)
+            report = lambda steps=steps: progress(next(steps))  # noqa: E731
+            pycolmap.incremental_mapping(*place, options, next_image_callback=report)
         if models := usable_models(sparse, settings.min_images):
-            return models
-    for relaxed in (False, True):
-        clear_models(sparse, ours=relaxed or settings.mapper == "global")
-        steps = count(1)
-        pycolmap.incremental_mapping(
-            database,
-            images,
-            sparse,
-            _options(pycolmap, settings, relaxed),
-            next_image_callback=lambda steps=steps: progress(next(steps)),
-        )
-        if models := usable_models(sparse, settings.min_images):
-            return models
-    return []
+            break
+    return models
 
 
 def usable_models(sparse: Path, min_images: int) -> list[Path]:
     """Models with points and enough photos, those with the most points first."""
-    pycolmap = require_pycolmap()
-    if not any(sparse.iterdir()):
-        return []
-    sized = []
-    for number, path in enumerate(find_models(sparse)):
-        model = pycolmap.Reconstruction(str(path))
+    points: dict[Path, int] = {}
+    for path in find_models(sparse) if any(sparse.iterdir()) else []:
+        model = require_pycolmap().Reconstruction(str(path))
         if model.num_reg_images() >= min_images and model.num_points3D():
-            sized.append((-model.num_points3D(), number, path))
-    return [path for *_, path in sorted(sized)]
+            points[path] = model.num_points3D()
+    return sorted(points, key=lambda path: -points[path])
 
 
 def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
@@ -162,7 +154,6 @@ def find_models(folder: Path) -> list[Path]:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether the folder holds a model, binary or text."""
     return any(
         all((folder / f"{part}{suffix}").is_file() for part in PARTS) for suffix in (".bin", ".txt")
     )
@@ -345,11 +336,9 @@ class WorkFolder:
         write_json(self._path, {**self._inputs, "done": done})
 
     def has(self, stage: str) -> bool:
-        """Whether the stage was finished."""
         return stage in self._done
 
     def add(self, stage: str) -> None:
-        """Remember that the stage is finished."""
         self._write([*self._done, stage])
 
     def once(self, stage: str, make: Callable[[], None]) -> None:

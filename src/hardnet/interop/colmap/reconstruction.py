@@ -28,7 +28,6 @@ from hardnet.interop.colmap.database import (
     DATABASE,
     CameraSettings,
     Pair,
-    Verification,
     check_cameras,
     failures_explained,
     match_pairs,
@@ -108,8 +107,6 @@ class ReconstructionSettings:
         upright: the photos are the right way up.
         pairs: which photos to match: how to choose them, or a file that lists them.
         strategy: how matches are found. If it is guided, more are looked for along our geometry.
-        verification: "colmap": COLMAP verifies the matches by what it knows of the cameras;
-            "hardnet": by the strategy's estimator, threshold and check of frames.
         cameras: what is known about the cameras.
         mapper: how models are built.
     """
@@ -121,13 +118,8 @@ class ReconstructionSettings:
     upright: bool = False
     pairs: PairSettings | Path = field(default_factory=PairSettings)
     strategy: Strategy = field(default_factory=Strategy)
-    verification: Verification = "colmap"
     cameras: CameraSettings = field(default_factory=CameraSettings)
     mapper: MapperSettings = field(default_factory=MapperSettings)
-
-    def __post_init__(self) -> None:
-        if self.verification not in ("colmap", "hardnet"):
-            raise HardnetError(f"no verification '{self.verification}': choose colmap or hardnet")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; a list of pairs is known by its content, whatever its file is called."""
@@ -166,7 +158,6 @@ class ReconstructionReport:
     models: Mapping[str, ModelNumbers] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
 
@@ -203,21 +194,74 @@ def reconstruct(
         "photos": photo_facts(images, list(files.values())),
     }
     _check_enough(len(files), {})
-    run = _Run(images, files, work, settings, workers, progress)
+    features, database = work / FEATURES, work / DATABASE
+
+    def skipped() -> dict[str, str]:
+        found: dict[str, str] = json.loads((work / SKIPPED).read_text())
+        return found
+
+    def extract() -> None:
+        how = settings.detector, settings.descriptor, settings.keypoints, settings.max_size
+        wanted = ExtractionSettings(*how, settings.upright)
+        done = extract_to(features, files, wanted, workers=workers, progress=progress)
+        _check_enough(len(files), done.skipped)
+        write_json(work / SKIPPED, done.skipped)
+
+    def write_keypoints() -> None:
+        progress("database", 0, 1)
+        before = skipped()
+        found: dict[str, Features] = {}
+        for name in files:
+            if name not in before:
+                read = read_hdf5(features, name)
+                # A thousand photos' frames fit in memory, their descriptors do not.
+                found[name] = replace(read, descriptors=read.descriptors[:0].copy())
+        refused = write_photos(database, images, found, settings.cameras)
+        _check_enough(len(found), refused)
+        write_json(work / SKIPPED, before | refused)
+
+    def match() -> None:
+        left_out = skipped()
+        names = [name for name in files if name not in left_out]
+        if isinstance(settings.pairs, Path):
+            pairs = read_pairs(settings.pairs, names, list(left_out))
+        else:
+            pairs = choose_pairs(names, settings.pairs)
+        match_pairs(
+            database,
+            partial(read_hdf5, features),
+            pairs,
+            settings.strategy,
+            settings.mapper.seed,
+            workers,
+            partial(progress, "matches"),
+        )
+
+    def build() -> None:
+        progress("models", 0, len(files))
+        how = replace(settings.mapper, refine_cameras=settings.cameras.params is None)
+        added = lambda done: progress("models", done, len(files))  # noqa: E731
+        for folder in build_models(database, images, work / SPARSE, how, added):
+            model = pycolmap.Reconstruction(str(folder))
+            with replacing(claim(work / f"model-{folder.name}.ply")) as part:
+                model.export_PLY(part)
+            with replacing(claim(work / f"model-{folder.name}.jpg")) as part:
+                part.write_bytes(cv2.imencode(".jpg", _picture(model))[1].tobytes())
+
     with WorkFolder(work, inputs) as state, quiet(pycolmap):
         if not (work / SPARSE).is_dir():
             state.forget("models")
-        if not (work / DATABASE).is_file():
+        if not database.is_file():
             state.forget("database", "matches", "models")
-        if not state.has("matches") and not (work / FEATURES).is_file():
+        if not state.has("matches") and not features.is_file():
             state.forget("features")
-        state.once("features", run.extract)
+        state.once("features", extract)
         with failures_explained(work):
-            state.once("database", run.write_photos)
-            state.once("matches", run.match)
-            report = database_report(work / DATABASE, len(files), run.skipped())
+            state.once("database", write_keypoints)
+            state.once("matches", match)
+            report = database_report(database, len(files), skipped())
             if mapping:
-                state.once("models", run.build_models)
+                state.once("models", build)
                 found = usable_models(work / SPARSE, settings.mapper.min_images)
                 models = {m.relative_to(work).as_posix(): model_numbers(m) for m in found}
                 report = replace(report, models=models)
@@ -228,7 +272,6 @@ def reconstruct(
 def database_report(
     database: Path, photos: int, skipped: Mapping[str, str]
 ) -> ReconstructionReport:
-    """The numbers of a database."""
     with require_pycolmap().Database.open(database) as opened:
         # COLMAP keeps a row for a pair that failed, too.
         _, inliers = opened.read_two_view_geometry_num_inliers()
@@ -243,7 +286,6 @@ def database_report(
 
 
 def model_numbers(folder: Path) -> ModelNumbers:
-    """The numbers of a model on disk."""
     model = require_pycolmap().Reconstruction(str(folder))
     return ModelNumbers(
         registered=model.num_reg_images(),
@@ -252,75 +294,6 @@ def model_numbers(folder: Path) -> ModelNumbers:
         track_length=model.compute_mean_track_length(),
         reprojection_error=model.compute_mean_reprojection_error(),
     )
-
-
-@dataclass(frozen=True)
-class _Run:
-    images: Path
-    files: Mapping[str, Path]
-    work: Path
-    settings: ReconstructionSettings
-    workers: int | None
-    progress: Progress
-
-    def extract(self) -> None:
-        s, output = self.settings, self.work / FEATURES
-        how = ExtractionSettings(s.detector, s.descriptor, s.keypoints, s.max_size, s.upright)
-        report = extract_to(output, self.files, how, workers=self.workers, progress=self.progress)
-        _check_enough(len(self.files), report.skipped)
-        write_json(self.work / SKIPPED, report.skipped)
-
-    def skipped(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads((self.work / SKIPPED).read_text())
-        return found
-
-    def write_photos(self) -> None:
-        skipped = self.skipped()
-        self.progress("database", 0, 1)
-        found: dict[str, Features] = {}
-        for name in self.files:
-            if name not in skipped:
-                features = read_hdf5(self.work / FEATURES, name)
-                # A thousand photos' frames fit in memory, their descriptors do not.
-                found[name] = replace(features, descriptors=features.descriptors[:0].copy())
-        refused = write_photos(self.work / DATABASE, self.images, found, self.settings.cameras)
-        _check_enough(len(found), refused)
-        write_json(self.work / SKIPPED, skipped | refused)
-
-    def match(self) -> None:
-        settings, skipped = self.settings, self.skipped()
-        names = [name for name in self.files if name not in skipped]
-        if isinstance(settings.pairs, Path):
-            pairs = read_pairs(settings.pairs, names, list(skipped))
-        else:
-            pairs = choose_pairs(names, settings.pairs)
-        match_pairs(
-            self.work / DATABASE,
-            partial(read_hdf5, self.work / FEATURES),
-            pairs,
-            settings.strategy,
-            settings.mapper.seed,
-            self.workers,
-            settings.verification,
-            partial(self.progress, "matches"),
-        )
-
-    def build_models(self) -> None:
-        how = replace(self.settings.mapper, refine_cameras=self.settings.cameras.params is None)
-        count = len(self.files)
-        self.progress("models", 0, count)
-        for folder in build_models(
-            self.work / DATABASE,
-            self.images,
-            self.work / SPARSE,
-            how,
-            lambda done: self.progress("models", done, count),
-        ):
-            model = require_pycolmap().Reconstruction(str(folder))
-            with replacing(claim(self.work / f"model-{folder.name}.ply")) as part:
-                model.export_PLY(part)
-            with replacing(claim(self.work / f"model-{folder.name}.jpg")) as part:
-                part.write_bytes(cv2.imencode(".jpg", _picture(model))[1].tobytes())
 
 
 def _check_enough(photos: int, skipped: Mapping[str, str]) -> None:
@@ -441,23 +414,14 @@ def draw(
 def viewpoint(poses: Floats) -> Floats:
     """(3, 3) the rotation from the world to the eye: x to the right, y down, z away from it.
 
-    Without turn and lift, the eye looks as the cameras (M, 3, 4) do in the mean.
+    Without turn and lift, the eye looks as the cameras (M, 3, 4) do in the mean: the rotation that
+    is nearest to the sum of theirs.
     """
-    ahead, down = (poses[:, row, :3].sum(0) for row in (2, 1))
-    ahead = ahead if np.linalg.norm(ahead) > 1e-6 * len(poses) else poses[0, 2, :3]
-    z = ahead / np.linalg.norm(ahead)
-    y = down - (down @ z) * z
-    if np.linalg.norm(y) < 1e-6 * len(poses):
-        y = poses[0, 1, :3] - (poses[0, 1, :3] @ z) * z
-    y = y / np.linalg.norm(y)
-    mean = np.stack([np.cross(y, z), y, z])
-    turn, lift = (
-        np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in (_TURN, _LIFT)
-    )
-    about_y, about_x = np.eye(3), np.eye(3)
-    about_y[np.ix_((0, 2), (0, 2))] = turn
-    about_x[np.ix_((1, 2), (1, 2))] = lift
-    return np.asarray(about_x @ about_y @ mean)
+    left, _, right = np.linalg.svd(poses[:, :, :3].sum(0))
+    left[:, 2] *= np.linalg.det(left @ right)
+    lift, _ = cv2.Rodrigues(np.array([_LIFT, 0, 0]))
+    turn, _ = cv2.Rodrigues(np.array([0, -_TURN, 0]))
+    return np.asarray(lift @ turn @ left @ right)
 
 
 def _pyramid(pose: Floats, depth: float) -> Floats:
