@@ -380,8 +380,8 @@ def find(
         original, scores = _given_frames(frames)
         shrunk = rescale(original, (fx, fy))
     else:
-        if both and (together := detectors.both_ways(detector)) is not None:
-            (shrunk, scores), turned = together(prepared.grey, keypoints)
+        if both and (found := detectors.find_both(detector, prepared.grey, keypoints)):
+            (shrunk, scores), turned = found
         else:  # detectors of users need not know the word upright
             options = {"upright": True} if upright else {}
             shrunk, scores = detector(prepared.grey, keypoints, **options)
