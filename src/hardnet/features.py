@@ -1,7 +1,7 @@
 """From an image to features: detect frames, cut patches, describe them; and features in a file.
 
-:func:`extract` does all of it. Its three stages are functions of their own, so that a pipeline can
-run them on different threads: :func:`prepare` reads the image, :func:`find` detects frames,
+:func:`extract` does all of it. Its stages are functions of their own, so that a pipeline can run
+them on different threads: :func:`prepare` reads the image, :func:`find` detects frames,
 :meth:`Found.patches` cuts their patches and :func:`describe` makes the features.
 """
 
@@ -28,6 +28,7 @@ from hardnet import descriptors, detectors
 from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, InputError, counted
 from hardnet.frames import (
+    Detected,
     Frames,
     centres,
     check_frames,
@@ -51,7 +52,7 @@ GivenFrames = NDArray[Any] | Sequence[cv2.KeyPoint] | str | os.PathLike[str]
 
 Orientation = Literal["auto", "upright", "dominant"]
 """Which way up patches are: as the image, or by the dominant gradient of each; "auto" for upright
-patches and, where :func:`hardnet.match` finds that they do not do, dominant ones."""
+patches and, where these do not match, dominant ones."""
 
 KEYPOINTS = 2048
 """How many keypoints are kept by default."""
@@ -160,10 +161,8 @@ class DescribeSettings:
 
     def __post_init__(self) -> None:
         check_settings(self.keypoints, self.max_size)
-        if self.orientation not in get_args(Orientation):
-            raise InputError(
-                f"no orientation '{self.orientation}': choose auto, upright or dominant"
-            )
+        if (way := self.orientation) not in get_args(Orientation):
+            raise InputError(f"no orientation '{way}': choose auto, upright or dominant")
 
     @property
     def way(self) -> Orientation:
@@ -171,16 +170,7 @@ class DescribeSettings:
         return "upright" if self.upright else self.orientation
 
     def load(self) -> tuple[Detector, Descriptor]:
-        """Detector and descriptor, ready to be called."""
         return detectors.load(self.detector, self.spread), self.load_descriptor()
-
-    @property
-    def ships(self) -> bool:
-        """Whether the descriptor comes with the package, so that loading it cannot fail."""
-        given = self.descriptor
-        return isinstance(given, str) and descriptors.split_windows(given)[0] in (
-            descriptors.shipped_names()
-        )
 
     def load_descriptor(self) -> Descriptor:
         """The descriptor, in the form that describes photos best on this CPU."""
@@ -216,7 +206,7 @@ class Found:
     scores: NDArray[np.float32]
     seconds: dict[str, float]
     upright: bool = False
-    turned: tuple[Frames, NDArray[np.float32]] | None = None
+    turned: Detected | None = None
     cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
 
     def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
@@ -276,10 +266,12 @@ def extract_together(
     """
     if not images:
         return []
-    way, keypoints = how.way, how.keypoints
+    way, keypoints, network = how.way, how.keypoints, how.descriptor
     detect = detectors.load(how.detector, how.spread)
-    # A misspelt name or a damaged file is reported before the work begins.
-    network = None if how.ships else how.load_descriptor()
+    plain = descriptors.split_windows(network)[0] if isinstance(network, str) else ""
+    if plain not in descriptors.shipped_names():
+        # A misspelt name or a damaged file is reported before the work begins.
+        network = how.load_descriptor()
 
     def look(image: Source) -> Found:
         prepared = prepare(image, how.max_size)
@@ -288,7 +280,8 @@ def extract_together(
     with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
         looks = [pool.submit(look, image) for image in images]
         start = perf_counter()
-        network = network or how.load_descriptor()
+        if isinstance(network, str):
+            network = how.load_descriptor()
         loading = perf_counter() - start
         every = [one.result() for one in looks]
         list(pool.map(Found.patches, every, repeat(network)))
@@ -342,8 +335,8 @@ def find(
         original, scores = _given_frames(frames)
         shrunk = rescale(original, (fx, fy))
     else:
-        if both and (together := detectors.both_ways(detector)) is not None:
-            (shrunk, scores), turned = together(prepared.grey, keypoints)
+        if both and (found := detectors.find_both(detector, prepared.grey, keypoints)):
+            (shrunk, scores), turned = found
         else:  # detectors of users need not know the word upright
             options = {"upright": True} if upright else {}
             shrunk, scores = detector(prepared.grey, keypoints, **options)
@@ -354,11 +347,10 @@ def find(
 
 def describe(found: Found, descriptor: Descriptor) -> Features:
     """Describe the keypoints that were found; see :func:`extract`."""
-    patches = found.patches(descriptor)
+    patches, prepared = found.patches(descriptor), found.prepared
     start = perf_counter()
     empty = np.zeros((0, descriptor.dim), np.float32)
     vectors = descriptor(patches) if len(patches) else empty
-    prepared = found.prepared
     return Features(
         frames=found.frames,
         scores=found.scores,
@@ -389,19 +381,20 @@ def _turnable(
 ) -> Features:
     prepared, known = found.prepared, found.turned  # not found itself, which holds the patches
 
-    def detect(*_: Any, **__: Any) -> tuple[Frames, NDArray[np.float32]]:
-        return known or detector(prepared.grey, keypoints)
-
+    @cache
     def again() -> Features:
+        def detect(*_: Any, **__: Any) -> Detected:
+            return known or detector(prepared.grey, keypoints)
+
         turned = describe(find(prepared, detect, keypoints), descriptor)
         new = {k: v for k, v in turned.seconds.items() if k not in prepared.seconds}
         spent = {k: features.seconds[k] + v for k, v in new.items()}
         return replace(turned, seconds=features.seconds | spent)
 
-    return replace(features, turned=cache(again))
+    return replace(features, turned=again)
 
 
-def _given_frames(frames: GivenFrames) -> tuple[Frames, NDArray[np.float32]]:
+def _given_frames(frames: GivenFrames) -> Detected:
     """All (N, 2, 3) frames in their order, and (N,) the response of keypoints, 0 for all else."""
     if isinstance(frames, str | os.PathLike):
         checked = read_oxford(frames)

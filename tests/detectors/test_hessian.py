@@ -83,7 +83,7 @@ def test_the_extremum_of_a_quadratic_is_exact() -> None:
     d = np.stack([k, y, x], -1) - peak
     bend = np.array([[2, 0.2, 0.1], [0.2, 3, 0.5], [0.1, 0.5, 2.5]])
     values = (100 - np.einsum("kyxi,ij,kyxj->kyx", d, bend, d)).astype(np.float32)
-    found = refine(values, np.array([[2, 4, 4], [3, 5, 3]]), 10.0)  # the second start is one off
+    found = refine(values, np.array([[2, 4, 4], [3, 5, 3]]))  # the second start is one off
     np.testing.assert_allclose(found, [[*peak, 100]], rtol=1e-4)
 
 
@@ -91,7 +91,7 @@ def test_edges_are_left_out() -> None:
     k, y, x = np.mgrid[:5, :9, :9].astype(np.float64)
     for ratio, count in ((8.0, 1), (12.0, 0)):
         values = 100 - (k - 2) ** 2 - (y - 4) ** 2 - ratio * (x - 4) ** 2
-        assert len(refine(values.astype(np.float32), np.array([[2, 4, 4]]), 10.0)) == count
+        assert len(refine(values.astype(np.float32), np.array([[2, 4, 4]]))) == count
 
 
 @pytest.mark.parametrize("degrees", [0.0, 90.0, 35.0])

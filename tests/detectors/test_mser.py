@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hardnet.bench.pairs import repeatability
-from hardnet.detectors import mser
+from hardnet.detectors import affine
 from hardnet.frames import centres
 
 PLACES = np.array([[60.0, 70.0], [160.0, 110.0]])
@@ -24,7 +24,7 @@ def discs() -> np.ndarray:
 
 
 def test_regions_of_both_polarities_become_ellipses() -> None:
-    frames, scores = mser.detect(discs(), upright=True)
+    frames, scores = affine.detect_mser(discs(), upright=True)
     # OpenCV 4 reports a region at several thresholds, OpenCV 5 once.
     xy = centres(frames)
     ours = [int(np.flatnonzero(np.abs(xy - place).max(1) < 0.6)[0]) for place in PLACES]
@@ -42,7 +42,7 @@ def test_regions_of_both_polarities_become_ellipses() -> None:
 def test_moments_equal_a_loop() -> None:
     rng = np.random.default_rng(0)
     regions = [rng.integers(0, 50, (n, 2), np.int32) for n in (40, 7, 300)]
-    area, centre, covariance = mser._moments(regions)
+    area, centre, covariance = affine._moments(regions)
     for i, region in enumerate(regions):
         assert area[i] == len(region)
         np.testing.assert_allclose(centre[i], region.mean(0))
@@ -53,7 +53,7 @@ def test_moments_equal_a_loop() -> None:
 def test_a_region_at_the_border_is_left_out() -> None:
     image = discs()
     image[:30, 200:] = 250
-    xy = centres(mser.detect(image)[0])
+    xy = centres(affine.detect_mser(image)[0])
     assert len(xy) >= 2
     assert (np.abs(xy[:, None] - PLACES).max(2) < 0.6).any(1).all()
 
@@ -61,7 +61,7 @@ def test_a_region_at_the_border_is_left_out() -> None:
 def test_regions_repeat_on_a_real_pair(data: Path) -> None:
     folder = data / "oxford-affine" / "graf"
     a, b = (cv2.imread(str(folder / f"{k}.png"), 0) for k in (1, 3))
-    found = [mser.detect(image, upright=True)[0] for image in (a, b)]
+    found = [affine.detect_mser(image, upright=True)[0] for image in (a, b)]
     score = repeatability(*found, np.loadtxt(folder / "H_1_3"), a.shape[::-1], b.shape[::-1])
     assert score.by_overlap > 250
     assert score.overlap > 0.45

@@ -274,13 +274,14 @@ class NetDescriptor:
             except Exception as error:  # onnxruntime's errors share no public base class
                 reason = str(error).partition("\n")[0]
                 raise HardnetError(f"the network {self.name} cannot run: {reason}") from error
-            given = counted(len(batch), "patch")
             if rows.shape != (len(batch), self.dim):
+                given = counted(len(batch), "patch")
                 raise HardnetError(f"the network {self.name} gives {rows.shape} for {given}")
             if bad := int((~np.isfinite(rows).all(axis=1)).sum()):
+                which = f"{bad} of {counted(len(batch), 'patch')}"
                 raise HardnetError(
-                    f"the network {self.name} gives NaN or infinity for {bad} of {given}: its "
-                    "weights are damaged, or its training left the finite numbers"
+                    f"the network {self.name} gives NaN or infinity for {which}: its weights are "
+                    "damaged, or its training left the finite numbers"
                 )
             out[start : start + step] = unit_rows(rows.astype(np.float32, copy=False))
 

@@ -7,7 +7,6 @@ strongest keypoint of every cell before the second of any, until it has enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.detectors import affine, dog, hessian, mser
+from hardnet.detectors import affine, dog, hessian
 from hardnet.detectors.orientation import Indices
 from hardnet.errors import InputError
 from hardnet.frames import Detected, centres
@@ -35,8 +34,6 @@ class Detector(Protocol):
         ...
 
 
-BothWays = Callable[[Pixels, int], tuple[Detected, Detected]]
-
 POOL = 8
 """Keypoints detected per keypoint kept: enough to fill quiet cells, without every speck."""
 
@@ -53,7 +50,7 @@ _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
     "hessian": hessian.detect,
     "hessian-affine": affine.detect,
-    "mser": mser.detect,
+    "mser": affine.detect_mser,
 }
 
 
@@ -77,26 +74,28 @@ def load(detector: str | Detector, spread: bool = False) -> Detector:
     (and orientation) that the networks in these published weights files give. With ``spread``, the
     keypoints are spread over the image. A Detector is returned unchanged, or spread.
     """
-    found = _named(detector) if isinstance(detector, str) else detector
-    return SpreadDetector(found) if spread else found
+    if isinstance(detector, str):
+        if detector.startswith(affine.AFFNET):
+            detector = affine.load_affnet_detector(detector)
+        elif detector in _DETECTORS:
+            detector = _DETECTORS[detector]
+        else:
+            known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
+            raise InputError(f"no detector '{detector}': choose one of {known}")
+    return SpreadDetector(detector) if spread else detector
 
 
-def _named(name: str) -> Detector:
-    if name.startswith(affine.AFFNET):
-        return affine.load_affnet_detector(name)
-    try:
-        return _DETECTORS[name]
-    except KeyError:
-        known = f"{', '.join(names())}, or {affine.AFFNET}AffNet.pth[,OriNet.pth]"
-        raise InputError(f"no detector '{name}': choose one of {known}") from None
-
-
-def both_ways(detector: Detector) -> BothWays | None:
-    """A function that finds upright and rotated frames together, if the detector has one."""
+def find_both(
+    detector: Detector, image: Pixels, keypoints: int
+) -> tuple[Detected, Detected] | None:
+    """Upright and turned frames in the time of one search, if the detector can."""
+    if detector is dog.detect:
+        return dog.detect_both(image, keypoints)
     if isinstance(detector, SpreadDetector):
-        both = both_ways(detector.detector)
-        return None if both is None else _spread_both(both)
-    return dog.detect_both if detector is dog.detect else None
+        both = find_both(detector.detector, image, POOL * keypoints)
+        if both is not None:
+            return _spread(both[0], image, keypoints), _spread(both[1], image, keypoints)
+    return None
 
 
 def memory(detector: Detector, pixels: int) -> int:
@@ -151,22 +150,11 @@ class SpreadDetector:
     detector: Detector
 
     def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
-        """See :class:`Detector`."""
         options = {"upright": True} if upright else {}  # a user's detector may not have this option
-        return _chosen(self.detector(image, POOL * keypoints, **options), image, keypoints)
+        return _spread(self.detector(image, POOL * keypoints, **options), image, keypoints)
 
 
-def _spread_both(both: BothWays) -> BothWays:
-    """The same for a function that finds upright and rotated frames together."""
-
-    def find(image: Pixels, keypoints: int) -> tuple[Detected, Detected]:
-        upright, turned = both(image, POOL * keypoints)
-        return _chosen(upright, image, keypoints), _chosen(turned, image, keypoints)
-
-    return find
-
-
-def _chosen(found: Detected, image: Pixels, keypoints: int) -> Detected:
+def _spread(found: Detected, image: Pixels, keypoints: int) -> Detected:
     frames, scores = found
     kept = spread_over(centres(frames), scores, image.shape[::-1], keypoints)
     return frames[kept], scores[kept]

@@ -1,14 +1,14 @@
-"""Hessian keypoints with affine shape, for strong changes of viewpoint.
+"""Keypoints with affine shape, for strong changes of viewpoint: Hessian-Affine, AffNet and MSER.
 
-The shape comes from the second-moment matrix (Baumberg 2000; Lindeberg and Garding 1997) or from
-AffNet. A round frame on a slanted surface sees a squeezed pattern, and the second-moment matrix M
-of its gradients measures how squeezed. Reshaping the frame by M^(-1/2) repeatedly, until M is
-isotropic, finds the ellipse that a circle on the surface has become. The moments cover the whole
-window that a descriptor reads: smaller windows, as in the literature, are less repeatable.
+A round frame on a slanted surface sees a squeezed pattern, and the second-moment matrix M of its
+gradients measures how squeezed (Baumberg 2000; Lindeberg and Garding 1997). Reshaping the frame by
+M^(-1/2) until M is isotropic finds the ellipse that a circle on the surface has become. The moments
+cover the whole window of a descriptor: smaller ones, as in the literature, are less repeatable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from hardnet.detectors.hessian import find_places
 from hardnet.detectors.orientation import Floats, orient, turn, upright_form
-from hardnet.errors import HardnetError, InputError, MissingExtraError
+from hardnet.errors import InputError, MissingExtraError
 from hardnet.frames import (
-    PATCH_SIZE,
+    WINDOW_SIGMAS,
     Detected,
     Frames,
     cut_from_pyramid,
     cut_patches,
+    empty_frames,
     patch_ticks,
     pyramid,
 )
@@ -50,6 +51,11 @@ _SMALLEST = 1.0  # in pixels; a shorter axis covers too little
 _CHUNK = 2048  # frames per thread at most
 _RESERVE = 1.08  # places tried per wanted frame: a few percent do not converge
 _BATCH = 256  # patches per network call
+
+_MIN_REGION_SIDE = 8  # a region and its neighbourhood do not fit into a smaller image
+_MIN_AREA, _MAX_AREA = 30, 0.05  # of a region: pixels, and share of the image
+_MARGIN = 8  # grey levels over which a region must stay nearly the same
+_MAX_VARIATION = 1.0  # of its area over the margin; OpenCV's 0.25 keeps far fewer, no better ones
 
 AFFNET = "affnet:"
 """``affnet:AffNet.pth`` or ``affnet:AffNet.pth,OriNet.pth`` names the detector with networks."""
@@ -174,42 +180,35 @@ class AffNetDetector:
         self._orinet = None if given is None else load_weights(OriNet(), given)
 
     def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
-        """See :class:`hardnet.detectors.Detector`."""
         frames, scores = (part[:keypoints] for part in find_places(image))
+        if not len(frames):
+            return frames, scores
         frames = self.shape(image, frames)
         short, long = axes(frames[:, :, :2])
         good = long < MAX_STRETCH * short
         frames, scores = frames[good], scores[good]
-        if upright:
-            return frames, scores
-        return self.orient(image, frames) if self._orinet else orient(image, frames), scores
+        return frames if upright else self.orient(image, frames), scores
 
     def shape(self, image: Pixels, frames: Frames) -> Frames:
         """Upright round frames (N, 2, 3) with the shape from AffNet; the area does not change."""
         out = frames.copy()
-        with self._torch.inference_mode():
-            for part in _batches(frames):
-                shapes = self._affnet.shapes(self._patches(image, frames[part])).numpy()
-                out[part, :, :2] = frames[part, :, :2] @ shapes
+        out[:, :, :2] = frames[:, :, :2] @ self._ask(self._affnet.shapes, image, frames)
         return out
 
     def orient(self, image: Pixels, frames: Frames) -> Frames:
-        """Frames (N, 2, 3) rotated within their shape by OriNet."""
+        """Frames (N, 2, 3) rotated within their shape by OriNet, or the dominant gradient."""
         if self._orinet is None:
-            raise HardnetError("this detector was loaded without OriNet's weights")
-        angles = np.zeros(len(frames))
+            return orient(image, frames)
+        return turn(frames, self._ask(self._orinet.angles, image, frames).astype(np.float64))
+
+    def _ask(
+        self, answer: Callable[[Tensor], Tensor], image: Pixels, frames: Frames
+    ) -> NDArray[np.float32]:
+        """The answers of a network about (N, 1, 32, 32) patches, batch by batch."""
+        patches = self._torch.from_numpy(cut_patches(image, frames)[:, None].astype(np.float32))
+        batches = self._torch.split(patches, _BATCH)
         with self._torch.inference_mode():
-            for part in _batches(frames):
-                angles[part] = self._orinet.angles(self._patches(image, frames[part])).numpy()
-        return turn(frames, angles)
-
-    def _patches(self, image: Pixels, frames: Frames) -> Tensor:
-        patches = cut_patches(image, frames, PATCH_SIZE)[:, None].astype(np.float32)
-        return self._torch.from_numpy(patches)
-
-
-def _batches(frames: Frames) -> list[slice]:
-    return [slice(i, i + _BATCH) for i in range(0, len(frames), _BATCH)]
+            return np.concatenate([answer(part).numpy() for part in batches])
 
 
 def load_affnet_detector(name: str) -> AffNetDetector:
@@ -226,3 +225,54 @@ def load_affnet_detector(name: str) -> AffNetDetector:
 @lru_cache(maxsize=2)
 def _opened(paths: tuple[Path, ...], _written: tuple[int, ...]) -> AffNetDetector:
     return AffNetDetector(*paths)
+
+
+def detect_mser(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
+    """Maximally stable extremal regions (Matas et al. 2002), by OpenCV, as elliptic frames.
+
+    The frame has the region's centre and the shape of its covariance. The standard deviations stand
+    for a keypoint's sigma, so the window's half-size is six of them, which is three times the
+    ellipse with the region's moments. Regions at the border are dropped, because their shape
+    depends on where the image ends. OpenCV does not report stability, so the largest regions are
+    kept and the score is the square root of the area.
+    """
+    height, width = image.shape
+    nothing = empty_frames(), np.zeros(0, np.float32)
+    if min(image.shape) < _MIN_REGION_SIDE:
+        return nothing
+    largest = max(int(_MAX_AREA * image.size), _MIN_AREA + 1)
+    finder = cv2.MSER.create(
+        delta=_MARGIN, min_area=_MIN_AREA, max_area=largest, max_variation=_MAX_VARIATION
+    )
+    regions, boxes = finder.detectRegions(image)
+    if not len(regions):
+        return nothing
+    x, y, w, h = np.asarray(boxes).T
+    # OpenCV 4 never includes the outermost pixels in a region.
+    inner = (x > 1) & (y > 1) & (x + w < width - 1) & (y + h < height - 1)
+    area, centre, covariance = _moments(
+        [np.asarray(regions[i], np.int32) for i in np.flatnonzero(inner).tolist()]
+    )
+    shape = np.linalg.cholesky(covariance) * (WINDOW_SIGMAS / 2)
+    short, long = axes(shape)
+    order = np.lexsort((centre[:, 0], centre[:, 1], -area))
+    chosen = order[(long < MAX_STRETCH * short)[order]][:keypoints]
+    frames = np.concatenate([shape, centre[:, :, None]], 2)[chosen].astype(np.float32)
+    scores = np.sqrt(area[chosen]).astype(np.float32)
+    return frames if upright else orient(image, frames), scores
+
+
+def _moments(regions: list[NDArray[np.int32]]) -> tuple[Floats, Floats, Floats]:
+    """Area (N,), centre (N, 2) and covariance (N, 2, 2) of regions, lists of pixels (n, 2)."""
+    area = np.array([len(region) for region in regions], np.float64)
+    if not len(area):
+        return area, np.zeros((0, 2)), np.zeros((0, 2, 2))
+    points = np.concatenate(regions).astype(np.float64)
+    first = np.concatenate([[0], np.cumsum(area)[:-1]]).astype(np.intp)
+    centre = np.add.reduceat(points, first) / area[:, None]
+    points -= np.repeat(centre, area.astype(np.intp), 0)
+    products = np.column_stack([points[:, 0] ** 2, points[:, 0] * points[:, 1], points[:, 1] ** 2])
+    xx, xy, yy = (np.add.reduceat(products, first) / area[:, None]).T
+    # A pixel is a square, not a point: it has its own variance.
+    xx, yy = xx + 1 / 12, yy + 1 / 12
+    return area, centre, np.stack([xx, xy, xy, yy], 1).reshape(-1, 2, 2)

@@ -28,6 +28,9 @@ SIGMA = 1.6
 SCALES = 3
 """Scales per octave at which keypoints are found."""
 
+STEP = 2 ** (1 / SCALES)
+"""From one scale to the next."""
+
 EDGE_RATIO = 10.0
 """A peak of the response is an edge if the ratio of its curvatures exceeds this."""
 
@@ -38,8 +41,7 @@ Level = Pixels | NDArray[np.float32]
 """The first octave is the photograph itself, the others are smoothed by SIGMA."""
 
 _CAMERA_SIGMA = 0.5  # assumed blur of a photograph
-_STEP = 2 ** (1 / SCALES)
-_SIGMAS = tuple(SIGMA * _STEP**k for k in range(SCALES + 2))
+_SIGMAS = tuple(SIGMA * STEP**k for k in range(SCALES + 2))
 _ROWS = 400  # per strip at most: few enough for the cache, many enough for cheap margins
 _MIN_SIDE = 2 * BORDER + 3
 _REACH = 8  # rows beyond a strip that the search for extrema may read
@@ -81,8 +83,8 @@ def search_octaves(image: Pixels, floor: float) -> Floats:
     while min(source.shape) >= _MIN_SIDE:
         table, source = _search_octave(source, floor)
         # Each octave reports its own scales only: at the seam, both may see the same keypoint.
-        own = (table[:, 2] >= SIGMA * _STEP**0.5) | (scale == 1)
-        table = table[own & (table[:, 2] < SIGMA * _STEP ** (SCALES + 0.5))]
+        own = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
+        table = table[own & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
         table[:, :3] *= scale  # an octave keeps every second pixel, from pixel 0 on: no shift
         found.append(table)
         scale *= 2
@@ -125,35 +127,27 @@ def _search_strip(
     source: Level, start: int, stop: int, floor: float, half: NDArray[np.float32]
 ) -> Floats:
     """Extrema in the rows ``start`` to ``stop``; also fills these rows of ``half``."""
-    steps = _blurs(source)
-    margin = _REACH + sum(_radius(sigma) for sigma in steps)
+    before = (_CAMERA_SIGMA if source.dtype == np.uint8 else SIGMA, *_SIGMAS[:-1])
+    steps = [float(np.sqrt(max(b**2 - a**2, 0))) for a, b in zip(before, _SIGMAS, strict=True)]
+    radii = [int(np.ceil(4 * step)) for step in steps]
+    margin = _REACH + sum(radii)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
     # Each response is computed in its own slot and the two after it.
     responses = np.empty((len(_SIGMAS) + 2, *smooth.shape), np.float32)
-    for k, (step, sigma) in enumerate(zip(steps, _SIGMAS, strict=True)):
+    for k, (step, radius, sigma) in enumerate(zip(steps, radii, _SIGMAS, strict=True)):
         if step:
-            side = 2 * _radius(step) + 1
+            side = 2 * radius + 1
             smooth = np.asarray(cv2.GaussianBlur(smooth, (side, side), step), np.float32)
         if k == SCALES:
             half[start // 2 : (stop + 1) // 2] = smooth[start - top : stop - top : 2, ::2]
         respond(smooth, sigma, responses[k : k + 3])
     responses = responses[: len(_SIGMAS)]
     rows = max(start, BORDER) - top, min(stop, len(source) - BORDER) - top
-    peaks = refine(responses, _extrema(responses, floor, *rows), EDGE_RATIO)
-    peaks = peaks[np.abs(peaks[:, 3]) >= floor]
-    return np.column_stack(
-        [peaks[:, 2], peaks[:, 1] + top, SIGMA * _STEP ** peaks[:, 0], peaks[:, 3]]
-    )
-
-
-def _blurs(source: Level) -> tuple[float, ...]:
-    before = (_CAMERA_SIGMA if source.dtype == np.uint8 else SIGMA, *_SIGMAS[:-1])
-    return tuple(float(np.sqrt(max(b**2 - a**2, 0))) for a, b in zip(before, _SIGMAS, strict=True))
-
-
-def _radius(sigma: float) -> int:
-    return int(np.ceil(4 * sigma))
+    found = refine(responses, _extrema(responses, floor, *rows))
+    found = found[np.abs(found[:, 3]) >= floor]
+    k, y, x, response = found.T
+    return np.column_stack([x, y + top, SIGMA * STEP**k, response])
 
 
 def _extrema(responses: NDArray[np.float32], floor: float, first: int, last: int) -> Indices:
@@ -180,13 +174,12 @@ def _extrema(responses: NDArray[np.float32], floor: float, first: int, last: int
     return cells[np.where(_BEFORE, cube < centre, cube <= centre)[:, np.arange(27) != 13].all(1)]
 
 
-def refine(values: NDArray[np.float32], cells: Indices, edge_ratio: float) -> Floats:
+def refine(values: NDArray[np.float32], cells: Indices) -> Floats:
     """Extrema of quadratics fitted to the 3 x 3 x 3 samples around each cell.
 
     ``values`` are (K, H, W), ``cells`` (N, 3) indices k, y, x, none on the border. A fit whose
-    extremum lies nearer to a neighbour is repeated there. Cells that end at the same sample, that
-    lie on an edge or whose extremum stays out of reach are dropped: (M, 4) k, y, x and value are
-    left.
+    extremum lies nearer to a neighbour is repeated there. Cells on an edge, or whose extremum stays
+    out of reach, are dropped: (M, 4) k, y, x and value are left.
     """
     cells = cells.copy()
     last = np.array(values.shape) - 2
@@ -200,6 +193,13 @@ def refine(values: NDArray[np.float32], cells: Indices, edge_ratio: float) -> Fl
         moving = moving[moved]
         if not len(moving):
             break
+    cells, offset, peak = peaks(values, cells)
+    near = (np.abs(offset) <= _FARTHEST).all(1)
+    return np.column_stack([cells + offset, peak])[near]
+
+
+def peaks(values: NDArray[np.float32], cells: Indices) -> tuple[Indices, Floats, Floats]:
+    """Different cells that are not on an edge, the offsets (N, 3) of their extrema, the values."""
     order = np.unique(np.ravel_multi_index(tuple(cells.T), values.shape))
     cells = np.column_stack(np.unravel_index(order, values.shape))
     cube = neighbourhood(values, cells)
@@ -207,9 +207,8 @@ def refine(values: NDArray[np.float32], cells: Indices, edge_ratio: float) -> Fl
     peak = cube[:, 1, 1, 1] + 0.5 * (slope * offset).sum(1)
     yy, xx, xy = hessian[:, 1], hessian[:, 2], hessian[:, 5]
     det = xx * yy - xy * xy
-    good = (det > 0) & ((xx + yy) ** 2 * edge_ratio < (edge_ratio + 1) ** 2 * det)
-    good &= (np.abs(offset) <= _FARTHEST).all(1)
-    return np.column_stack([cells + offset, peak])[good]
+    good = (det > 0) & ((xx + yy) ** 2 * EDGE_RATIO < (EDGE_RATIO + 1) ** 2 * det)
+    return cells[good], offset[good], peak[good]
 
 
 def neighbourhood(values: NDArray[np.float32], cells: Indices) -> Floats:

@@ -20,7 +20,6 @@ _SIDE = 19  # samples per side of the window, including two for central differen
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
 _CHUNK = 1024  # frames per thread: fewer, larger steps let two threads run
-_SMOOTHING = np.array([1, 4, 6, 4, 1]) / 16
 
 
 def orient(image: Pixels, frames: Frames) -> Frames:
@@ -61,6 +60,9 @@ def direction_histograms(image: Pixels, frames: Frames) -> Floats:
 
 def _histograms(images: list[Pixels], frames: Frames) -> Floats:
     part = 2 * _RADIUS_SIGMAS / WINDOW_SIGMAS * _SIDE / (_SIDE - 2)
+    ticks = patch_ticks(_SIDE)[1:-1].astype(np.float64) * part * WINDOW_SIGMAS / 2
+    squared = (ticks[:, None] ** 2 + ticks**2).reshape(-1)
+    bell = np.exp(-squared / (2 * _WEIGHT_SIGMAS**2)) * (squared <= _RADIUS_SIGMAS**2)
     window = frames.copy()
     window[:, :, :2] *= np.float32(part)
     half = np.sqrt(np.abs(np.linalg.det(window[:, :, :2].astype(np.float64))))
@@ -68,7 +70,7 @@ def _histograms(images: list[Pixels], frames: Frames) -> Floats:
     dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
     dy = (patches[:, 2:, 1:-1] - patches[:, :-2, 1:-1]).reshape(len(frames), -1)
     magnitude, angle = cv2.cartToPolar(dx, dy)
-    magnitude = magnitude.reshape(dx.shape) * _weights(part)
+    magnitude = magnitude.reshape(dx.shape) * bell.astype(np.float32)
     position = angle.reshape(dx.shape) * np.float32(BINS / (2 * np.pi))
     lower = position.astype(np.intp)  # 0 to 36: rounding may reach a full turn
     upper_part = (position - lower) * magnitude
@@ -79,16 +81,13 @@ def _histograms(images: list[Pixels], frames: Frames) -> Floats:
         counts = np.bincount(lower.ravel() + shift, share.ravel(), votes.size)
         votes += counts.reshape(votes.shape)
     votes[:, :2] += votes[:, BINS:]
-    shifted = [np.roll(votes[:, :BINS], i, 1) for i in range(-2, 3)]
-    return np.asarray(np.tensordot(_SMOOTHING, shifted, 1))
+    return smoothed(votes[:, :BINS])
 
 
-def _weights(part: float) -> NDArray[np.float32]:
-    """Weights of the gradients of a patch of ``part`` of the window, flat; 0 outside a circle."""
-    ticks = patch_ticks(_SIDE)[1:-1].astype(np.float64) * part * WINDOW_SIGMAS / 2
-    squared = (ticks[:, None] ** 2 + ticks**2).reshape(-1)
-    bell = np.exp(-squared / (2 * _WEIGHT_SIGMAS**2)) * (squared <= _RADIUS_SIGMAS**2)
-    return bell.astype(np.float32)
+def smoothed(histograms: Floats) -> Floats:
+    """Each of (N, 36) circular histograms, blurred by a binomial filter."""
+    shifted = [np.roll(histograms, i, 1) for i in range(-2, 3)]
+    return np.asarray(np.tensordot(np.array([1, 4, 6, 4, 1]) / 16, shifted, 1))
 
 
 def dominant_angles(histograms: Floats) -> Floats:
