@@ -110,7 +110,8 @@ def test_the_log_is_written_again_when_most_of_it_is_old(made_index: Path) -> No
     with path.open("a") as file:
         for _ in range(10):
             file.write(json.dumps({"photo": "gone", "mirrored": False, "state": [1, 2]}) + "\n")
-    log_of(made_index).close()
+    with log_of(made_index):
+        pass
     assert len(path.read_text().splitlines()) == 3
     with log_of(made_index) as log:
         assert log.has("a", False)
