@@ -28,22 +28,8 @@ from hardnet.features import prepare
 from hardnet.frames import rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.patches import cut_for
-from hardnet.retrieval import compiled
-from hardnet.retrieval.kinds import (
-    Evidence,
-    Floats,
-    Laid,
-    Thresholds,
-    corners,
-    inverse,
-    is_border,
-    is_edit,
-    kind_of,
-    lay,
-    may_be_copy,
-    measure,
-    moved,
-)
+from hardnet.retrieval import compiled, kinds
+from hardnet.retrieval.kinds import Evidence, Floats, Laid, Thresholds, inverse, moved
 from hardnet.retrieval.photos import name_of, path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
@@ -145,7 +131,7 @@ class Comparing:
         found: dict[int, Evidence] = {}
         for one, other in zip(likely, others, strict=True):
             evidence = self._evidence(features, query, other, one, before)
-            if may_be_copy(evidence, limits):
+            if kinds.may_be_copy(evidence, limits):
                 x, y = (theirs / own for theirs, own in zip(other.size, features.size, strict=True))
                 same_frame = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5]])
                 laid = self._lay(features, other, same_frame)
@@ -154,10 +140,10 @@ class Comparing:
                     continue
             if not self._verification.is_sure(one):
                 continue
-            if is_edit(evidence, limits):
+            if kinds.is_edit(evidence, limits):
                 laid = self._lay(features, other, evidence.transform)
                 evidence = replace(evidence, **laid._asdict())
-            crop = kind_of(evidence, limits) == "crop"
+            crop = kinds.kind_of(evidence, limits) == "crop"
             bordered = crop and self._is_bordered(features, other, evidence)
             found[one.image] = replace(evidence, bordered=bordered)
         return found
@@ -194,7 +180,7 @@ class Comparing:
         transform = verified.transform
         assert transform is not None
         shift = moved(before[None, :, 2], transform)[0]
-        return measure(
+        return kinds.measure(
             np.column_stack([transform[:, :2] @ before[:, :2], shift]),
             (features.size, moved(xy_a, inverse(before)), features.frames[:, :, 2]),
             (other.size, xy_b, other.frames[:, :, 2]),
@@ -209,14 +195,14 @@ class Comparing:
         except HardnetError:
             return Laid(0.0, 0.0)
         seen = to_other @ np.vstack([transform, (0, 0, 1)]) @ np.linalg.inv(to_one)
-        return lay(to_grey(one), to_grey(other), seen[:2])
+        return kinds.lay(to_grey(one), to_grey(other), seen[:2])
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
         """Whether the larger of two photos is the other with a border; it is read if it may be."""
         outer, inner, transform = b, a, found.transform
         if found.overlap[0] < found.overlap[1]:
             outer, inner, transform = a, b, inverse(found.transform)
-        edges = moved(corners(inner.size), transform)
+        edges = moved(kinds.corners(inner.size), transform)
         hull = cv2.convexHull(edges.astype(np.float32))
         within = [cv2.pointPolygonTest(hull, xy.tolist(), False) > 0 for xy in outer.frames[..., 2]]
         if np.mean(within) < 1 - BORDER_FEATURES:
@@ -225,7 +211,7 @@ class Comparing:
             small, to_small = self._look(outer.image)
         except HardnetError:
             return False
-        return is_border(small, moved(edges, to_small[:2]))
+        return kinds.is_border(small, moved(edges, to_small[:2]))
 
     def _read(self, image: int) -> tuple[Pixels, Floats]:
         """A photo as small as it is looked at, and the (3, 3) map of its pixels to these."""

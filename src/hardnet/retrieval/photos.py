@@ -173,15 +173,9 @@ class IndexSettings:
         self, images: Sequence[Path], loaded: tuple[Detector, Descriptor], workers: int | None
     ) -> Generator[Result, None, None]:
         """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
-        return extract_many(
-            images,
-            detector=loaded[0],
-            descriptor=loaded[1],
-            keypoints=self.keypoints,
-            max_size=self.max_size,
-            upright=self.upright,
-            workers=workers,
-        )
+        detector, descriptor = loaded  # the detector spreads keypoints itself
+        how = asdict(self) | {"detector": detector, "descriptor": descriptor, "spread": False}
+        return extract_many(images, **how, workers=workers)
 
 
 def _absolute(name: str) -> str:
