@@ -57,12 +57,11 @@ AHEAD = 4
 
 
 class Comparing:
-    """The photos of an index, as it is now: of one snapshot, whatever is added meanwhile."""
+    """The photos of one snapshot of an index, whatever is added meanwhile."""
 
-    def __init__(self, index: Index, thresholds: Thresholds) -> None:
+    def __init__(self, index: Index, snapshot: Snapshot, thresholds: Thresholds) -> None:
         compiled.load()  # every photo is a query
-        self._index, self._limits = index, thresholds
-        self._shard = LocalShard(index.snapshot)
+        self._index, self._limits, self._shard = index, thresholds, LocalShard(snapshot)
         self._verification = Verification(shortlist=SHORTLIST)
         self._look = lru_cache(LOOKED_AT)(self._read)
 
@@ -232,32 +231,17 @@ _NUMBERS: dict[str, Any] = {
 _NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
-class Photos:
-    """The photos that an index has now: their numbers and the states of their files, by name."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        names = snapshot.names()
-        numbers = snapshot.find_many(names).tolist()
-        self.numbers: dict[str, int] = dict(zip(names, numbers, strict=True))
-        self._snapshot = snapshot
-
-    def state(self, name: str) -> tuple[int, int] | None:
-        """Bytes and time of change of its file; None if the index does not have the photo."""
-        image = self.numbers.get(name)
-        return None if image is None else self._snapshot.file(image)
-
-    def size(self, name: str) -> tuple[int, int]:
-        return self._snapshot.size(self.numbers[name])
-
-
 class Compared:
     """The log, on the disk if the folder of the index may be written to, else in memory.
 
-    ``about`` are JSON values that must be the same for old lines to count.
+    ``about`` are JSON values that must be the same for old lines to count. ``numbers`` are those of
+    the photos that the snapshot has, by name.
     """
 
-    def __init__(self, folder: Path | None, about: Mapping[str, Any], photos: Photos) -> None:
-        self._photos = photos
+    def __init__(self, folder: Path | None, about: Mapping[str, Any], snapshot: Snapshot) -> None:
+        self._snapshot, names = snapshot, snapshot.names()
+        numbers: list[int] = snapshot.find_many(names).tolist()
+        self.numbers = dict(zip(names, numbers, strict=True))
         self._done: set[tuple[str, bool]] = set()
         self._memory: list[tuple[str, str, Evidence]] = []
         self._path: Path | None = None
@@ -307,6 +291,14 @@ class Compared:
             self._file = None
             self._lock.release()
 
+    def state(self, name: str) -> tuple[int, int] | None:
+        """Bytes and time of change of its file; None if the index does not have the photo."""
+        image = self.numbers.get(name)
+        return None if image is None else self._snapshot.file(image)
+
+    def size(self, name: str) -> tuple[int, int]:
+        return self._snapshot.size(self.numbers[name])
+
     def has(self, name: str, mirrored: bool) -> bool:
         """Whether a photo has been compared, or its mirror image has."""
         return (name, mirrored) in self._done
@@ -320,7 +312,7 @@ class Compared:
         line = {
             "photo": name,
             "mirrored": mirrored,
-            "state": self._photos.state(name),
+            "state": self.state(name),
             "found": [self._to_json(other, evidence) for other, evidence in found.items()],
         }
         # A line break in front: the line before may have been cut short by a kill.
@@ -333,7 +325,7 @@ class Compared:
         for _, value in self._values():
             for one in value["found"]:
                 try:
-                    if self._photos.state(one["photo"]) != tuple(one["state"]):
+                    if self.state(one["photo"]) != tuple(one["state"]):
                         continue
                     evidence = self._from_json(value["photo"], one)
                 except _NOT_OURS:
@@ -350,7 +342,7 @@ class Compared:
             for line in file:
                 try:
                     value = json.loads(line)
-                    holds = self._photos.state(value["photo"]) == tuple(value["state"])
+                    holds = self.state(value["photo"]) == tuple(value["state"])
                     if holds and isinstance(value["found"], list) and "mirrored" in value:
                         yield line, value
                 except _NOT_OURS:
@@ -360,7 +352,7 @@ class Compared:
         plain = {field: getattr(evidence, field) for field in _NUMBERS}
         return {
             "photo": name,
-            "state": self._photos.state(name),
+            "state": self.state(name),
             "transform": np.asarray(evidence.transform).ravel().tolist(),
             **{k: round(value, 4) if _NUMBERS[k] is float else value for k, value in plain.items()},
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
@@ -369,7 +361,7 @@ class Compared:
     def _from_json(self, name: str, value: dict[str, Any]) -> Evidence:
         return Evidence(
             transform=np.array(value["transform"], np.float64).reshape(2, 3),
-            sizes=(self._photos.size(name), self._photos.size(value["photo"])),
+            sizes=(self.size(name), self.size(value["photo"])),
             points=np.array(value["points"], np.float32).reshape(-1, 4),
             **{field: kind(value[field]) for field, kind in _NUMBERS.items()},
         )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.images import read_image, shrink, to_colour, to_grey
-from hardnet.retrieval.comparing import Compared, Comparing, Photos
+from hardnet.retrieval.comparing import Compared, Comparing
 from hardnet.retrieval.kinds import KINDS, Evidence, Kind, Thresholds, inverse, kind_of, moved
 from hardnet.retrieval.photos import path_of, shown
 from hardnet.storage import as_path, replacing
@@ -141,17 +141,17 @@ def find_groups(
         HardnetError: another process is doing the same.
     """
     snapshot = index.snapshot
-    comparing, photos = Comparing(index, thresholds), Photos(snapshot)
+    comparing = Comparing(index, snapshot, thresholds)
     about = {"vocabulary": snapshot.vocabulary.digest, "thresholds": asdict(thresholds)}
-    with Compared(index.folder if keep else None, about, photos) as log:
-        compared, unread = _compare(comparing, photos, log, mirrored, progress)
+    with Compared(index.folder if keep else None, about, snapshot) as log:
+        compared, unread = _compare(comparing, log, mirrored, progress)
         edges = list(_edges(log, thresholds, mirrored))
     progress("grouping", 0, 1)
 
     def path(name: str) -> str:
         return path_of(name, index.folder)
 
-    groups = _form_groups(edges, photos, path)
+    groups = _form_groups(edges, log, path)
     swept = {name for group in groups if group.kind == "panorama" for name in group.photos}
     pairs = []
     for a, b, kind, e in edges:
@@ -162,20 +162,20 @@ def find_groups(
     named = [Group(g.kind, [path(name) for name in g.photos], path(g.best)) for g in groups]
     progress("grouping", 1, 1)
     why = {path(name): reason for name, reason in unread.items()}
-    return Groups(pairs, named, len(photos.numbers), compared, why)
+    return Groups(pairs, named, len(log.numbers), compared, why)
 
 
 def _compare(
-    comparing: Comparing, photos: Photos, log: Compared, mirrored: bool, progress: Progress
+    comparing: Comparing, log: Compared, mirrored: bool, progress: Progress
 ) -> tuple[int, dict[str, str]]:
     """Compare what the log does not have; how many photos, and why some could not be mirrored."""
-    names = sorted(photos.numbers)
-    by_number = {number: name for name, number in photos.numbers.items()}
+    names = sorted(log.numbers)
+    by_number = {number: name for name, number in log.numbers.items()}
     plain = [name for name in names if not log.has(name, False)]
     turned = [name for name in names if not log.has(name, True)] if mirrored else []
     both = (
-        ("comparing", plain, (comparing.plain(photos.numbers[name]) for name in plain)),
-        ("mirror images", turned, comparing.mirrored([photos.numbers[name] for name in turned])),
+        ("comparing", plain, (comparing.plain(log.numbers[name]) for name in plain)),
+        ("mirror images", turned, comparing.mirrored([log.numbers[name] for name in turned])),
     )
     unread: dict[str, str] = {}
     for what, asking, results in both:
@@ -228,7 +228,7 @@ def sharpness(photo: str) -> float:
     return float(cv2.Laplacian(grey, cv2.CV_32F).std())
 
 
-def _form_groups(edges: list[Edge], photos: Photos, path: Callable[[str], str]) -> list[Group]:
+def _form_groups(edges: list[Edge], log: Compared, path: Callable[[str], str]) -> list[Group]:
     """Photos that edges join, level by level; the largest groups first."""
     groups: list[Group] = []
     # The larger photo of a pair with a border has pixels that nobody wants.
@@ -248,11 +248,11 @@ def _form_groups(edges: list[Edge], photos: Photos, path: Callable[[str], str]) 
 
     def best(names: list[str]) -> str:
         names = [name for name in names if name not in framed] or names
-        pixels = {name: int(np.prod(photos.size(name))) for name in names}
+        pixels = {name: int(np.prod(log.size(name))) for name in names}
         largest = [name for name in names if pixels[name] == max(pixels.values())]
         if len(largest) == 1:  # no photo is read if the number of pixels decides
             return largest[0]
-        return max(largest, key=lambda name: (sharp(name), (photos.state(name) or (0,))[0], name))
+        return max(largest, key=lambda name: (sharp(name), (log.state(name) or (0,))[0], name))
 
     def root(name: str) -> str:
         while parent.setdefault(name, name) != name:
