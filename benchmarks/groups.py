@@ -21,7 +21,7 @@ import typer
 from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
 from synthetic import Collection, measure_shape
 
-from hardnet.retrieval.comparing import SHORTLIST, Comparing, Photos
+from hardnet.retrieval.comparing import SHORTLIST, Comparing
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.kinds import Thresholds
 from hardnet.retrieval.store.segment import IndexedImage
@@ -114,12 +114,10 @@ def with_copies(images: list[IndexedImage]) -> list[IndexedImage]:
 def measure(folder: Path) -> dict[str, Any]:
     """Compare some photos in a new process."""
     index = Index(folder)
-    comparing = Comparing(index, Thresholds())
-    photos = Photos(index.snapshot)
-    names = sorted(photos.numbers)
-    numbers = [
-        photos.numbers[names[at]] for at in np.linspace(0, len(names) - 1, ASKED).astype(int)
-    ]
+    comparing = Comparing(index, index.snapshot, Thresholds())
+    names = sorted(index.snapshot.names())
+    image = dict(zip(names, index.snapshot.find_many(names).tolist(), strict=True))
+    numbers = [image[names[at]] for at in np.linspace(0, len(names) - 1, ASKED).astype(int)]
     comparing.plain(numbers[0])
     start = process_time()
     for number in numbers:
@@ -127,9 +125,7 @@ def measure(folder: Path) -> dict[str, Any]:
     each = (process_time() - start) / len(numbers)
     copied = range(1, len(names), EVERY)
     copied = copied[:: max(len(copied) // COPIES, 1)]
-    found = [
-        photos.numbers[names[at - 1]] in comparing.plain(photos.numbers[names[at]]) for at in copied
-    ]
+    found = [image[names[at - 1]] in comparing.plain(image[names[at]]) for at in copied]
     return {
         "compare_ms": 1e3 * each,
         "copies_found": float(np.mean(found)),

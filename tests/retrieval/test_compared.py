@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.comparing import Compared, Photos
+from hardnet.retrieval.comparing import Compared
 from hardnet.retrieval.kinds import Evidence, Thresholds
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
@@ -24,18 +24,13 @@ def evidence(snapshot_sizes: tuple[tuple[int, int], tuple[int, int]]) -> Evidenc
     return Evidence(np.eye(2, 3), snapshot_sizes, 20, 15, 40, 0.5, 0.6, points, bordered=True)
 
 
-def photos_of(folder: Path) -> Photos:
-    return Photos(open_snapshot(folder))
-
-
-def log_of(folder: Path) -> Compared:
-    return Compared(folder, ABOUT, photos_of(folder))
+def log_of(folder: Path, about: dict[str, object] = ABOUT) -> Compared:
+    return Compared(folder, about, open_snapshot(folder))
 
 
 def fill(folder: Path) -> None:
-    photos = photos_of(folder)
-    with Compared(folder, ABOUT, photos) as log:
-        log.add("a", False, {"c": evidence((photos.size("a"), photos.size("c")))})
+    with log_of(folder) as log:
+        log.add("a", False, {"c": evidence((log.size("a"), log.size("c")))})
         log.add("c", False, {})
 
 
@@ -83,10 +78,8 @@ def test_changed_and_removed_photos_are_forgotten(made_index: Path, made: Simple
 
 
 def test_other_thresholds_begin_again(made_index: Path) -> None:
-    photos = photos_of(made_index)
     for thresholds, known in ((Thresholds(), False), (Thresholds(), True), (Thresholds(2), False)):
-        about = {**ABOUT, "thresholds": asdict(thresholds)}
-        with Compared(made_index, about, photos) as log:
+        with log_of(made_index, {**ABOUT, "thresholds": asdict(thresholds)}) as log:
             assert log.has("a", False) is known
             log.add("a", False, {})
 
@@ -110,7 +103,8 @@ def test_the_log_is_written_again_when_most_of_it_is_old(made_index: Path) -> No
     with path.open("a") as file:
         for _ in range(10):
             file.write(json.dumps({"photo": "gone", "mirrored": False, "state": [1, 2]}) + "\n")
-    log_of(made_index).close()
+    with log_of(made_index):
+        pass
     assert len(path.read_text().splitlines()) == 3
     with log_of(made_index) as log:
         assert log.has("a", False)

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import hardnet
+from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import stored_settings
 from hardnet.retrieval.search import MODES
+from hardnet.retrieval.store.snapshot import read_manifest, write_manifest
 
 NAMES = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png",
@@ -194,6 +196,10 @@ def test_a_build_that_was_refused_does_not_choose_the_settings(made: Path, tmp_p
     write_image(flat, np.full((100, 150), 90, np.uint8))
     with pytest.raises(HardnetError, match="no photo has a keypoint"):
         Index.build(tmp_path / "index", flat, descriptor="sift", keypoints=99)
+    mine = str(shutil.copy(WEIGHTS / "hardnet-small-int8.onnx", tmp_path / "mine.onnx"))
+    with pytest.raises(HardnetError, match="no photo has a keypoint"):
+        Index.build(tmp_path / "index", flat, descriptor=mine)
+    assert (tmp_path / "index" / "weights").is_dir(), "a copy of mine.onnx"
     assert len(Index.build(tmp_path / "index", photo, vocabulary=words, **QUICK)) == 1
 
 
@@ -353,11 +359,10 @@ def test_settings_do_not_mix(own: Path, tmp_path: Path) -> None:
         Index.build(photos / "camera.png", photos, **QUICK)
 
 
-def test_other_weights_behind_the_same_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "hardnet.retrieval.index.weights_of",
-        lambda *_: {"weights": "others", "detector_weights": []},
-    )
+def test_other_weights_behind_the_same_name(own: Path) -> None:
+    manifest = read_manifest(own / "index")
+    settings = manifest.settings | {"weights": "others"}
+    write_manifest(own / "index", replace(manifest, settings=settings))
     with pytest.raises(HardnetError, match="made with other weights"):
         Index(own / "index").search(own / "photos" / "camera.png")
 
@@ -389,11 +394,6 @@ def test_an_index_needs_no_rights_and_no_photos(own: Path) -> None:
         assert names(Index(own / "index").search(query))[0] == "coins.png"
     finally:
         os.chmod(own / "index", 0o755)
-
-
-def test_no_index(tmp_path: Path) -> None:
-    with pytest.raises(HardnetError, match="index"):
-        Index(tmp_path)
 
 
 def test_a_box_has_keypoints_of_its_own(index: Index, made: Path) -> None:

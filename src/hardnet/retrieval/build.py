@@ -8,6 +8,7 @@ others are committed a few hundred at a time.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,12 +24,10 @@ from hardnet.features import Features
 from hardnet.image_files import state_of
 from hardnet.retrieval.photos import (
     DESCRIPTOR,
-    WEIGHTS,
     WORK,
     Describing,
     IndexSettings,
     compare,
-    holds_copies,
     is_index,
     keep_weights,
     named_photos,
@@ -279,16 +278,13 @@ def _building(folder: Path) -> Iterator[OwnedFolder]:
     work = folder / WORK
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name a folder for the index")
-    begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
-    if folder.is_dir() and not is_index(folder) and begun is None:
-        # A build that failed leaves copies of weights files.
-        ours = (WORK, WEIGHTS) if holds_copies(folder / WEIGHTS) else (WORK,)
-        other = next((path for path in folder.iterdir() if path.name not in ours), None)
-        if other is not None:
-            raise HardnetError(
-                f"{folder} is no index and not empty (it has {other.name}): name a new folder"
-            )
     is_new = not folder.exists()
+    begun = OwnedFolder.find(folder) or OwnedFolder.find(work)
+    others = set() if is_new else set(os.listdir(folder)) - {WORK}
+    if others and not is_index(folder) and begun is None:
+        raise HardnetError(
+            f"{folder} is no index and not empty (it has {min(others)}): name a new folder"
+        )
     try:
         with _owned(work, folder) as unfinished:
             yield unfinished

@@ -5,20 +5,17 @@ photo is read again, and described as a mirror shows it.
 
 What was found is kept in a log beside the index, one line per photo and way to look at it: the
 photo, the state of its file, and the photos that it found. So a photo is compared once; a line of a
-photo that was changed or removed says nothing any more. A line that a kill has cut short is as good
-as none.
+photo that was changed or removed says nothing any more, nor does one that a kill has cut short.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -30,22 +27,8 @@ from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import prepare
 from hardnet.frames import cut_for, rescale
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
-from hardnet.retrieval import compiled
-from hardnet.retrieval.kinds import (
-    Evidence,
-    Laid,
-    Size,
-    Thresholds,
-    corners,
-    inverse,
-    is_border,
-    is_edit,
-    kind_of,
-    lay,
-    may_be_copy,
-    measure,
-    moved,
-)
+from hardnet.retrieval import compiled, kinds
+from hardnet.retrieval.kinds import Evidence, Floats, Laid, Thresholds, inverse, moved
 from hardnet.retrieval.photos import name_of, path_of
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.scoring import Scoring, query_terms
@@ -54,6 +37,7 @@ from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.verification import Verification, Verified
 from hardnet.storage import FolderLock, OwnedFolder, as_path, replacing
+from hardnet.threads import in_order
 
 if TYPE_CHECKING:
     from hardnet.retrieval.index import Index
@@ -70,106 +54,114 @@ BORDER_FEATURES = 0.1
 AHEAD = 4
 """Photos that are read while others are compared; they are all that is in memory."""
 
-Seen = tuple[NDArray[np.uint8], Query]
-
 
 class Comparing:
-    """The photos of an index, as it is now: of one snapshot, whatever is added meanwhile."""
+    """The photos of one snapshot of an index, whatever is added meanwhile."""
 
-    def __init__(self, index: Index, thresholds: Thresholds) -> None:
+    def __init__(self, index: Index, snapshot: Snapshot, thresholds: Thresholds) -> None:
         compiled.load()  # every photo is a query
-        self.index, self.thresholds = index, thresholds
-        self.shard = LocalShard(index.snapshot)
+        self._index, self._limits, self._shard = index, thresholds, LocalShard(snapshot)
         self._verification = Verification(shortlist=SHORTLIST)
         self._look = lru_cache(LOOKED_AT)(self._read)
 
     def plain(self, image: int) -> dict[int, Evidence]:
         """The photos that show what a photo shows, by number; nothing is read again."""
         features = self._features(image)
-        return self._found(features, features.as_query(), None)
+        return self._found(features, features.as_query(), np.eye(2, 3))
 
-    def mirrored(self, image: int, query: Query) -> dict[int, Evidence]:
-        """The same for a photo seen in a mirror; the query is of :func:`mirror_queries`."""
-        features = self._features(image)
-        mirror = np.array([[-1.0, 0.0, features.size[0] - 1], [0.0, 1.0, 0.0]])
-        return self._found(features, query, mirror)
+    def mirrored(self, images: Sequence[int]) -> Iterator[dict[int, Evidence] | HardnetError]:
+        """The same for each photo seen in a mirror; an error if it cannot be read any more.
 
-    def see_mirrored(self, image: int) -> Seen:
-        """(N, S, S) what the features of a photo see in a mirror; a query of mirrored frames.
-
-        Raises:
-            HardnetError: the file cannot be read any more.
+        The next photos are read meanwhile; describing keeps all cores busy by itself.
         """
-        features, settings = self._features(image), self.index.settings
-        path = path_of(self.shard.snapshot.name(image), self.index.folder)
-        prepared = prepare(path, settings.max_size)
+        with ThreadPoolExecutor(2) as pool:
+            for seen in in_order(pool, self._see_mirrored, images, AHEAD):
+                if isinstance(seen, HardnetError):
+                    yield seen
+                    continue
+                features, patches, query = seen
+                if len(patches):
+                    vocabulary = self._shard.snapshot.vocabulary
+                    vectors = vocabulary.prepare(self._index.describer(patches))
+                    words = vocabulary.assign(vectors, self._verification.ma)
+                    signatures = vocabulary.signatures(vectors, words)
+                    query = replace(query, words=words, signatures=signatures)
+                mirror = np.array([[-1.0, 0.0, features.size[0] - 1], [0.0, 1.0, 0.0]])
+                yield self._found(features, query, mirror)
+
+    def _see_mirrored(
+        self, image: int
+    ) -> tuple[ImageFeatures, NDArray[np.uint8], Query] | HardnetError:
+        """(N, S, S) what the features of a photo see in a mirror; a query of mirrored frames."""
+        features, settings = self._features(image), self._index.settings
+        path = self._path(image)
+        try:
+            prepared = prepare(path, settings.max_size)
+        except HardnetError as error:
+            return error
         if prepared.image_size != features.size:
-            raise HardnetError(f"{path} was changed: add it to the index again")
+            return HardnetError(f"{path} was changed: add it to the index again")
         # A dominant direction, the x axis of a patch, turns with the mirror; an upright x axis
-        # does not. So it is the patch's y axis that is turned round, or its x axis.
+        # does not. So the patch's y axis is reversed, or its x axis.
         seen = features.frames.copy()
         seen[:, :, :2] *= np.array([-1, 1] if settings.upright else [1, -1], np.float32)
-        patches = cut_for(self.index.describer, prepared.grey, rescale(seen, prepared.factors))
+        patches = cut_for(self._index.describer, prepared.grey, rescale(seen, prepared.factors))
         seen[:, 0] *= -1
         seen[:, 0, 2] += features.size[0] - 1
-        return patches, replace(features.as_query(), frames=seen)
-
-    def describe(self, patches: NDArray[np.uint8], query: Query) -> Query:
-        """The query with words and signatures of its patches."""
-        vocabulary = self.shard.snapshot.vocabulary
-        if not len(patches):
-            return query
-        vectors = vocabulary.prepare(self.index.describer(patches))
-        words = vocabulary.assign(vectors, self._verification.ma)
-        return replace(query, words=words, signatures=vocabulary.signatures(vectors, words))
+        return features, patches, replace(features.as_query(), frames=seen)
 
     def _features(self, image: int) -> ImageFeatures:
-        (features,) = self.shard.features_of(np.array([image], np.int64))
+        (features,) = self._shard.features_of(np.array([image], np.int64))
         return features
 
-    def _found(
-        self, features: ImageFeatures, query: Query, before: NDArray[np.float64] | None
-    ) -> dict[int, Evidence]:
+    def _path(self, image: int) -> str:
+        return path_of(self._shard.snapshot.name(image), self._index.folder)
+
+    def _found(self, features: ImageFeatures, query: Query, before: Floats) -> dict[int, Evidence]:
         """Verified photos; ``before`` maps pixels of the photo to those of the query."""
         if not len(query):
             return {}
+        limits = self._limits
         candidates = self._candidates(features.image, query)
-        verified = self.shard.verify(query, candidates, self._verification)
+        verified = self._shard.verify(query, candidates, self._verification)
+        likely = [one for one in verified if one.inliers >= limits.fewest]
+        others = self._shard.features_of(np.array([one.image for one in likely], np.int64))
         found: dict[int, Evidence] = {}
-        likely = [one for one in verified if one.inliers >= self.thresholds.fewest]
-        others = self.shard.features_of(np.array([one.image for one in likely], np.int64))
         for one, other in zip(likely, others, strict=True):
             evidence = self._evidence(features, query, other, one, before)
-            if may_be_copy(evidence, self.thresholds):
-                laid = self._lay(features, other, _same_frame(features.size, other.size))
-                if laid.alike >= self.thresholds.agree and laid.drift <= self.thresholds.drift:
+            if kinds.may_be_copy(evidence, limits):
+                x, y = (theirs / own for theirs, own in zip(other.size, features.size, strict=True))
+                same_frame = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5]])
+                laid = self._lay(features, other, same_frame)
+                if laid.alike >= limits.agree and laid.drift <= limits.drift:
                     found[one.image] = replace(evidence, agreed=True, **laid._asdict())
                     continue
             if not self._verification.is_sure(one):
                 continue
-            if is_edit(evidence, self.thresholds):
+            if kinds.is_edit(evidence, limits):
                 laid = self._lay(features, other, evidence.transform)
                 evidence = replace(evidence, **laid._asdict())
-            crop = kind_of(evidence, self.thresholds) == "crop"
+            crop = kinds.kind_of(evidence, limits) == "crop"
             bordered = crop and self._is_bordered(features, other, evidence)
             found[one.image] = replace(evidence, bordered=bordered)
         return found
 
     def _candidates(self, image: int, query: Query) -> NDArray[np.int64]:
         """The photos most similar to a query, best first, without the photo itself."""
-        candidates = self._similar(image, query, Scoring())
-        counts = self.shard.statistics.document_counts[query.words[query.words >= 0]]
+
+        def similar(scoring: Scoring) -> NDArray[np.int64]:
+            images, scores = self._shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
+            return np.asarray(images[(images != image) & (scores > 0)][:SHORTLIST], np.int64)
+
+        candidates = similar(Scoring())
+        counts = self._shard.statistics.document_counts[query.words[query.words >= 0]]
         # A word that every photo has weighs nothing. Where photos share only such words, as in a
         # folder of copies, they would never meet: count the words without their weights.
-        if len(candidates) < SHORTLIST and np.any(counts == self.shard.statistics.images):
-            others = self._similar(image, query, Scoring(idf=False, normalise=False))
+        if len(candidates) < SHORTLIST and np.any(counts == self._shard.statistics.images):
+            others = similar(Scoring(idf=False, normalise=False))
             new = others[~np.isin(others, candidates)]
             candidates = np.concatenate([candidates, new])[:SHORTLIST]
         return candidates
-
-    def _similar(self, image: int, query: Query, scoring: Scoring) -> NDArray[np.int64]:
-        images, scores = self.shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
-        return np.asarray(images[(images != image) & (scores > 0)][:SHORTLIST], np.int64)
 
     def _evidence(
         self,
@@ -177,41 +169,38 @@ class Comparing:
         query: Query,
         other: ImageFeatures,
         verified: Verified,
-        before: NDArray[np.float64] | None,
+        before: Floats,
     ) -> Evidence:
-        position, _ = self.shard.snapshot.locate(verified.image)
-        geometry = self.shard.snapshot.segments[position].geometry[verified.pairs[:, 1]]
+        position, _ = self._shard.snapshot.locate(verified.image)
+        geometry = self._shard.snapshot.segments[position].geometry[verified.pairs[:, 1]]
         xy_b = unpack_frames(np.asarray(geometry), other.size)[:, :, 2]
         xy_a = query.frames[verified.pairs[:, 0], :, 2].astype(np.float64)
         transform = verified.transform
         assert transform is not None
-        if before is not None:
-            xy_a = moved(xy_a, inverse(before))
-            shift = moved(before[None, :, 2], transform)[0]
-            transform = np.column_stack([transform[:, :2] @ before[:, :2], shift])
-        return measure(
-            transform,
-            (features.size, xy_a, features.frames[:, :, 2]),
+        shift = moved(before[None, :, 2], transform)[0]
+        return kinds.measure(
+            np.column_stack([transform[:, :2] @ before[:, :2], shift]),
+            (features.size, moved(xy_a, inverse(before)), features.frames[:, :, 2]),
             (other.size, xy_b, other.frames[:, :, 2]),
-            self.thresholds.precise,
+            self._limits.precise,
             verified.tentatives,
         )
 
-    def _lay(self, a: ImageFeatures, b: ImageFeatures, transform: NDArray[np.float64]) -> Laid:
+    def _lay(self, a: ImageFeatures, b: ImageFeatures, transform: Floats) -> Laid:
         """Two photos on each other, by a map from a to b; not alike if one cannot be read."""
         try:
             (one, to_one), (other, to_other) = self._look(a.image), self._look(b.image)
         except HardnetError:
             return Laid(0.0, 0.0)
-        shown = to_other @ np.vstack([transform, (0, 0, 1)]) @ np.linalg.inv(to_one)
-        return lay(to_grey(one), to_grey(other), shown[:2])
+        seen = to_other @ np.vstack([transform, (0, 0, 1)]) @ np.linalg.inv(to_one)
+        return kinds.lay(to_grey(one), to_grey(other), seen[:2])
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
         """Whether the larger of two photos is the other with a border; it is read if it may be."""
         outer, inner, transform = b, a, found.transform
         if found.overlap[0] < found.overlap[1]:
             outer, inner, transform = a, b, inverse(found.transform)
-        edges = moved(corners(inner.size), transform)
+        edges = moved(kinds.corners(inner.size), transform)
         hull = cv2.convexHull(edges.astype(np.float32))
         within = [cv2.pointPolygonTest(hull, xy.tolist(), False) > 0 for xy in outer.frames[..., 2]]
         if np.mean(within) < 1 - BORDER_FEATURES:
@@ -220,44 +209,12 @@ class Comparing:
             small, to_small = self._look(outer.image)
         except HardnetError:
             return False
-        return is_border(small, moved(edges, to_small[:2]))
+        return kinds.is_border(small, moved(edges, to_small[:2]))
 
-    def _read(self, image: int) -> tuple[Pixels, NDArray[np.float64]]:
+    def _read(self, image: int) -> tuple[Pixels, Floats]:
         """A photo as small as it is looked at, and the (3, 3) map of its pixels to these."""
-        path = path_of(self.shard.snapshot.name(image), self.index.folder)
-        small, (x, y) = shrink(to_colour(read_image(path)), LOOK_SIZE)
+        small, (x, y) = shrink(to_colour(read_image(self._path(image))), LOOK_SIZE)
         return small, np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]])
-
-
-def _same_frame(a: Size, b: Size) -> NDArray[np.float64]:
-    """The (2, 3) map that lays a photo on all of another."""
-    x, y = b[0] / a[0], b[1] / a[1]
-    return np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5]])
-
-
-def mirror_queries(comparing: Comparing, images: Sequence[int]) -> Iterator[Query | HardnetError]:
-    """What each photo asks as a mirror image; an error for one that cannot be read any more.
-
-    The next photos are read meanwhile; describing keeps all cores busy by itself.
-    """
-
-    def see(image: int) -> Seen | HardnetError:
-        try:
-            return comparing.see_mirrored(image)
-        except HardnetError as error:
-            return error
-
-    rest = iter(images)
-    with ThreadPoolExecutor(2) as pool:
-        waiting = deque(pool.submit(see, image) for image in islice(rest, AHEAD))
-        try:
-            while waiting:
-                seen = waiting.popleft().result()
-                yield seen if isinstance(seen, HardnetError) else comparing.describe(*seen)
-                waiting.extend(pool.submit(see, image) for image in islice(rest, 1))
-        finally:
-            for one in waiting:
-                one.cancel()
 
 
 FOLDER = "groups"
@@ -273,14 +230,65 @@ _NUMBERS: dict[str, Any] = {
 _NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
-class Photos:
-    """The photos that an index has now: their numbers and the states of their files, by name."""
+class Compared:
+    """The log, on the disk if the folder of the index may be written to, else in memory.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        names = snapshot.names()
-        numbers = snapshot.find_many(names).tolist()
-        self.numbers: dict[str, int] = dict(zip(names, numbers, strict=True))
-        self._snapshot = snapshot
+    ``about`` are JSON values that must be the same for old lines to count. ``numbers`` are those of
+    the photos that the snapshot has, by name.
+    """
+
+    def __init__(self, folder: Path | None, about: Mapping[str, Any], snapshot: Snapshot) -> None:
+        self._snapshot, names = snapshot, snapshot.names()
+        numbers: list[int] = snapshot.find_many(names).tolist()
+        self.numbers = dict(zip(names, numbers, strict=True))
+        self._done: set[tuple[str, bool]] = set()
+        self._memory: list[tuple[str, str, Evidence]] = []
+        self._path: Path | None = None
+        self._file: IO[str] | None = None
+        self._head = json.dumps({"format": _FORMAT, **about}, sort_keys=True)
+        if folder is not None and os.access(folder, os.W_OK):
+            self._open(folder)
+
+    def _open(self, folder: Path) -> None:
+        place = folder / FOLDER
+        if (index := OwnedFolder.find(folder)) is not None:
+            index.claim(f"{FOLDER}/")
+        place.mkdir(exist_ok=True)
+        self._lock = FolderLock(place)
+        if not self._lock.take():
+            raise HardnetError(
+                f"another process is comparing the photos of {folder}: wait until it has "
+                "finished, then repeat the command"
+            )
+        try:
+            owned = OwnedFolder.begin(place, ["lock"])
+            owned.sweep()
+            self._path = path = owned.claim(_LOG)
+            self._done = {(value["photo"], bool(value["mirrored"])) for _, value in self._values()}
+            lines = 0
+            if path.exists():
+                with path.open("rb") as old:
+                    lines = sum(line != b"\n" for line in old)
+            if not lines or lines > 2 * len(self._done):  # most of it is old
+                with replacing(path, owned) as part, part.open("w", encoding="utf-8") as file:
+                    file.write(f"{self._head}\n")
+                    file.writelines(line for line, _ in self._values())
+            self._file = path.open("a", encoding="utf-8")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let others compare."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+            self._lock.release()
 
     def state(self, name: str) -> tuple[int, int] | None:
         """Bytes and time of change of its file; None if the index does not have the photo."""
@@ -288,43 +296,7 @@ class Photos:
         return None if image is None else self._snapshot.file(image)
 
     def size(self, name: str) -> tuple[int, int]:
-        """Width and height."""
         return self._snapshot.size(self.numbers[name])
-
-
-class Compared:
-    """The log, on the disk if the folder of the index may be written to, else in memory.
-
-    ``about`` are JSON values that must be the same for old lines to count.
-    """
-
-    def __init__(self, folder: Path | None, about: Mapping[str, Any], photos: Photos) -> None:
-        self._photos = photos
-        self._done: set[tuple[str, bool]] = set()
-        self._memory: list[tuple[str, str, Evidence]] = []
-        self._path: Path | None = None
-        self._file: IO[str] | None = None
-        self._lock: FolderLock | None = None
-        self._head = json.dumps({"format": _FORMAT, **about}, sort_keys=True)
-        if folder is not None and os.access(folder, os.W_OK):
-            self._open(folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let others compare."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
     def has(self, name: str, mirrored: bool) -> bool:
         """Whether a photo has been compared, or its mirror image has."""
@@ -339,7 +311,7 @@ class Compared:
         line = {
             "photo": name,
             "mirrored": mirrored,
-            "state": self._photos.state(name),
+            "state": self.state(name),
             "found": [self._to_json(other, evidence) for other, evidence in found.items()],
         }
         # A line break in front: the line before may have been cut short by a kill.
@@ -352,62 +324,24 @@ class Compared:
         for _, value in self._values():
             for one in value["found"]:
                 try:
-                    if self._photos.state(one["photo"]) != tuple(one["state"]):
+                    if self.state(one["photo"]) != tuple(one["state"]):
                         continue
                     evidence = self._from_json(value["photo"], one)
                 except _NOT_OURS:
                     continue
                 yield value["photo"], one["photo"], evidence
 
-    def _open(self, folder: Path) -> None:
-        place = folder / FOLDER
-        if (index := OwnedFolder.find(folder)) is not None:
-            index.claim(f"{FOLDER}/")
-        place.mkdir(exist_ok=True)
-        lock = FolderLock(place)
-        if not lock.take():
-            raise HardnetError(
-                f"another process is comparing the photos of {folder}: wait until it has "
-                "finished, then repeat the command"
-            )
-        self._lock = lock
-        try:
-            owned = OwnedFolder.begin(place, ["lock"])
-            owned.sweep()
-            self._path = owned.claim(_LOG)
-            self._begin(self._path, owned)
-            self._file = self._path.open("a", encoding="utf-8")
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self, path: Path, owned: OwnedFolder) -> None:
-        """Take up the lines that hold, and write the log again if most do not."""
-        lines = 0
-        self._done = {(value["photo"], bool(value["mirrored"])) for _, value in self._values()}
-        if path.exists():
-            with path.open("rb") as file:
-                lines = sum(line != b"\n" for line in file)
-        if lines > 2 * len(self._done):
-            with replacing(path, owned) as part, part.open("w", encoding="utf-8") as file:
-                file.write(f"{self._head}\n")
-                file.writelines(line for line, _ in self._values())
-        elif not lines:
-            path.write_text(f"{self._head}\n", encoding="utf-8")
-
     def _values(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The lines that hold, as they are and as JSON values; one at a time is in memory."""
         if self._path is None or not self._path.exists():
             return
-        if self._file is not None:
-            self._file.flush()
         with self._path.open(encoding="utf-8", errors="replace") as file:
             if file.readline().rstrip("\n") != self._head:
                 return
             for line in file:
                 try:
                     value = json.loads(line)
-                    holds = self._photos.state(value["photo"]) == tuple(value["state"])
+                    holds = self.state(value["photo"]) == tuple(value["state"])
                     if holds and isinstance(value["found"], list) and "mirrored" in value:
                         yield line, value
                 except _NOT_OURS:
@@ -417,7 +351,7 @@ class Compared:
         plain = {field: getattr(evidence, field) for field in _NUMBERS}
         return {
             "photo": name,
-            "state": self._photos.state(name),
+            "state": self.state(name),
             "transform": np.asarray(evidence.transform).ravel().tolist(),
             **{k: round(value, 4) if _NUMBERS[k] is float else value for k, value in plain.items()},
             "points": np.round(evidence.points, 1).astype(float).ravel().tolist(),
@@ -426,7 +360,7 @@ class Compared:
     def _from_json(self, name: str, value: dict[str, Any]) -> Evidence:
         return Evidence(
             transform=np.array(value["transform"], np.float64).reshape(2, 3),
-            sizes=(self._photos.size(name), self._photos.size(value["photo"])),
+            sizes=(self.size(name), self.size(value["photo"])),
             points=np.array(value["points"], np.float32).reshape(-1, 4),
             **{field: kind(value[field]) for field, kind in _NUMBERS.items()},
         )

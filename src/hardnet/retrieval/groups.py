@@ -11,13 +11,13 @@ import base64
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -25,16 +25,8 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.images import read_image, shrink, to_colour, to_grey
-from hardnet.retrieval.comparing import Compared, Comparing, Photos, mirror_queries
-from hardnet.retrieval.kinds import (
-    KINDS,
-    Evidence,
-    Kind,
-    Thresholds,
-    inverse,
-    kind_of,
-    moved,
-)
+from hardnet.retrieval.comparing import Compared, Comparing
+from hardnet.retrieval.kinds import KINDS, Evidence, Kind, Thresholds, inverse, kind_of, moved
 from hardnet.retrieval.photos import path_of, shown
 from hardnet.storage import as_path, replacing
 
@@ -148,63 +140,57 @@ def find_groups(
     Raises:
         HardnetError: another process is doing the same.
     """
-    comparing = Comparing(index, thresholds)
-    snapshot = comparing.shard.snapshot
-    photos = Photos(snapshot)
+    snapshot = index.snapshot
+    comparing = Comparing(index, snapshot, thresholds)
     about = {"vocabulary": snapshot.vocabulary.digest, "thresholds": asdict(thresholds)}
-    with Compared(index.folder if keep else None, about, photos) as log:
-        compared, unread = _compare(comparing, photos, log, mirrored, progress)
+    with Compared(index.folder if keep else None, about, snapshot) as log:
+        compared, unread = _compare(comparing, log, mirrored, progress)
         edges = list(_edges(log, thresholds, mirrored))
     progress("grouping", 0, 1)
-    groups = _form_groups(edges, photos, index.folder)
-    swept = {name for group in groups if group.kind == "panorama" for name in group.photos}
 
     def path(name: str) -> str:
         return path_of(name, index.folder)
 
+    groups = _form_groups(edges, log, path)
+    swept = {name for group in groups if group.kind == "panorama" for name in group.photos}
     pairs = []
-    for edge in edges:
-        e = edge.evidence
-        # Neighbours of what is no sweep are one scene.
-        stray = edge.kind == "panorama" and not (edge.a in swept and edge.b in swept)
-        kind: Kind = "scene" if stray else edge.kind
-        a, b = path(edge.a), path(edge.b)
-        pairs.append(Pair(a, b, kind, e.inliers, e.transform, e.overlap, e.points))
+    for a, b, kind, e in edges:
+        if kind == "panorama" and not (a in swept and b in swept):
+            kind = "scene"  # neighbours of what is no sweep
+        pairs.append(Pair(path(a), path(b), kind, e.inliers, e.transform, e.overlap, e.points))
     pairs.sort(key=lambda pair: (KINDS.index(pair.kind), pair.a, pair.b))
-    shown = [Group(g.kind, [path(name) for name in g.photos], path(g.best)) for g in groups]
+    named = [Group(g.kind, [path(name) for name in g.photos], path(g.best)) for g in groups]
     progress("grouping", 1, 1)
-    named = {path(name): why for name, why in unread.items()}
-    return Groups(pairs, shown, len(photos.numbers), compared, named)
+    why = {path(name): reason for name, reason in unread.items()}
+    return Groups(pairs, named, len(log.numbers), compared, why)
 
 
 def _compare(
-    comparing: Comparing, photos: Photos, log: Compared, mirrored: bool, progress: Progress
+    comparing: Comparing, log: Compared, mirrored: bool, progress: Progress
 ) -> tuple[int, dict[str, str]]:
     """Compare what the log does not have; how many photos, and why some could not be mirrored."""
-    names = sorted(photos.numbers)
-    by_number = {number: name for name, number in photos.numbers.items()}
-
-    def note(name: str, is_mirrored: bool, found: dict[int, Evidence]) -> None:
-        log.add(name, is_mirrored, {by_number[image]: e for image, e in found.items()})
-
+    names = sorted(log.numbers)
+    by_number = {number: name for name, number in log.numbers.items()}
     plain = [name for name in names if not log.has(name, False)]
-    for done, name in enumerate(plain):
-        progress("comparing", done, len(plain))
-        note(name, False, comparing.plain(photos.numbers[name]))
-    unread: dict[str, str] = {}
     turned = [name for name in names if not log.has(name, True)] if mirrored else []
-    queries = mirror_queries(comparing, [photos.numbers[name] for name in turned])
-    for done, (name, query) in enumerate(zip(turned, queries, strict=True)):
-        progress("mirror images", done, len(turned))
-        if isinstance(query, HardnetError):
-            unread[name] = str(query)
-        else:
-            note(name, True, comparing.mirrored(photos.numbers[name], query))
+    both = (
+        ("comparing", plain, (comparing.plain(log.numbers[name]) for name in plain)),
+        ("mirror images", turned, comparing.mirrored([log.numbers[name] for name in turned])),
+    )
+    unread: dict[str, str] = {}
+    for what, asking, results in both:
+        if asking:
+            progress(what, 0, len(asking))
+        for done, (name, found) in enumerate(zip(asking, results, strict=True), 1):
+            if isinstance(found, HardnetError):
+                unread[name] = str(found)
+            else:
+                log.add(name, asking is turned, {by_number[i]: e for i, e in found.items()})
+            progress(what, done, len(asking))
     return len({*plain, *turned}), unread
 
 
-@dataclass(frozen=True, eq=False)
-class Edge:
+class Edge(NamedTuple):
     """Two photos, by their names in the index; the first name is the smaller."""
 
     a: str
@@ -223,8 +209,7 @@ def _edges(log: Compared, thresholds: Thresholds, mirrored: bool) -> Iterator[Ed
         if key not in best or evidence.precise > best[key].precise:
             best[key] = evidence if name == key[0] else _reversed(evidence)
     for (a, b), evidence in best.items():
-        kind = kind_of(evidence, thresholds)
-        if kind is not None:
+        if (kind := kind_of(evidence, thresholds)) is not None:
             yield Edge(a, b, kind, evidence)
 
 
@@ -243,7 +228,7 @@ def sharpness(photo: str) -> float:
     return float(cv2.Laplacian(grey, cv2.CV_32F).std())
 
 
-def _form_groups(edges: list[Edge], photos: Photos, folder: Path) -> list[Group]:
+def _form_groups(edges: list[Edge], log: Compared, path: Callable[[str], str]) -> list[Group]:
     """Photos that edges join, level by level; the largest groups first."""
     groups: list[Group] = []
     # The larger photo of a pair with a border has pixels that nobody wants.
@@ -257,17 +242,17 @@ def _form_groups(edges: list[Edge], photos: Photos, folder: Path) -> list[Group]
     @cache
     def sharp(name: str) -> float:
         try:
-            return sharpness(path_of(name, folder))
+            return sharpness(path(name))
         except HardnetError:  # the file is gone
             return -1.0
 
     def best(names: list[str]) -> str:
         names = [name for name in names if name not in framed] or names
-        pixels = {name: int(np.prod(photos.size(name))) for name in names}
+        pixels = {name: int(np.prod(log.size(name))) for name in names}
         largest = [name for name in names if pixels[name] == max(pixels.values())]
         if len(largest) == 1:  # no photo is read if the number of pixels decides
             return largest[0]
-        return max(largest, key=lambda name: (sharp(name), (photos.state(name) or (0,))[0], name))
+        return max(largest, key=lambda name: (sharp(name), (log.state(name) or (0,))[0], name))
 
     def root(name: str) -> str:
         while parent.setdefault(name, name) != name:
@@ -282,13 +267,12 @@ def _form_groups(edges: list[Edge], photos: Photos, folder: Path) -> list[Group]
         members: dict[str, list[str]] = {}
         for name in parent:
             members.setdefault(root(name), []).append(name)
-        kinds: dict[str, list[Edge]] = {}
+        counts: dict[str, Counter[Kind]] = {}
         for edge in here:
-            kinds.setdefault(root(edge.a), []).append(edge)
-        for top, own in kinds.items():
+            counts.setdefault(root(edge.a), Counter())[edge.kind] += 1
+        for top, kinds in counts.items():
             names = sorted(members[top])
-            counts = Counter(edge.kind for edge in own)
-            kind = max(counts, key=lambda kind: (counts[kind], -KINDS.index(kind)))
+            kind = max(kinds, key=lambda kind: (kinds[kind], -KINDS.index(kind)))
             if kind == "panorama":
                 order = _sweep(names, edges)
                 kind, names = ("scene", names) if order is None else ("panorama", order)
@@ -303,28 +287,22 @@ def _sweep(names: list[str], edges: list[Edge]) -> list[str] | None:
 
     Neighbours are laid beside each other, from one photo outwards, along the maps between them.
     """
-    near: dict[str, list[Edge]] = {}
-    for edge in edges:
-        if edge.kind in ("panorama", "burst", "copy"):
-            near.setdefault(edge.a, []).append(edge)
-            near.setdefault(edge.b, []).append(edge)
+    near: dict[str, list[tuple[str, Evidence]]] = {}
     members = set(names)
-    start = next((name for name in names if name in near), None)
-    if start is None:
-        return None
-    place = {start: np.zeros(2)}
-    waiting = [start]
-    while waiting:
-        here = waiting.pop(0)
-        for edge in near.get(here, ()):
-            other = edge.b if edge.a == here else edge.a
-            if other in place or other not in members:
-                continue
-            evidence = edge.evidence if edge.a == here else _reversed(edge.evidence)
-            centre = (np.array([evidence.sizes[0]]) - 1) / 2
-            step = moved(centre, evidence.transform)[0] - (np.array(evidence.sizes[1]) - 1) / 2
-            place[other] = place[here] - step / np.array(evidence.sizes[1])
-            waiting.append(other)
+    for edge in edges:
+        if edge.kind in ("panorama", "burst", "copy") and {edge.a, edge.b} <= members:
+            near.setdefault(edge.a, []).append((edge.b, edge.evidence))
+            near.setdefault(edge.b, []).append((edge.a, _reversed(edge.evidence)))
+    start = next(name for name in names if name in near)
+    place, waiting = {start: np.zeros(2)}, [start]
+    for here in waiting:
+        for other, evidence in near[here]:
+            if other not in place:
+                sizes = np.array(evidence.sizes)
+                centres = (sizes - 1) / 2
+                step = moved(centres[:1], evidence.transform)[0] - centres[1]
+                place[other] = place[here] - step / sizes[1]
+                waiting.append(other)
     if set(place) != members:
         return None
     places = np.array([place[name] for name in names])
@@ -344,11 +322,7 @@ MOST_PAIRS = 60
 """Pairs of a group that can be looked at, those with the most inliers."""
 
 
-def write_page(
-    path: str | os.PathLike[str],
-    groups: Groups,
-    progress: Progress = silent,
-) -> None:
+def write_page(path: str | os.PathLike[str], groups: Groups, progress: Progress = silent) -> None:
     """Write groups as one .html file that needs nothing else, to look at and to send.
 
     The page gets thumbnails, groups and pairs as data and builds itself; names of files are only
@@ -380,40 +354,34 @@ def page_data(groups: Groups, progress: Progress = silent) -> dict[str, Any]:
         photos.append(_photo(photo))
     of_photo: dict[str, list[Pair]] = {}
     for pair in groups.pairs:
-        of_photo.setdefault(pair.a, []).append(pair)
+        if pair.a in chosen and pair.b in chosen:
+            of_photo.setdefault(pair.a, []).append(pair)
     shown_groups = []
     for group in groups.groups:
-        members = [chosen[photo] for photo in group.photos if photo in chosen]
         inside = set(group.photos)
-        pairs = [
-            pair
-            for photo in group.photos
-            for pair in of_photo.get(photo, ())
-            if pair.b in inside and pair.a in chosen and pair.b in chosen
-        ]
+        pairs = [p for photo in group.photos for p in of_photo.get(photo, ()) if p.b in inside]
         pairs.sort(key=lambda pair: -pair.inliers)
         shown_groups.append(
             {
                 "kind": group.kind,
                 "count": len(group.photos),
-                "photos": members,
+                "photos": [chosen[photo] for photo in group.photos if photo in chosen],
                 "best": chosen.get(group.best),
-                "pairs": [_pair(pair, chosen) for pair in pairs[:MOST_PAIRS]],
+                "pairs": [
+                    {
+                        "a": chosen[pair.a],
+                        "b": chosen[pair.b],
+                        "kind": pair.kind,
+                        "inliers": pair.inliers,
+                        "transform": np.round(pair.transform, 4).ravel().tolist(),
+                        "overlap": [round(share, 3) for share in pair.overlap],
+                        "points": np.round(pair.points).astype(int).tolist(),
+                    }
+                    for pair in pairs[:MOST_PAIRS]
+                ],
             }
         )
     return {"photos": photos, "groups": shown_groups, "total": groups.photos}
-
-
-def _pair(pair: Pair, numbers: dict[str, int]) -> dict[str, Any]:
-    return {
-        "a": numbers[pair.a],
-        "b": numbers[pair.b],
-        "kind": pair.kind,
-        "inliers": pair.inliers,
-        "transform": np.round(pair.transform, 4).ravel().tolist(),
-        "overlap": [round(share, 3) for share in pair.overlap],
-        "points": np.round(pair.points).astype(int).tolist(),
-    }
 
 
 def _photo(photo: str) -> dict[str, Any]:
@@ -426,6 +394,4 @@ def _photo(photo: str) -> dict[str, Any]:
     good, data = cv2.imencode(".jpg", small[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     if good:
         facts["src"] = f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
-    facts["size"] = [pixels.shape[1], pixels.shape[0]]
-    facts["bytes"] = Path(photo).stat().st_size
-    return facts
+    return facts | {"size": [*pixels.shape[1::-1]], "bytes": Path(photo).stat().st_size}

@@ -54,6 +54,8 @@ Photos = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Image files, and folders that are searched recursively."""
 
 QueryPhoto = Source | Features
+Views = QueryPhoto | Sequence[QueryPhoto]
+Boxes = Box | Sequence[Box | None] | None
 
 
 class Index:
@@ -149,9 +151,9 @@ class Index:
 
     def search(
         self,
-        image: QueryPhoto | Sequence[QueryPhoto],
+        image: Views,
         k: int = 10,
-        box: Box | Sequence[Box | None] | None = None,
+        box: Boxes = None,
         mode: str | Mode = DEFAULT_MODE,
         *,
         shards: Shard | None = None,
@@ -190,27 +192,18 @@ class Index:
         )
         return Results(hits, seconds | results.seconds, results.missing, shown)
 
-    def query(
-        self,
-        views: Sequence[Features],
-        box: Box | Sequence[Box | None] | None = None,
-        vocabulary: Vocabulary | None = None,
-    ) -> Query:
+    def query(self, views: Sequence[Features], box: Boxes, vocabulary: Vocabulary) -> Query:
         """Features of one or several views as a query to this index."""
-        query = make_query(views, vocabulary or self.snapshot.vocabulary, box=box)
+        query = make_query(views, vocabulary, box=box)
         for region, view in zip(query.boxes, views, strict=True):
             if region is not None:
                 _check_inside(region, view.image_size)
         return query
 
-    def described(
-        self,
-        image: QueryPhoto | Sequence[QueryPhoto],
-        box: Box | Sequence[Box | None] | None = None,
-    ) -> tuple[list[Features], dict[str, float]]:
+    def described(self, image: Views, box: Boxes = None) -> tuple[list[Features], dict[str, float]]:
         """Features of the views of a query, and the seconds that each stage took."""
+        views: list[Features] = []
         seconds: dict[str, float] = {}
-        views = []
         images: list[Any] = list(image) if isinstance(image, list | tuple) else [image]
         for one, region in zip(images, view_boxes(box, len(images)), strict=True):
             if not isinstance(one, Features):
@@ -227,14 +220,13 @@ class Index:
         the same size of photo, as if it had been cut out; frames at its border see beyond it.
         """
         start = perf_counter()
-        detect, describe = self._load()
+        loaded, settings = self._load(), self.settings
         seconds = {"load": perf_counter() - start}
-        settings = self.settings
         if box is None:
             limits = settings.keypoints, settings.max_size
-            found = extract(image, detect, describe, *limits, upright=settings.upright)
+            found = extract(image, *loaded, *limits, upright=settings.upright)
         else:
-            found = _extract_box(image, box, settings, detect, describe)
+            found = _extract_box(image, box, settings, *loaded)
         return replace(found, seconds=found.seconds | seconds)
 
     @property
@@ -243,7 +235,6 @@ class Index:
         return self._load()[1]
 
     def _load(self) -> tuple[Detector, Descriptor]:
-        """Load what describes queries, once, whichever thread asks first."""
         with self._lock:
             if self._loaded is None:
                 detect, describe = self.settings.load()

@@ -1,12 +1,12 @@
 """What two photos are to each other: a copy, a crop, a turned or mirrored one, a burst, a scene.
 
 An edited copy is explained by one exact map: a copy keeps the frame of the other photo, a crop lies
-inside it, and laid on each other by the map they look the same. Two exposures never are: something
+inside it, and laid on each other by the map they look the same. Two exposures never do: something
 has moved, and each shows what the other does not.
 
 An edit moves all of a picture by one map. Another exposure does not: depth, a lens and a camera
 that was not turned exactly about its axis displace a part of the scene by a fraction of a pixel,
-and what is beside it likewise. Compression and resampling displace, too, but each spot elsewhere.
+and what is beside it likewise. Compression and resampling displace every spot on its own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ EDITS: tuple[Kind, ...] = ("copy", "crop", "rotated", "mirrored")
 """Kinds that are made of one exposure."""
 
 Size = tuple[int, int]
+Floats = NDArray[np.float64]
+
+POINTS = 24
+"""Inliers that are kept to show, at most."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Thresholds:
 class Evidence:
     """What is measured of two photos, a and b."""
 
-    transform: NDArray[np.float64]  # (2, 3), pixels of a to pixels of b
+    transform: Floats  # (2, 3), pixels of a to pixels of b
     sizes: tuple[Size, Size]
     inliers: int  # pairs of features that agree with the map
     precise: int  # how many of them do so precisely
@@ -90,7 +94,6 @@ class Evidence:
 
     @property
     def mirrored(self) -> bool:
-        """Whether the one is the other seen in a mirror."""
         return bool(np.linalg.det(self.transform[:, :2]) < 0)
 
     @property
@@ -102,9 +105,8 @@ class Evidence:
     def shift(self) -> float:
         """How far the centre moves, as a share of the longer side."""
         centre, to = ((np.array(size) - 1) / 2 for size in self.sizes)
-        return float(
-            np.linalg.norm(moved(centre[None], self.transform)[0] - to) / max(self.sizes[1])
-        )
+        there = moved(centre[None], self.transform)[0]
+        return float(np.linalg.norm(there - to) / max(self.sizes[1]))
 
     @property
     def turned(self) -> float:
@@ -112,25 +114,33 @@ class Evidence:
         return abs(turn_of(self.transform))
 
 
-def corners(size: Size) -> NDArray[np.float64]:
+def corners(size: Size) -> Floats:
     """(4, 2) of an image, clockwise from the top left one."""
     width, height = size[0] - 0.5, size[1] - 0.5
     return np.array([(-0.5, -0.5), (width, -0.5), (width, height), (-0.5, height)])
 
 
-def moved(points: NDArray[Any], transform: NDArray[np.float64]) -> NDArray[np.float64]:
+def moved(points: NDArray[Any], transform: Floats) -> Floats:
     """(n, 2) points after a (2, 3) map."""
-    out: NDArray[np.float64] = points @ transform[:, :2].T + transform[:, 2]
+    out: Floats = points @ transform[:, :2].T + transform[:, 2]
     return out
 
 
-def inverse(transform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The map back."""
+def inverse(transform: Floats) -> Floats:
+    """The (2, 3) map back."""
     linear = np.linalg.inv(transform[:, :2])
     return np.column_stack([linear, -linear @ transform[:, 2]])
 
 
-def overlap(transform: NDArray[np.float64], a: Size, b: Size) -> tuple[float, float]:
+def turn_of(transform: Floats) -> float:
+    """Degrees, -180 to 180, by which a map turns; of one that mirrors, after its mirroring."""
+    (a, b), (c, d) = transform[:, :2]
+    if a * d < b * c:
+        a, c = -a, -c
+    return math.degrees(math.atan2(c - b, a + d))
+
+
+def overlap(transform: Floats, a: Size, b: Size) -> tuple[float, float]:
     """The share of a that lies in b, and the share of b that lies in a, by a map from a to b."""
     shape = moved(corners(a), transform).astype(np.float32)
     common, _ = cv2.intersectConvexConvex(shape, corners(b).astype(np.float32))
@@ -139,29 +149,28 @@ def overlap(transform: NDArray[np.float64], a: Size, b: Size) -> tuple[float, fl
 
 
 def measure(
-    transform: NDArray[np.float64],
+    transform: Floats,
     a: tuple[Size, NDArray[Any], NDArray[Any]],
     b: tuple[Size, NDArray[Any], NDArray[Any]],
     precise: float,
     tentatives: int = 0,
-    most_points: int = 24,
 ) -> Evidence:
     """Fit the map of verification to the inliers that it fits best, and say how well it does.
 
     ``a`` and ``b`` are the size of a photo, (n, 2) centres of its inliers and (N, 2) centres of all
-    its features. At most ``most_points`` inliers are kept to show.
+    its features.
     """
     (size_a, xy_a, all_a), (size_b, xy_b, all_b) = a, b
     xy_a, xy_b = xy_a.astype(np.float64), xy_b.astype(np.float64)
 
-    def errors() -> NDArray[np.float64]:
+    def errors() -> Floats:
         """(n,) in pixels of a photo of 1024, of the two the one that shows less detail.
 
         A crop shows a spot with more pixels than its source does, which cannot place it so well.
         """
         there = np.linalg.norm(moved(xy_a, transform) - xy_b, axis=1) / max(size_b)
         back = np.linalg.norm(moved(xy_b, inverse(transform)) - xy_a, axis=1) / max(size_a)
-        out: NDArray[np.float64] = np.minimum(there, back) * PUBLISHED_SIZE
+        out: Floats = np.minimum(there, back) * PUBLISHED_SIZE
         return out
 
     for limit in (4 * precise, 2 * precise, precise, precise):
@@ -171,17 +180,16 @@ def measure(
             break
         transform = fitted
     near = errors() < precise
-    chosen = np.flatnonzero(near)
-    chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), most_points)).astype(int)]
+    count = int(near.sum())
+    chosen = np.flatnonzero(near)[np.linspace(0, count - 1, min(count, POINTS)).astype(int)]
     # A feature can be in both photos if its place is.
     able = min(
         _inside(moved(all_a, transform), size_b), _inside(moved(all_b, inverse(transform)), size_a)
     )
     shared = overlap(transform, size_a, size_b)[1] * size_b[0] * size_b[1]
-    covered = 0.0
-    if near.sum() >= 3:
+    covered = turning = 0.0
+    if count >= 3:
         covered = cv2.contourArea(cv2.convexHull(xy_b[near].astype(np.float32)[:, None]))
-    turning = 0.0
     if len(xy_a) >= 8:
         reach = precise * max(size_b) / PUBLISHED_SIZE
         _, kept = cv2.findHomography(xy_a, xy_b, cv2.RANSAC, reach, maxIters=500)
@@ -190,16 +198,16 @@ def measure(
         transform,
         (size_a, size_b),
         len(xy_a),
-        int(near.sum()),
+        count,
         tentatives,
-        float(near.sum() / max(able, 1)),
+        count / max(able, 1),
         float(min(covered / max(shared, 1.0), 1.0)),
         np.column_stack([xy_a[chosen], xy_b[chosen]]).astype(np.float32).reshape(-1, 4),
         turning=turning,
     )
 
 
-def _fit(xy_a: NDArray[np.float64], xy_b: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _fit(xy_a: Floats, xy_b: Floats) -> Floats | None:
     """Least squares over centres; None where they do not decide a map."""
     if len(xy_a) < 4:
         return None
@@ -216,28 +224,21 @@ def _inside(points: NDArray[Any], size: Size) -> int:
     return int(np.sum((x > -0.5) & (y > -0.5) & (x < size[0] - 0.5) & (y < size[1] - 0.5)))
 
 
-def turn_of(transform: NDArray[np.float64]) -> float:
-    """Degrees, -180 to 180, by which a map turns; of one that mirrors, after its mirroring."""
-    (a, b), (c, d) = transform[:, :2]
-    if a * d < b * c:
-        a, c = -a, -c
-    return math.degrees(math.atan2(c - b, a + d))
-
-
-def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
+def kind_of(e: Evidence, t: Thresholds) -> Kind | None:
     """What two photos are to each other; None if that is not sure.
 
     Two neighbours of a sweep are "panorama"; whether the sweep is one is seen on the group only.
     """
-    t, e = thresholds, evidence
-    if is_more_than_chance(e, t) and is_edit(e, t):
+    if _is_more_than_chance(e, t) and is_edit(e, t):
         if e.mirrored:
             return "mirrored"
         if e.turned > t.turn:
             return "rotated"
         same = e.bordered or min(e.overlap) > (1 - 2 * t.edge) ** 2
         return "copy" if same else "crop"
-    if e.mirrored or not is_one_scene(e, t):  # a facade is like itself in the mirror
+    many = e.inliers >= max(t.scene_inliers, t.scene_share * e.tentatives)
+    is_one_scene = many or (e.precise >= t.scene_least and _is_distinct(e, t))
+    if e.mirrored or not is_one_scene:  # a facade is like itself in the mirror
         return None
     scale = math.sqrt(np.linalg.det(e.transform[:, :2])) * max(e.sizes[0]) / max(e.sizes[1])
     change = max(scale, 1 / scale)
@@ -250,27 +251,17 @@ def kind_of(evidence: Evidence, thresholds: Thresholds) -> Kind | None:
     return "panorama" if sweeps else "scene"
 
 
-def is_more_than_chance(evidence: Evidence, thresholds: Thresholds) -> bool:
+def _is_more_than_chance(e: Evidence, t: Thresholds) -> bool:
     """Whether two photos may be edits of one: pixels are looked at as well."""
-    t, e = thresholds, evidence
     return e.agreed or (e.precise >= t.least and _is_distinct(e, t))
 
 
-def is_one_scene(evidence: Evidence, thresholds: Thresholds) -> bool:
-    """Whether two photos show the same, whatever that is."""
-    t, e = thresholds, evidence
-    many = e.inliers >= max(t.scene_inliers, t.scene_share * e.tentatives)
-    return many or (e.precise >= t.scene_least and _is_distinct(e, t))
-
-
-def _is_distinct(evidence: Evidence, thresholds: Thresholds) -> bool:
-    t, e = thresholds, evidence
+def _is_distinct(e: Evidence, t: Thresholds) -> bool:
     return e.precise >= t.chance * e.tentatives or e.explained >= t.plain
 
 
-def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
+def is_edit(e: Evidence, t: Thresholds) -> bool:
     """Whether one exact map explains all that two photos share, and the one lies in the other."""
-    t, e = thresholds, evidence
     if e.agreed:
         return True
     if e.alike < (t.agree if _keeps_frame(e, t) else t.agree_part) or e.drift > t.drift:
@@ -280,36 +271,34 @@ def is_edit(evidence: Evidence, thresholds: Thresholds) -> bool:
     axes = np.linalg.svd(e.transform[:, :2], compute_uv=False)
     if axes[0] > t.stretch * axes[1]:
         return False
-    if any(is_in_other(e, t.edge)):
+    if any(_in_other(e, t.edge)):
         return True
     turned = e.turned % 90
     # Turned in a frame of its own size, a photo loses its corners and keeps its centre.
     return min(turned, 90 - turned) > t.turn and e.shift <= t.edge
 
 
-def may_be_copy(evidence: Evidence, thresholds: Thresholds) -> bool:
+def may_be_copy(e: Evidence, t: Thresholds) -> bool:
     """Whether few inliers, or in few places, say that two photos have one frame: pixels decide."""
-    t, e = thresholds, evidence
-    if e.precise < t.fewest or (is_edit(e, t) and is_more_than_chance(e, t)):
+    if e.precise < t.fewest or (is_edit(e, t) and _is_more_than_chance(e, t)):
         return False
     return _keeps_frame(e, t)
 
 
-def _keeps_frame(evidence: Evidence, thresholds: Thresholds) -> bool:
-    t, e = thresholds, evidence
-    return not e.mirrored and e.turned <= t.turn and all(is_in_other(e, t.edge))
+def _keeps_frame(e: Evidence, t: Thresholds) -> bool:
+    return not e.mirrored and e.turned <= t.turn and all(_in_other(e, t.edge))
 
 
-def is_in_other(evidence: Evidence, edge: float) -> tuple[bool, bool]:
+def _in_other(e: Evidence, edge: float) -> tuple[bool, bool]:
     """Whether a lies in b, and whether b lies in a."""
-    a, b = evidence.sizes
-    there, back = evidence.transform, inverse(evidence.transform)
-    return lies_inside(there, a, b, edge), lies_inside(back, b, a, edge)
+    a, b = e.sizes
+    return lies_inside(e.transform, a, b, edge), lies_inside(inverse(e.transform), b, a, edge)
 
 
-def lies_inside(transform: NDArray[np.float64], a: Size, b: Size, edge: float) -> bool:
+def lies_inside(transform: Floats, a: Size, b: Size, edge: float) -> bool:
     """Whether all of a lies in b, but for a share ``edge`` of b's longer side."""
-    outside = np.maximum(corners(b)[0] - (m := moved(corners(a), transform)), m - corners(b)[2])
+    there, limits = moved(corners(a), transform), corners(b)
+    outside = np.maximum(limits[0] - there, there - limits[2])
     return bool(outside.max() <= edge * max(b))
 
 
@@ -334,7 +323,7 @@ class Laid(NamedTuple):
     drift: float
 
 
-def lay(a: Pixels, b: Pixels, transform: NDArray[np.float64]) -> Laid:
+def lay(a: Pixels, b: Pixels, transform: Floats) -> Laid:
     """Compare two grey pictures by a map, (2, 3), of pixels of a to pixels of b.
 
     They are compared in the frame of the one that shows less detail.
@@ -367,18 +356,15 @@ def _blocks(pixels: Pixels) -> NDArray[np.uint8]:
     return tiled.swapaxes(1, 2).reshape(rows, columns, BLOCK**2)
 
 
-def _drift(
-    laid: Pixels, b: Pixels, chosen: NDArray[np.bool_], transform: NDArray[np.float64]
-) -> float:
+def _drift(laid: Pixels, b: Pixels, chosen: NDArray[np.bool_], transform: Floats) -> float:
     """See :class:`Laid`; ``chosen`` (rows, columns) are the blocks to look at."""
     rows, columns = np.nonzero(chosen)
     middles = BLOCK * np.column_stack([columns, rows]) + BLOCK / 2
     if len(middles) < FEWEST:
         return 0.0
-    one, other = _contrast(laid), _contrast(b)
     found, good, _ = cv2.calcOpticalFlowPyrLK(
-        one, other, middles[:, None].astype(np.float32), np.empty(0, np.float32),
-        winSize=(BLOCK + 1, BLOCK + 1), maxLevel=1, minEigThreshold=3e-3,
+        _contrast(laid), _contrast(b), middles[:, None].astype(np.float32),
+        np.empty(0, np.float32), winSize=(BLOCK + 1, BLOCK + 1), maxLevel=1, minEigThreshold=3e-3,
     )  # fmt: skip
     there = found[:, 0].astype(np.float64)
     near = (good[:, 0] > 0) & (np.linalg.norm(there - middles, axis=1) < FARTHEST)
@@ -386,13 +372,10 @@ def _drift(
         return 0.0
     left = np.full((*chosen.shape, 2), np.nan)
     left[rows[near], columns[near]] = _unexplained(middles[near], there[near], transform)
-    products = np.concatenate(
-        [(left[:-1] * left[1:]).sum(-1).ravel(), (left[:, :-1] * left[:, 1:]).sum(-1).ravel()]
-    )
+    neighbours = (left[:-1] * left[1:]), (left[:, :-1] * left[:, 1:])
+    products = np.concatenate([pairs.sum(-1).ravel() for pairs in neighbours])
     products = products[~np.isnan(products)]
-    if len(products) < FEWEST:
-        return 0.0
-    return math.sqrt(max(float(np.median(products)), 0.0))
+    return math.sqrt(max(float(np.median(products)), 0.0)) if len(products) >= FEWEST else 0.0
 
 
 def _contrast(pixels: Pixels) -> NDArray[np.uint8]:
@@ -403,18 +386,15 @@ def _contrast(pixels: Pixels) -> NDArray[np.uint8]:
     return np.clip(128 + 40 * values / (strength + FLAT), 0, 255).astype(np.uint8)
 
 
-def _unexplained(
-    middles: NDArray[np.float64], there: NDArray[np.float64], transform: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _unexplained(middles: Floats, there: Floats, transform: Floats) -> Floats:
     """(n, 2) how far from where the best edit puts them the middles of blocks are found.
 
     An edit turns and scales, or it stretches along the sides; whatever else fits is a view.
     """
-    source, linear = moved(middles, inverse(transform)), transform[:, :2]
-    if np.linalg.det(linear) < 0:
-        source, linear = source * (-1, 1), linear @ np.diag([-1, 1])
-    (a, b), (c, d) = linear
-    quarters = round(math.atan2(c - b, a + d) / (math.pi / 2)) % 4
+    source = moved(middles, inverse(transform))
+    if np.linalg.det(transform[:, :2]) < 0:
+        source = source * (-1, 1)
+    quarters = round(turn_of(transform) / 90) % 4
     source = source @ np.linalg.matrix_power(np.array([[0.0, -1.0], [1.0, 0.0]]), quarters).T
     x, y = (source - source.mean(0)).T
     zero, one = np.zeros_like(x), np.ones_like(x)
@@ -424,7 +404,7 @@ def _unexplained(
     return min(fitted, key=lambda left: float(np.median(np.linalg.norm(left, axis=1))))
 
 
-def _residuals(model: NDArray[np.float64], there: NDArray[np.float64]) -> NDArray[np.float64]:
+def _residuals(model: Floats, there: Floats) -> Floats:
     """(n, 2) of least squares over the (n, 2, 4) model, without the blocks that fit worst."""
     kept = np.ones(len(there), bool)
     left = there
@@ -440,7 +420,7 @@ BORDER_TONES, BORDER_SHARE = 12, 0.95
 """A border's colours: this share of its pixels lies this close to their median."""
 
 
-def is_border(pixels: Pixels, inner: NDArray[np.float64]) -> bool:
+def is_border(pixels: Pixels, inner: Floats) -> bool:
     """Whether what lies outside a part of a photo, given by its (4, 2) corners, has one colour."""
     mask = np.full(pixels.shape[:2], 255, np.uint8)
     cv2.fillConvexPoly(mask, np.round(inner).astype(np.int32), 0)

@@ -173,15 +173,9 @@ class IndexSettings:
         self, images: Sequence[Path], loaded: tuple[Detector, Descriptor], workers: int | None
     ) -> Generator[Result, None, None]:
         """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
-        return extract_many(
-            images,
-            detector=loaded[0],
-            descriptor=loaded[1],
-            keypoints=self.keypoints,
-            max_size=self.max_size,
-            upright=self.upright,
-            workers=workers,
-        )
+        detector, descriptor = loaded  # the detector spreads keypoints itself
+        how = asdict(self) | {"detector": detector, "descriptor": descriptor, "spread": False}
+        return extract_many(images, **how, workers=workers)
 
 
 def _absolute(name: str) -> str:
@@ -254,6 +248,7 @@ def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
             return name
         copy = _copy_path(name, file_digest(name), folder)
         if not copy.exists():
+            OwnedFolder.mark(folder)  # or a build that fails would leave a folder of nobody's
             copy.parent.mkdir(parents=True, exist_ok=True)
             with replacing(copy) as part:
                 shutil.copyfile(name, part)
@@ -278,14 +273,6 @@ def _kept_file(name: str, digest: str, folder: Path, again: str) -> str:
 
 def _copy_path(name: str, digest: str, folder: Path) -> Path:
     return Path(os.path.abspath(folder)) / WEIGHTS / digest / os.path.basename(name)
-
-
-def holds_copies(weights: Path) -> bool:
-    """Whether a folder has only copies of weights files, each in a folder with its digest."""
-    files = [path for path in weights.rglob("*") if not path.is_dir()]
-    return bool(files) and all(
-        path.is_file() and path.parent.name == file_digest(path) for path in files
-    )
 
 
 PHOTOS = 8

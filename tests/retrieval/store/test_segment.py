@@ -37,12 +37,8 @@ def find(segment: Segment, name: str) -> int | None:
 
 @pytest.fixture
 def images(made: SimpleNamespace) -> list[IndexedImage]:
-    empty = made.make_image("no features", features=0)
-    return [empty, *(made.make_image(f"{k}.jpg") for k in range(20)), empty_twin(empty)]
-
-
-def empty_twin(image: IndexedImage) -> IndexedImage:
-    return IndexedImage("last", (7, 9), image.words, image.signatures, image.geometry)
+    empty, twin = (made.make_image(name, features=0) for name in ("no features", "last"))
+    return [empty, *(made.make_image(f"{k}.jpg") for k in range(20)), twin]
 
 
 @pytest.fixture
@@ -145,13 +141,6 @@ def test_no_images(tmp_path: Path) -> None:
     assert find(segment, "a") is None
 
 
-def test_images_without_features_only(tmp_path: Path, made: SimpleNamespace) -> None:
-    write_segment(tmp_path / "s", [made.make_image(n, features=0) for n in "ab"], 5)
-    segment = Segment(tmp_path / "s")
-    assert (segment.images, segment.features) == (2, 0)
-    assert len(segment.words_of(1)) == len(segment.postings_of(1)) == 0
-
-
 def test_more_features_than_two_bytes_count(tmp_path: Path, made: SimpleNamespace) -> None:
     image = made.make_image("large", features=70_000)
     write_segment(tmp_path / "s", [image], made.WORDS)
@@ -165,6 +154,8 @@ def test_as_many_images_as_a_segment_holds(tmp_path: Path) -> None:
     images = [IndexedImage(str(k), (1, 1), word, one, where) for k in range(SEGMENT_IMAGES + 1)]
     with pytest.raises(ValueError, match="65537 images"):
         write_segment(tmp_path / "s", images, 2)
+    with pytest.raises(ValueError, match="16777217 words"):
+        write_segment(tmp_path / "s", images[:1], 2**24 + 1)
     write_segment(tmp_path / "s", images[:-1], 2)
     segment = Segment(tmp_path / "s")
     assert segment.document_counts.tolist() == [65_536, 0]
@@ -191,11 +182,6 @@ def test_arrays_that_do_not_fit(
     fields = {**vars(image), **change}
     with pytest.raises(ValueError, match=message):
         write_segment(tmp_path / "s", [IndexedImage(**fields)], 50)
-
-
-def test_too_many_words(tmp_path: Path, made: SimpleNamespace) -> None:
-    with pytest.raises(ValueError, match="16777217 words"):
-        write_segment(tmp_path / "s", [made.make_image("a")], 2**24 + 1)
 
 
 def test_no_file_is_ever_overwritten(segment: Segment, images: list[IndexedImage]) -> None:

@@ -4,10 +4,9 @@ from math import log, sqrt
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.store.snapshot import compute_statistics
+from hardnet.retrieval.store.snapshot import IMAGES_PER_PIECE, compute_statistics
 
 WORDS = 70_000  # more than two bytes hold
 
@@ -62,13 +61,11 @@ def test_removing_an_image_is_as_if_it_had_never_been(tmp_path: Path) -> None:
     np.testing.assert_array_equal(removed.he_norms[0][living], never.he_norms[0])
 
 
-def test_division_into_segments_and_pieces_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_division_into_segments_and_pieces_changes_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    images = [rng.integers(0, 99, rng.integers(0, 30)).tolist() for _ in range(30)]
+    count = 2 * IMAGES_PER_PIECE + 30
+    images = [rng.integers(0, 99, rng.integers(0, 30)).tolist() for _ in range(count)]
     one = compute_statistics([make_segment(tmp_path / "a", images)], [None], WORDS)
-    monkeypatch.setattr("hardnet.retrieval.store.snapshot.IMAGES_PER_PIECE", 3)
     parts = [make_segment(tmp_path / "b", images[:11]), make_segment(tmp_path / "c", images[11:])]
     two = compute_statistics(parts, [None, None], WORDS)
     np.testing.assert_array_equal(one.idf, two.idf)

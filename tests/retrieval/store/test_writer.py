@@ -17,7 +17,6 @@ from hardnet.storage import MARKER, OwnedFolder
 
 HOLD = """
 import sys
-from hardnet.retrieval.store.writer import MANY
 from hardnet.retrieval.store.writer import Writer
 with Writer(sys.argv[1]):
     print("held", flush=True)
@@ -227,20 +226,17 @@ def test_statistics_are_those_of_the_living(made_index: Path) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_more_images_than_a_segment_holds(
-    tmp_path: Path, new_index: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "SEGMENT_IMAGES", 100)
+def test_more_images_than_a_segment_holds(tmp_path: Path, new_index: dict[str, object]) -> None:
     word, one, where = np.zeros(1, np.int32), np.ones((1, 2), np.uint64), np.ones((1, 3), np.uint16)
     with Writer(tmp_path / "i", new_index) as writer:
-        writer.add(IndexedImage(str(k), (1, 1), word, one, where) for k in range(201))
+        writer.add(IndexedImage(str(k), (1, 1), word, one, where) for k in range(65_537))
         writer.commit()
     snapshot = open_snapshot(tmp_path / "i")
-    assert [len(segment) for segment in snapshot.segments] == [100, 100, 1]
-    assert snapshot.bases == (0, 100, 200)
-    assert snapshot.locate(199) == (1, 99)
-    assert [snapshot.find(snapshot.name(k)) for k in (0, 100, 200)] == [0, 100, 200]
-    assert snapshot.statistics.document_counts[0] == 201
+    assert [len(segment) for segment in snapshot.segments] == [65_536, 1]
+    assert snapshot.bases == (0, 65_536)
+    assert [snapshot.locate(k) for k in (65_535, 65_536)] == [(0, 65_535), (1, 0)]
+    assert [snapshot.find(snapshot.name(k)) for k in (0, 65_535, 65_536)] == [0, 65_535, 65_536]
+    assert snapshot.statistics.document_counts[0] == 65_537
 
 
 def test_large_vocabularies_have_large_segments(
@@ -327,9 +323,7 @@ def test_a_name_that_cannot_be_stored(made_index: Path, made: SimpleNamespace) -
     assert open_snapshot(made_index).find("fine") is not None
 
 
-def test_at_most_28_bytes_per_feature(
-    tmp_path: Path, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_28_bytes_per_feature(tmp_path: Path, made: SimpleNamespace) -> None:
     """The size of the benchmark: 300 photos of 395 features, 8k words."""
     rng = np.random.default_rng(0)
     new = {"settings": {}, "vocabulary": made.make_vocabulary(8192)}

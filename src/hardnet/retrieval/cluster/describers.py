@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import heapq
 import os
-import platform
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -133,17 +132,15 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
     """
 
     # Inside a function, so that Ray sends its code: a node without hardnet could not import it.
-    def probe(paths: list[str]) -> tuple[str, str, list[str]]:
+    def probe(paths: list[str]) -> tuple[str, list[str]]:
         import os
-        import platform
         from importlib import metadata
 
         try:
             version = metadata.version("hardnet")
         except metadata.PackageNotFoundError:
             version = ""
-        unseen = [path for path in paths if not os.path.isdir(path)]
-        return version, platform.python_version(), unseen
+        return version, [path for path in paths if not os.path.isdir(path)]
 
     task = ray.remote(num_cpus=0, max_retries=0)(probe)
     paths, nodes = [str(folder) for folder in folders], working_nodes(ray)
@@ -152,13 +149,13 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
         for node in nodes
     ]
     ready = set(ray.wait(asked, num_returns=len(asked), timeout=PROBE_SECONDS)[0])
-    ours, here = metadata.version("hardnet"), platform.python_version()
+    ours = metadata.version("hardnet")
     for node, answer in zip(nodes, asked, strict=True):
         name = node["NodeManagerHostname"]
         if answer not in ready:
             raise HardnetError(f"node {name} does not answer within {PROBE_SECONDS:.0f} s")
         try:
-            version, python, unseen = ray.get(answer)
+            version, unseen = ray.get(answer)
         except ray.exceptions.RayError:
             continue  # the node has just left: it will have no worker
         if version != ours:
@@ -166,10 +163,6 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
             raise HardnetError(
                 f"node {name} has {theirs}, this machine {ours}: pip install "
                 f'"hardnet[cluster]=={ours}" on all nodes'
-            )
-        if python.split(".")[:2] != here.split(".")[:2]:
-            raise HardnetError(
-                f"node {name} has Python {python}, this machine {here}: use the same on all nodes"
             )
         if unseen:
             raise HardnetError(f"node {name} does not see the folder {unseen[0]}: put it {SHARE}")
@@ -356,23 +349,6 @@ Batch = tuple[tuple[int, ...], int]
 """Places of items that are processed together, and how often that has failed."""
 
 
-@dataclass(eq=False)
-class _Worker:
-    """A worker, the answer that shows that it is back after dying, and its current batches."""
-
-    actor: Any
-    waking: Any
-    in_hand: dict[Any, Batch] = field(default_factory=dict)
-
-    def may_take(self, batch: Batch) -> bool:
-        """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
-        if self.waking is not None:
-            return False
-        if batch[1] or any(failed for _, failed in self.in_hand.values()):
-            return not self.in_hand
-        return len(self.in_hand) < IN_HAND
-
-
 def dispatch(
     ray: Any,
     actors: Sequence[Any],
@@ -399,47 +375,43 @@ def dispatch(
     todo: list[Batch] = [
         (tuple(range(first, min(first + batch, count))), 0) for first in range(0, count, batch)
     ]
-    workers = [_Worker(actor, actor.ready.remote()) for actor in actors]
+    # What each answer is of: a worker, and its batch; none if a new process says that it is ready.
+    pending: dict[Any, tuple[Any, Batch]] = {
+        actor.ready.remote(): (actor, ((), 1)) for actor in actors
+    }
     done: dict[int, Any] = {}
 
-    def collect(worker: _Worker, ref: Any) -> None:
-        """Take what a worker has finished; a lost batch goes back to the queue."""
-        given = worker.in_hand.pop(ref, None)
-        places, attempts = given or ((), 0)
-        try:
-            answer = ray.get(ref)
-            if given is None:
-                worker.waking = None
-            else:
-                done.update(zip(places, answer, strict=True))
-        except HardnetError as error:
-            raise HardnetError(reason(error)) from error
-        except ray.exceptions.RayTaskError:
-            raise  # a bug: other workers would fail as well
-        except ray.exceptions.RayError as error:
-            worker.waking = worker.actor.ready.remote()
-            if len(places) == 1 and attempts + 1 >= ATTEMPTS:
-                done[places[0]] = failed(places[0], reason(error))
-            elif len(places) > 1 and attempts:
-                for place in places:
-                    heapq.heappush(todo, ((place,), 1))
-            elif places:
-                heapq.heappush(todo, (places, attempts + 1))
+    def may_take(actor: Any, attempts: int) -> bool:
+        """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
+        hand = [failures for owner, (_, failures) in pending.values() if owner is actor]
+        return not hand if attempts or any(hand) else len(hand) < IN_HAND
 
     following = 0
     while following < count:
-        limit = following + AHEAD * len(workers) * batch
-        for worker in workers:
-            while todo and todo[0][0][0] < limit and worker.may_take(todo[0]):
+        limit = following + AHEAD * len(actors) * batch
+        for actor in actors:
+            while todo and todo[0][0][0] < limit and may_take(actor, todo[0][1]):
                 given = heapq.heappop(todo)
-                worker.in_hand[send(worker.actor, given[0])] = given
-        refs = [ref for worker in workers for ref in worker.in_hand]
-        refs += [worker.waking for worker in workers if worker.waking is not None]
-        ready = set(ray.wait(refs, num_returns=1)[0])
-        for worker in workers:
-            for ref in [worker.waking, *worker.in_hand]:
-                if ref in ready:
-                    collect(worker, ref)
+                pending[send(actor, given[0])] = actor, given
+        for ref in ray.wait(list(pending), num_returns=1)[0]:
+            actor, (places, attempts) = pending.pop(ref)
+            try:
+                answer = ray.get(ref)
+                if places:
+                    done.update(zip(places, answer, strict=True))
+            except HardnetError as error:
+                raise HardnetError(reason(error)) from error
+            except ray.exceptions.RayTaskError:
+                raise  # a bug: other workers would fail as well
+            except ray.exceptions.RayError as error:
+                pending[actor.ready.remote()] = actor, ((), 1)
+                if len(places) == 1 and attempts + 1 >= ATTEMPTS:
+                    done[places[0]] = failed(places[0], reason(error))
+                elif len(places) > 1 and attempts:
+                    for place in places:
+                        heapq.heappush(todo, ((place,), 1))
+                elif places:
+                    heapq.heappush(todo, (places, attempts + 1))
         while following in done:
             yield done.pop(following)
             following += 1

@@ -25,8 +25,8 @@ from hardnet.retrieval.cluster.describers import (
     on_node,
     reason,
 )
-from hardnet.retrieval.index import Index, QueryPhoto
-from hardnet.retrieval.query import Box, Query, Results, Terms
+from hardnet.retrieval.index import Boxes, Index, Views
+from hardnet.retrieval.query import Query, Results, Terms
 from hardnet.retrieval.scoring import Scoring, order, query_terms
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
 from hardnet.retrieval.store.snapshot import Manifest, Snapshot
@@ -98,9 +98,9 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
 
     def search(
         self,
-        image: QueryPhoto | Sequence[QueryPhoto],
+        image: Views,
         k: int = 10,
-        box: Box | Sequence[Box | None] | None = None,
+        box: Boxes = None,
         mode: str | Mode = DEFAULT_MODE,
     ) -> Results:
         """Find photos; see :meth:`hardnet.retrieval.index.Index.search`.

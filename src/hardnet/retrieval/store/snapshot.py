@@ -447,44 +447,34 @@ def verify(folder: str | os.PathLike[str], progress: Progress = silent) -> Repor
     bytes read, bytes in all.
     """
     folder = as_path(folder)
+    manifest = read_manifest(folder)
     with ExitStack() as stack:
-        manifest, opened, problems = _open_all(folder, stack)
-        total = sum(facts.bytes for _, facts in opened)
-        done = 0
+        while True:  # all files are opened before any is read, so that no writer can remove them
+            opened: list[tuple[BinaryIO, FileFacts]] = []
+            problems: list[str] = []
+            for name, facts in manifest.files().items():
+                path = folder / name
+                try:
+                    opened.append((stack.enter_context(path.open("rb")), facts))
+                except FileNotFoundError:
+                    problems.append(f"{path} is missing")
+                except OSError as error:
+                    problems.append(f"{path} cannot be read: {error.strerror or error}")
+            newer = read_manifest(folder)
+            if not problems or newer.generation == manifest.generation:
+                break
+            stack.close()
+            manifest = newer
+        done, total = 0, sum(facts.bytes for _, facts in opened)
         for file, facts in opened:
-            found, size = 0, 0
+            crc = size = 0
             while chunk := file.read(_CHUNK):
-                found, size = zlib.crc32(chunk, found), size + len(chunk)
+                crc, size = zlib.crc32(chunk, crc), size + len(chunk)
                 progress("checking", min(done + size, total), total)
             done += facts.bytes
             if size != facts.bytes:
                 problems.append(f"{file.name} has {size} bytes instead of {facts.bytes}")
-            elif found != facts.crc32:
+            elif crc != facts.crc32:
                 problems.append(f"{file.name} is damaged: its checksum is wrong")
-    files = manifest.files().values()
-    return Report(
-        manifest.generation, len(files), sum(facts.bytes for facts in files), tuple(problems)
-    )
-
-
-def _open_all(
-    folder: Path, stack: ExitStack
-) -> tuple[Manifest, list[tuple[BinaryIO, FileFacts]], list[str]]:
-    """All files of one generation, opened before any is read, so that no writer can remove them."""
-    manifest = read_manifest(folder)
-    while True:
-        opened: list[tuple[BinaryIO, FileFacts]] = []
-        problems: list[str] = []
-        for name, facts in manifest.files().items():
-            path = folder / name
-            try:
-                opened.append((stack.enter_context(path.open("rb")), facts))
-            except FileNotFoundError:
-                problems.append(f"{path} is missing")
-            except OSError as error:
-                problems.append(f"{path} cannot be read: {error.strerror or error}")
-        newer = read_manifest(folder)
-        if not problems or newer.generation == manifest.generation:
-            return manifest, opened, problems
-        stack.close()
-        manifest = newer
+    sizes = [facts.bytes for facts in manifest.files().values()]
+    return Report(manifest.generation, len(sizes), sum(sizes), tuple(problems))

@@ -128,24 +128,20 @@ class Writer(AbstractContextManager["Writer"]):
                 )
         try:
             self._manifest = self._read()  # others may have written until now
-            if create is not None:
-                self.words = len(create["vocabulary"])
-            elif self._manifest is not None:
-                self.words = self._manifest.words
-            least = max(SEGMENT_FEATURES, FEATURES_PER_WORD * self.words)
+            least = max(SEGMENT_FEATURES, FEATURES_PER_WORD * self._manifest.words)
             self._segment_features = segment_features or least
             self._pending: dict[str, IndexedImage] = {}
             self._pending_features = 0
             self._segments: list[Staged] = []  # in the order of their image numbers
             self._changed, self._written = False, 0  # since the last commit
-            if self._manifest is not None:
+            if self.generation:
                 snapshot = open_snapshot(self.folder)
                 parts = zip(self._manifest.segments, snapshot.segments, snapshot.alive, strict=True)
                 self._segments = [Staged(*part) for part in parts]
             with writing(self.folder):
                 self._owned = OwnedFolder.mark(self.folder)
                 self._owned.durable = True
-                if self._manifest is not None:  # all that it names is ours: it has the checksums
+                if self.generation:  # all that the manifest names is ours: it has the checksums
                     self._owned.adopt(MANIFEST, *self._manifest.files())
             self._sweep()
             self._open = self._usable = True
@@ -153,14 +149,17 @@ class Writer(AbstractContextManager["Writer"]):
             self._lock.release()
             raise
 
-    def _read(self) -> Manifest | None:
+    def _read(self) -> Manifest:
+        """The manifest that is there, or the one of generation 0, which is nowhere."""
         if self._create is None:
             return read_manifest(self.folder)
         if (self.folder / MANIFEST).exists():
             raise HardnetError(
                 f"{self.folder} holds an index already: add to it, or choose another folder"
             )
-        return None
+        vocabulary, none = self._create["vocabulary"], FileFacts(0, 0)
+        entry = VocabularyEntry(vocabulary.digest, none)
+        return Manifest(0, self._create["settings"], len(vocabulary), entry, (), none, 0, 0, 0)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -177,7 +176,7 @@ class Writer(AbstractContextManager["Writer"]):
     @property
     def generation(self) -> int:
         """Of the last commit; 0 before the first one of a new index."""
-        return 0 if self._manifest is None else self._manifest.generation
+        return self._manifest.generation
 
     def add(self, images: Iterable[IndexedImage]) -> None:
         """Add images; one whose name is there already takes the place of the old one.
@@ -261,7 +260,7 @@ class Writer(AbstractContextManager["Writer"]):
         """
         self._check()
         self._flush()
-        if self._manifest is not None and not self._changed:
+        if self.generation and not self._changed:
             return self.generation
         # Segments without a living image are dropped: that needs no room on the disk.
         self._segments = [s for s in self._segments if s.alive is None or s.alive.any()]
@@ -284,23 +283,22 @@ class Writer(AbstractContextManager["Writer"]):
         """Write what the generation needs, all of it to the disk, and then its manifest."""
         segments, alive = [s.segment for s in self._segments], [s.alive for s in self._segments]
         images = sum(staged.living[0] for staged in self._segments)
-        state = self._owned.claim(STATE_PATH.format(generation))
-        facts: dict[str, Any] = {
-            "generation": generation,
-            "segments": tuple(staged.entry for staged in self._segments),
-            "state": write_state(state, alive, compute_statistics(segments, alive, self.words)),
-            "images": images,
-            "features": sum(staged.living[1] for staged in self._segments),
-            "removed": sum(map(len, segments)) - images,
-        }
-        if self._manifest is not None:
-            manifest = replace(self._manifest, **facts)
-        else:
-            assert self._create is not None
-            settings, vocabulary = self._create["settings"], self._create["vocabulary"]
+        statistics = compute_statistics(segments, alive, self._manifest.words)
+        path = self._owned.claim(STATE_PATH.format(generation))
+        manifest = replace(
+            self._manifest,
+            generation=generation,
+            segments=tuple(staged.entry for staged in self._segments),
+            state=write_state(path, alive, statistics),
+            images=images,
+            features=sum(staged.living[1] for staged in self._segments),
+            removed=sum(map(len, segments)) - images,
+        )
+        if self._create is not None and not self.generation:
+            vocabulary = self._create["vocabulary"]
             path = self._owned.claim(VOCABULARY_PATH.format(vocabulary.digest))
             entry = VocabularyEntry(vocabulary.digest, write_file(path, file_content(vocabulary)))
-            manifest = Manifest(settings=settings, words=self.words, vocabulary=entry, **facts)
+            manifest = replace(manifest, vocabulary=entry)
         for place in _FOLDERS:
             sync_folder(self.folder / place)
         self._owned.claim(MANIFEST)
@@ -311,7 +309,7 @@ class Writer(AbstractContextManager["Writer"]):
         """Write the waiting images as a segment; older ones of the same names are removed."""
         if self._pending:
             images = list(self._pending.values())
-            staged = self._write(partial(write_segment, images=images, words=self.words))
+            staged = self._write(partial(write_segment, images=images, words=self._manifest.words))
             self._bury(list(self._pending))
             self._segments.append(staged)
             self._changed, self._pending, self._pending_features = True, {}, 0
@@ -355,7 +353,9 @@ class Writer(AbstractContextManager["Writer"]):
                 if file_facts(path) != staged.entry.facts.file:
                     raise HardnetError(f"{path} is damaged: its checksum is wrong; {REPAIR}")
             parts = [(staged.segment, staged.alive) for staged in group]
-            merged.append(self._write(partial(merge_segments, parts=parts, words=self.words)))
+            merged.append(
+                self._write(partial(merge_segments, parts=parts, words=self._manifest.words))
+            )
         progress("compacting", len(groups), len(groups))
         if any(staged not in merged for staged in chosen):
             self._segments = [s for s in self._segments if s not in chosen] + merged
