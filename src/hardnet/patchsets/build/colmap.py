@@ -10,20 +10,15 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import Progress, silent
-from hardnet.frames import (
-    WINDOW_SIGMAS,
-    Frames,
-    from_similarity,
-    in_window,
-    to_similarity,
-)
+from hardnet.errors import Progress, silent, within
+from hardnet.frames import WINDOW_SIGMAS, Frames, from_similarity, in_window, to_similarity
 from hardnet.images import Pixels
 from hardnet.patches import cut_patches
 from hardnet.patchsets.brown import PATCH, PER_SHEET, BrownWriter
@@ -84,16 +79,17 @@ class ColmapSettings:
 
 @dataclass(frozen=True)
 class Chosen(Observations):
-    """Which patches of a model to cut."""
+    """Which patches of a model to cut.
+
+    ``frames`` are (M, 2, 3); ``kind`` (M,) is that of the keypoint if several were detected, else
+    0; ``reference`` (M,) the view in which the observation's point has its reference, and
+    ``interest`` (M, 4) x, y, orientation and log2 scale of the keypoint there.
+    """
 
     frames: Frames
-    """(M, 2, 3)."""
     kind: Ints
-    """(M,) kind of the keypoint if several were detected, else 0."""
     reference: Ints
-    """(M,) view in which the observation's point has its reference."""
     interest: Floats
-    """(M, 4) x, y, orientation and log2 scale of the reference keypoint."""
 
 
 def choose_patches(
@@ -103,43 +99,27 @@ def choose_patches(
 
     ``used`` are photos of other models of the set: the same spot must not get two names.
     """
-    counts: Counts = {"model": model.scene.name, "in the model": len(model.xyz)}
+    name, window = model.scene.name, settings.window
+    counts: Counts = {"model": name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
     counts["without enough photos or precision"] = len(model.xyz) - tracks.points
     reference = references(model, tracks)
-    frames = None
-    if model.scene.database is not None:
-        frames = database_frames(model, tracks, settings.window)
+    frames = database_frames(model, tracks, window)
     counts["frames"] = "geometry" if frames is None else "database"
     if frames is None:
-        frames = carried_frames(
-            model,
-            tracks,
-            reference,
-            settings.window,
-            settings.affine,
-            workers,
-            lambda done, total: progress(f"{model.scene.name}: keypoints", done, total),
-        )
+        report = partial(within, progress, name, "keypoints")
+        frames = carried_frames(model, tracks, reference, window, settings.affine, workers, report)
     known = np.asarray(np.isfinite(frames[reference]).all((1, 2)))
     counts["without a keypoint in the reference"] = tracks[~known].points
     if settings.upright:
         with np.errstate(invalid="ignore"):  # where there is no keypoint
             known &= level(frames, reference)
-            xy, sigma, _ = to_similarity(frames, settings.window)
-        frames = from_similarity(xy, sigma, 0.0, settings.window)
+            xy, sigma, _ = to_similarity(frames, window)
+        frames = from_similarity(xy, sigma, 0.0, window)
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
     counts["whole in fewer than 2 photos"] = tracks[known].points - tracks[whole].points
-    home = reference[whole]
-    chosen = Chosen(
-        tracks.point[whole],
-        tracks.view[whole],
-        frames[whole],
-        np.zeros(len(home), np.int64),
-        tracks.view[home],
-        _interest(frames[home], settings.window),
-    )
+    chosen = _chosen(tracks[whole], frames[whole], 0, tracks.view, frames, reference[whole], window)
     before = chosen.points
     chosen = chosen[drop_twins(chosen, chosen.frames)]
     counts["on top of another point"] = before - chosen.points
@@ -162,17 +142,10 @@ def choose_detections(
     progress: Progress,
 ) -> tuple[Chosen, Counts]:
     """The same with frames detected in every photo; see :func:`.detect_tracks`."""
-    name = model.scene.name
-    found = detect_tracks(
-        model,
-        _trusted(model, settings, used),
-        detected,
-        settings.max_track,
-        settings.max_error,
-        _rng(model, settings),
-        workers,
-        lambda done, total: progress(f"{name}: keypoints", done, total),
-    )
+    name, tracks, rng = model.scene.name, _trusted(model, settings, used), _rng(model, settings)
+    report = partial(within, progress, name, "keypoints")
+    limits = settings.max_track, settings.max_error
+    found = detect_tracks(model, tracks, detected, *limits, rng, workers, report)
     found = found[long_enough(found.point, settings.min_track)]
     counts: Counts = {
         "model": name,
@@ -182,13 +155,27 @@ def choose_detections(
         "carried": int(found.carried.sum()),
     }
     _, first, group = np.unique(found.point, return_index=True, return_inverse=True)
-    home = first[group]
-    interest = _interest(found.frames[home], WINDOW_SIGMAS)
-    chosen = Chosen(found.point, found.view, found.frames, found.kind, found.view[home], interest)
-    windows = enumerate(detected.windows)
-    parts = [_in_window(model, chosen, k, window) for k, window in windows]
+    frames, home = found.frames, first[group]
+    chosen = _chosen(found, frames, found.kind, found.view, frames, home, WINDOW_SIGMAS)
+    parts = [_in_window(model, chosen, k, window) for k, window in enumerate(detected.windows)]
     counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
     return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
+
+
+def _chosen(
+    seen: Observations,
+    frames: Frames,
+    kind: int | Ints,
+    views: Ints,
+    every: Frames,
+    home: Ints,
+    window: float,
+) -> Chosen:
+    """``home`` are the rows of the references in ``views`` and in ``every`` frame."""
+    xy, sigma, angle = to_similarity(every[home], window)
+    interest = np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
+    kinds = np.zeros(len(home), np.int64) + kind
+    return Chosen(seen.point, seen.view, frames, kinds, views[home], interest)
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
@@ -216,11 +203,6 @@ def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
     fresh = np.array([view.path.resolve() not in used for view in model.views])
     tracks = tracks[(tracks.error <= settings.max_error) & (tracks.depth > 0) & fresh[tracks.view]]
     return tracks[long_enough(tracks.point, settings.min_track)]
-
-
-def _interest(frames: Frames, window: float) -> Floats:
-    xy, sigma, angle = to_similarity(frames, window)
-    return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
 
 def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
@@ -264,6 +246,7 @@ def build_from_colmap(
     interest: list[str] = []
     used: set[Path] = set()
     points = photos = 0
+    kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
     with BrownWriter(output) as writer:
         for scene in scenes:
             model = read_model(scene)
@@ -273,10 +256,9 @@ def build_from_colmap(
                 chosen, counts = choose_detections(
                     model, settings, detected, workers, used, progress
                 )
-            prefix = f"{output.name}."
-            with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
-                kept = Path(scratch) / "patches.npy"
-                patches = _cut(model, chosen, kept, workers, progress)
+            scratch = tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.")
+            with scratch as folder:
+                patches = _cut(model, chosen, Path(folder), workers, progress)
                 contrast = np.array([patch.std() for patch in patches[: len(chosen)]])
                 rows = np.flatnonzero(contrast >= MIN_STD)
                 rows = rows[long_enough(chosen.point[rows], 2)]
@@ -285,17 +267,15 @@ def build_from_colmap(
                 first = photos + chosen.kind * len(model.views)
                 groups, images = first + chosen.reference, first + chosen.view
                 _, dense = np.unique(chosen.point, return_inverse=True)
+                dense += points
                 for start in range(0, len(rows), PER_SHEET):
                     part = slice(start, start + PER_SHEET)
-                    writer.add(
-                        patches[rows[part]], dense[part] + points, groups[part], images[part]
-                    )
+                    writer.add(patches[rows[part]], dense[part], groups[part], images[part])
                 del patches  # before its file is deleted
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
             models.append(counts | {"points": chosen.points, "patches": len(rows)})
             points += chosen.points
-            kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
             photos += len(model.views) * kinds
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
@@ -306,16 +286,10 @@ def build_from_colmap(
     return ColmapReport(points, size, tuple(models))
 
 
-def _cut(
-    model: Model,
-    chosen: Chosen,
-    scratch: Path,
-    workers: int,
-    progress: Progress,
-) -> Pixels:
+def _cut(model: Model, chosen: Chosen, scratch: Path, workers: int, progress: Progress) -> Pixels:
     """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
     shape = (max(len(chosen), 1), PATCH, PATCH)
-    patches = np.lib.format.open_memmap(scratch, "w+", np.uint8, shape)
+    patches = np.lib.format.open_memmap(scratch / "patches.npy", "w+", np.uint8, shape)
     groups = by_value(chosen.view, np.arange(len(chosen)))
     views = [model.views[chosen.view[rows[0]]] for rows in groups]
     jobs = [(v.path, v.size, chosen.frames[rows]) for v, rows in zip(views, groups, strict=True)]

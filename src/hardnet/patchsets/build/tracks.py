@@ -69,9 +69,10 @@ def references(model: Model, tracks: Tracks) -> Ints:
 
 
 def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | None:
-    """(M, 2, 3) frames of COLMAP's keypoints; None if its database has positions only."""
+    """(M, 2, 3) frames of COLMAP's keypoints; None if it has no database, or one of positions."""
     path = model.scene.database
-    assert path is not None
+    if path is None:
+        return None
     frames = np.zeros((len(tracks), 2, 3), np.float32)
     with open_database(path) as database:
         for number, view in enumerate(model.views):
@@ -82,9 +83,8 @@ def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | Non
                 points_from_colmap(keypoints[:, :2]), view.keypoints, atol=SAME_POSITION, rtol=1e-5
             )
             if not same:
-                raise HardnetError(
-                    f"{path}: other keypoints than {model.scene.model} in {view.name}"
-                )
+                other = f"other keypoints than {model.scene.model} in {view.name}"
+                raise HardnetError(f"{path}: {other}")
             if keypoints.shape[1] == 2:
                 return None
             rows = tracks.view == number
@@ -109,11 +109,9 @@ def carried_frames(
     """
     frames = np.full((len(tracks), 2, 3), np.nan)
     roots = np.unique(reference)
-    jobs = []
     groups = by_value(tracks.view[roots], roots)
-    for rows in groups:
-        view = model.views[tracks.view[rows[0]]]
-        jobs.append((view.path, view.size, tracks.xy[rows]))
+    views = [model.views[tracks.view[rows[0]]] for rows in groups]
+    jobs = [(v.path, v.size, tracks.xy[rows]) for v, rows in zip(views, groups, strict=True)]
     found = map_processes(partial(_detect_again, window=window), jobs, workers)
     for done, (rows, shapes) in enumerate(zip(groups, found, strict=True)):
         frames[rows, :, :2], frames[rows, :, 2] = shapes, tracks.xy[rows]
@@ -148,14 +146,11 @@ def similar(shapes: Floats) -> Floats:
 
 
 def _carry(source: View, target: View, frames: Floats, depth: Floats) -> Floats:
-    shapes = np.empty((len(frames), 2, 2))
-    for axis in (0, 1):
-        ends = [
-            target.project(source.lift(frames[:, :, 2] + sign * frames[:, :, axis], depth))
-            for sign in (1, -1)
-        ]
-        shapes[:, :, axis] = (ends[0] - ends[1]) / 2
-    return shapes
+    def there(places: Floats) -> Floats:
+        return target.project(source.lift(places, depth))
+
+    centre, axes = frames[:, :, 2], (frames[:, :, 0], frames[:, :, 1])
+    return np.stack([(there(centre + axis) - there(centre - axis)) / 2 for axis in axes], 2)
 
 
 def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> Floats:
@@ -163,8 +158,6 @@ def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> F
     path, size, xy = job
     detected, _ = dog.detect(read_photo(path, size), DETECTED)
     shapes = np.full((len(xy), 2, 2), np.nan)
-    if not len(detected):
-        return shapes
     index, distance = nearest(xy, centres(detected))
     good = distance <= SAME_KEYPOINT
     shapes[good] = detected[index[good], :, :2] * (window / WINDOW_SIGMAS)
@@ -173,16 +166,15 @@ def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> F
 
 def nearest(xy: Floats, others: NDArray[np.float32]) -> tuple[NDArray[np.intp], Floats]:
     """Index of and distance to the nearest of ``others``; of equals the first (strongest)."""
-    index, distance = np.empty(len(xy), np.intp), np.empty(len(xy))
+    index, distance = np.full(len(xy), -1, np.intp), np.full(len(xy), np.inf)
     order = np.argsort(others[:, 0], kind="stable")
     # Search a narrow band only: a photo has tens of thousands of keypoints.
     low = np.searchsorted(others[order, 0], xy[:, 0] - SAME_KEYPOINT)
     high = np.searchsorted(others[order, 0], xy[:, 0] + SAME_KEYPOINT, "right")
-    for i in range(len(xy)):
+    for i in np.flatnonzero(high > low):
         band = np.sort(order[low[i] : high[i]])
         away = np.linalg.norm(others[band] - xy[i], axis=1)
-        k = int(away.argmin()) if len(band) else -1
-        index[i], distance[i] = (band[k], away[k]) if k >= 0 else (-1, np.inf)
+        index[i], distance[i] = band[away.argmin()], away.min()
     return index, distance
 
 
@@ -193,11 +185,10 @@ def long_enough(point: Ints, length: int) -> NDArray[np.bool_]:
 
 
 def drop_twins(tracks: Observations, frames: Frames) -> NDArray[np.bool_]:
-    """(M,) whether the observation's point stays when one of each two on the same spot is dropped.
+    """(M,) whether the observation's point stays.
 
     COLMAP makes two points of a keypoint with two orientations, and no descriptor can tell them
-    apart. A point is dropped if in any photo its window overlaps that of a point with a longer
-    track.
+    apart: a point goes if in any photo its window overlaps that of a point with a longer track.
     """
     _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
     length = count[group]
@@ -313,16 +304,16 @@ def detect_tracks(
         progress(done, len(used))
     search = _Search(model, seen, found, settings, max_error, rng)
     for view in used:
+        others = partners(seen, view, max_track - 1)
         for kind in range(len(KINDS)):
-            search.follow(view, partners(seen, view, max_track - 1), kind)
+            search.follow(view, others, kind)
     every = Detected.join(search.parts)
     return every[np.argsort(every.point, kind="stable")]
 
 
 def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
     path, size = job
-    found = detect(read_photo(path, size), keypoints)
-    return [frames[inside(frames, *size)] for frames in found]
+    return [f[inside(f, *size)] for f in detect(read_photo(path, size), keypoints)]
 
 
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
