@@ -55,10 +55,7 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class Grey:
-    """Grey values of ``patches`` patches drawn at random.
-
-    ``low_contrast`` is the share of patches whose standard deviation is below 10.
-    """
+    """Grey values of a sample; ``low_contrast`` is the share of patches with a std below 10."""
 
     patches: int
     mean: float

@@ -63,7 +63,6 @@ class Sequence:
 
     @property
     def files(self) -> list[Path]:
-        """The images, reference first."""
         return [self.reference, *(target.image for target in self.targets)]
 
 
@@ -72,8 +71,7 @@ def find_sequences(
 ) -> list[Sequence]:
     """All sequences under ``roots``, in the order of the roots and then by name.
 
-    A root is a sequence folder, a folder of sequence folders, or a pair folder. ``names`` keeps
-    only these sequences; a name that does not exist is an error.
+    A root is a sequence folder, a folder of such, or a pair folder; ``names`` selects some.
     """
     found: dict[str, Sequence] = {}
     for root in map(Path, roots):
@@ -92,9 +90,8 @@ def find_sequences(
 def read_homography(path: Path) -> Floats:
     """A (3, 3) homography, its sign chosen so that the determinant is positive.
 
-    A homography is defined up to its sign. With this choice, and because a photograph of a plane
-    is never mirrored, a point is in front of the second camera where its third coordinate is
-    positive.
+    A photograph of a plane is never mirrored, so a point is then in front of the second camera
+    where its third coordinate is positive.
     """
     try:
         require_regular_file(path)
@@ -132,8 +129,7 @@ def has_sequences(root: Path) -> bool:
 class ImagePair:
     """Two images of one scene, with at most one kind of ground truth.
 
-    ``homography`` (3, 3) maps pixels of a to pixels of b, of positive determinant;
-    ``correspondences`` (K, 4) are rows x1 y1 x2 y2, K >= 8.
+    ``homography`` (3, 3) maps a to b; ``correspondences`` (K, 4) are rows x1 y1 x2 y2, K >= 8.
     """
 
     name: str
@@ -144,7 +140,6 @@ class ImagePair:
 
     @property
     def truth(self) -> Literal["homography", "correspondences", "none"]:
-        """The kind of ground truth."""
         if self.homography is not None:
             return "homography"
         return "none" if self.correspondences is None else "correspondences"
@@ -178,7 +173,6 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
 
 
 def read_correspondences(path: Path) -> Floats:
-    """(K, 4) rows x1 y1 x2 y2, at least 8."""
     rows = _numbers(path)
     if wrong := [number for number, row in rows if len(row) != 4]:
         raise HardnetError(f"{path}: line {wrong[0]} is not four numbers x1 y1 x2 y2")

@@ -57,12 +57,11 @@ class ColmapSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
     A point is seen in at least ``min_track`` photos; of more than ``max_track`` patches, those with
-    the most different viewpoints are kept. An observation may miss the projected point by
-    ``max_error`` pixels. Without a database, ``affine`` cuts by the affine map between the photos;
-    by default only its scale and rotation are used, and the descriptor must learn to tolerate the
-    remaining change of viewpoint. ``noise`` disturbs every frame by this multiple of HPatches' easy
-    noise: frames carried by the cameras have none of their own. With ``upright``, patch-up is
-    image-up, and observations of rotated cameras are left out.
+    the most different viewpoints are kept. ``max_error`` is the distance of an observation from the
+    projected point, in pixels. Without a database, ``affine`` cuts by the affine map between the
+    photos, otherwise by its scale and rotation. ``noise`` is a multiple of HPatches' easy noise;
+    frames carried by the cameras have none of their own. With ``upright``, observations of rotated
+    cameras are left out.
     """
 
     min_track: int = 2
@@ -235,12 +234,11 @@ def build_from_colmap(
     origin: Mapping[str, Any] | None = None,
     detected: DetectedSettings | None = None,
 ) -> ColmapReport:
-    """Build a patch set in the Brown format from COLMAP models.
+    """Build a patch set in the Brown format from COLMAP models, the larger scenes first.
 
-    The larger scenes should come first. Non-matching test pairs come from points with the same
-    reference photo. The set does not depend on the number of ``workers``, which are processes.
-    ``origin`` is added to ``set.json``. ``detected``: detect frames in every photo instead of using
-    those that COLMAP matched.
+    Non-matching test pairs come from points with the same reference photo. The set does not depend
+    on the number of ``workers``, which are processes. ``origin`` is added to ``set.json``.
+    ``detected``: detect frames in every photo instead of using those that COLMAP matched.
     """
     models: list[Counts] = []
     interest: list[str] = []

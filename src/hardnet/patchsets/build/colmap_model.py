@@ -71,7 +71,6 @@ class View:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels."""
         return self.camera.width, self.camera.height
 
     def to_camera(self, world: Floats) -> Floats:
@@ -79,7 +78,6 @@ class View:
         return np.asarray(world @ self.rotation.T + self.translation)
 
     def to_world(self, points: Floats) -> Floats:
-        """The inverse of :meth:`to_camera`."""
         return np.asarray((points - self.translation) @ self.rotation)
 
     def project(self, world: Floats) -> Floats:
@@ -175,10 +173,7 @@ def read_model(scene: Scene) -> Model:
 
 
 def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
-    """(H, W) grey pixels as COLMAP sees them: it ignores the orientation in EXIF.
-
-    ``size`` is the width and height of its camera.
-    """
+    """(H, W) grey pixels as COLMAP sees them, of its camera's ``size``: it ignores EXIF."""
     data = np.frombuffer(read_image_file(path), np.uint8)
     image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
@@ -208,8 +203,7 @@ def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: F
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection; errors name the file.
 
-    pycolmap would open it for writing and upgrade old files: a user's database is not ours to
-    change.
+    pycolmap would open it for writing and upgrade it: a user's database is not ours to change.
     """
     # COLMAP leaves its file in write-ahead mode. Even to read such a file SQLite wants to write
     # beside it, unless told that the file does not change; a -wal file means someone is writing.

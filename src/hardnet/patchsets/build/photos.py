@@ -47,12 +47,11 @@ PhotoProgress = Callable[[int, int, str | None], None]
 class PhotoSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    Photos are shrunk to ``max_size`` first, because stock photos are soft at full size and a
-    blurred patch teaches nothing. A patch has ``min_std`` grey levels of contrast and
-    ``min_detail`` of fine contrast, see :func:`informative`. ``affine_share`` of the views are cut
-    by the true affine frame; the others keep a similarity frame, as DoG would give. ``jitter`` is a
-    multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to this. ``wear`` is
-    the strength of the changes of light and sensor; 1 is gentle.
+    Photos are shrunk to ``max_size``, because stock photos are soft at full size. A patch has
+    ``min_std`` grey levels of contrast and ``min_detail`` of fine contrast. ``affine_share`` of the
+    views are cut by the true affine frame, the others by a similarity, as DoG would give.
+    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to
+    this. ``wear`` is the strength of the changes of light and sensor.
     """
 
     points: int = 500
@@ -89,8 +88,7 @@ class PhotoPatches(Rows):
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
     """Corresponding patches of one photo; None if the file cannot be read as an image.
 
-    ``name`` identifies the photo in its folder and seeds its random numbers, so that its patches do
-    not depend on the other photos.
+    Its ``name`` seeds the random numbers, so its patches do not depend on the other photos.
     """
     try:
         image, _ = shrink(to_grey(read_image(path)), settings.max_size)
@@ -158,10 +156,7 @@ def build_from_photos(
     workers: int,
     progress: PhotoProgress = silent,
 ) -> BuildReport:
-    """Build a patch set in the Brown format from the photos below ``folder``.
-
-    The set does not depend on the number of ``workers``, which are processes.
-    """
+    """Build a patch set in the Brown format; ``workers`` are processes."""
     about = {"builder": "photos", "settings": asdict(settings)}
     cut = partial(patches_of_photo, settings=settings)
     return write_photos([folder], output, cut, settings.views + 1, about, workers, progress)
@@ -178,8 +173,7 @@ def write_photos(
 ) -> BuildReport:
     """Write the patches that ``cut`` (picklable) makes from the path and name of each photo.
 
-    ``images`` is the number of views of each photo; ``about``, stored in ``set.json``, says how the
-    set was made, and includes the settings.
+    ``images`` is the number of views of a photo; ``about`` is stored in ``set.json``.
     """
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
@@ -214,8 +208,7 @@ KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 class Tolerances:
     """How far a detection may be from the expected frame.
 
-    In place, in half-sizes of the frame; in size, log2; in orientation; in shape, log2 of the ratio
-    of the axes.
+    ``shift`` in half-sizes, ``octaves`` of size, ``stretch`` as log2 of the ratio of the axes.
     """
 
     shift: float = 0.25
@@ -229,13 +222,11 @@ class DetectionSettings(Tolerances):
     """What the set is made of; stored beside it in ``set.json``.
 
     At most ``points`` keypoints of each of the :data:`KINDS` are taken from a photo and looked for
-    in ``views`` renderings of it. A share ``still`` of the views changes the light only; a share
-    ``turned`` is rotated by any angle, and upright frames are not used there; the others are
-    rotated by up to ``level`` degrees, like cameras held upright. ``light`` is the strength of the
-    change of light in three quarters of the views. If a keypoint is not found again in a view, its
-    frame is carried there with probability ``carried``, so that views in which detectors fail are
-    represented too. Patches are cut in each of the ``windows``, in sigmas of the keypoint; each
-    window gives points of its own.
+    in ``views`` renderings of it. A share ``still`` of these changes the light only, a share
+    ``turned`` is rotated by any angle (without upright frames), the others by up to ``level``
+    degrees. ``light`` is the strength of the change of light in three quarters of them. A keypoint
+    that is not found again is carried over with probability ``carried``, so that views in which
+    detectors fail are represented too. Each of the ``windows``, in sigmas, gives points of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -266,8 +257,8 @@ def detect(image: Pixels, keypoints: int) -> list[Frames]:
 def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     """(N,) for each carried frame the detection that shows the same spot, or -1.
 
-    ``carried`` (N, 2, 3) is where the frames of one view should be in another, ``found`` (M, 2, 3)
-    what was detected there. A detection is assigned to the frame that it fits best.
+    ``carried`` (N, 2, 3) is where frames should be, ``found`` (M, 2, 3) what was detected. A
+    detection is assigned to the frame that it fits best.
     """
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
@@ -368,10 +359,7 @@ def build_from_detections(
     workers: int,
     progress: PhotoProgress = silent,
 ) -> BuildReport:
-    """Build a patch set in the Brown format from folders of photographs, searched recursively.
-
-    The set does not depend on the number of ``workers``, which are processes.
-    """
+    """Build a patch set in the Brown format from folders of photographs."""
     about = {"builder": "detections", "settings": asdict(settings)}
     cut = partial(patches_of_views, settings=settings)
     images = len(settings.windows) * len(KINDS) * (settings.views + 1)

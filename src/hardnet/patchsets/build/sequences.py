@@ -55,10 +55,7 @@ NARROWEST = 8.0
 class SequenceSettings:
     """What the set is made of; stored in its ``set.json`` (W1BS) or ``.set.json``.
 
-    Attributes:
-        limit: most frames per sequence, the strongest.
-        window: side of the measurement window in sigmas of the keypoint.
-        seed: of the noise, together with the name of the sequence; W1BS has no noise.
+    ``limit`` is the most frames per sequence, the strongest; ``window`` is in sigmas.
     """
 
     limit: int = MAX_FRAMES
@@ -78,11 +75,9 @@ class SequenceReport:
 def cut_sequence(
     sequence: Sequence, settings: SequenceSettings
 ) -> tuple[Pixels, dict[str, list[Pixels]]]:
-    """Cut the patches of a sequence; the same seed gives the same patches.
+    """(N, 65, 65) patches of the reference; per noise level those of the first five targets.
 
-    Returns:
-        (N, 65, 65) patches of the reference, and for each level of noise the (N, 65, 65) patches of
-        each of the first five targets; row i shows the same spot in every array.
+    Row i shows the same spot in every array.
     """
     image = to_grey(read_image(sequence.reference))
     targets = [(to_grey(read_image(t.image)), t.homography) for t in sequence.targets[:TARGETS]]
@@ -135,11 +130,7 @@ def cut_pair(image: Pixels, frames: Frames, target: Target, limit: int) -> tuple
 
 
 def camera_moves(sequence: Sequence) -> bool:
-    """Whether the viewpoint changes: some homography moves an image corner noticeably.
-
-    A sequence whose homographies are (nearly) the identity shows a change of light, blur or
-    compression instead.
-    """
+    """Whether some homography moves an image corner noticeably; else light or blur changes."""
     height, width = read_image(sequence.reference).shape[:2]
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
     for target in sequence.targets:
@@ -164,9 +155,9 @@ def build_from_sequences(
     workers: int,
     progress: Steps = silent,
 ) -> SequenceReport:
-    """Build a patch set in the HPatches layout; sequences of fewer than 5 targets are skipped.
+    """Build a patch set in the HPatches layout, of sequences with 5 targets or more.
 
-    Of more targets the first 5 are used. The set does not depend on the number of ``workers``.
+    The set does not depend on the number of ``workers``.
     """
     every = list(sequences)
     skipped = {

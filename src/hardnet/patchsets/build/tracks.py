@@ -55,8 +55,7 @@ DETECTED = 100_000
 def references(model: Model, tracks: Tracks) -> Ints:
     """(M,) for every observation, the row of its point's reference observation.
 
-    The reference sees the point at the median size (focal length over depth): carrying its frame
-    into the others changes the scale least.
+    It sees the point at the median size: carrying its frame into the others scales it least.
     """
     focal = np.array([view.camera.mean_focal_length() for view in model.views])
     size = focal[tracks.view] / tracks.depth
@@ -103,9 +102,8 @@ def carried_frames(
 ) -> Frames:
     """(M, 2, 3) frames by geometry; NaN if no keypoint is detected at the reference.
 
-    The surface is assumed to face the reference camera, because its normal is not known. The
-    frame's centre is the observation itself, which is more exact than the projected point.
-    ``affine`` keeps the affine map between the views; otherwise only its scale and rotation count.
+    The surface is assumed to face the reference camera. The centre of a frame is the observation
+    itself, which is more exact than the projected point.
     """
     frames = np.full((len(tracks), 2, 3), np.nan)
     roots = np.unique(reference)
@@ -252,11 +250,8 @@ SHARED = 20
 class DetectedSettings:
     """How frames are detected and paired; stored in ``set.json``.
 
-    In each photo ``keypoints`` of each kind (see :data:`KINDS`) are detected, and at most ``seeds``
-    of them searched for in other photos. If one is not found in a photo, its frame is carried there
-    with probability ``carried``, so that photos in which detectors fail are represented too.
-    Patches are cut in each of the ``windows``, in sigmas of the keypoint; each window gives points
-    of its own.
+    Of ``keypoints`` of each kind in each photo at most ``seeds`` are searched for in other photos;
+    see :class:`.DetectionSettings` for the rest.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -270,8 +265,7 @@ class DetectedSettings:
 class Detected(Observations):
     """Observations of points whose reference is the first.
 
-    ``frames`` are (M, 2, 3), ``kind`` is a number into :data:`KINDS`; ``carried``: not detected,
-    but carried there.
+    ``frames`` are (M, 2, 3), ``kind`` is a number into :data:`KINDS`; ``carried``: not detected.
     """
 
     kind: Ints
@@ -291,8 +285,8 @@ def detect_tracks(
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 
-    ``tracks`` are trusted observations; photos without any are not used. The 3D points around a
-    keypoint may miss an affine map by ``max_error`` pixels.
+    Only photos of the trusted ``tracks`` are used. The 3D points around a keypoint may miss an
+    affine map by ``max_error`` pixels.
     """
     seen = [np.unique(tracks.point[tracks.view == k]) for k in range(len(model.views))]
     used = [k for k, points in enumerate(seen) if len(points)]
@@ -319,8 +313,7 @@ def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
     """At most ``limit`` photos that share 3D points with ``view``, from many to few of them.
 
-    ``seen`` are the 3D points of each photo. Where more photos share enough, near and far ones are
-    taken evenly.
+    Of more, near and far ones are taken evenly. ``seen`` are the 3D points of each photo.
     """
     shared = [len(np.intersect1d(points, seen[view])) for points in seen]
     enough = [k for k, count in enumerate(shared) if k != view and count >= SHARED]
@@ -333,13 +326,11 @@ def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
 def local_maps(
     source: Floats, target: Floats, frames: Frames, max_error: float
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """How the surroundings of frames are mapped to another photo, by 3D points around them.
+    """(N, 2, 3) affine maps of frames to another photo, and (N,) whether they can be trusted.
 
-    ``source`` and ``target`` are (C, 2) projections of the points in the photo of the frames and in
-    the other. Returns (N, 2, 3) the affine map of least squares over the :data:`NEIGHBOURS` nearest
-    points at the frame's centre, and (N,) whether it can be trusted: not if the points miss it by
-    more than ``max_error`` pixels (root mean square), as at the border of an object, nor if their
-    arrangement does not determine it.
+    ``source`` and ``target`` are (C, 2) projections of 3D points in both photos. A map is that of
+    least squares over the :data:`NEIGHBOURS` nearest of them. It is not trusted if they miss it by
+    more than ``max_error`` pixels (root mean square), or do not determine it.
     """
     if len(source) < NEIGHBOURS or not len(frames):
         return np.zeros((len(frames), 2, 3)), np.zeros(len(frames), bool)
@@ -363,10 +354,7 @@ def local_maps(
 
 
 class _Search:
-    """Points that grow from the keypoints of one photo after the other.
-
-    A keypoint belongs to one point at most: one claimed by an earlier photo starts no new point.
-    """
+    """Points grow from the keypoints of one photo after the other; a keypoint has one at most."""
 
     def __init__(
         self,
