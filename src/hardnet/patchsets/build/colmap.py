@@ -118,7 +118,9 @@ def choose_patches(
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
     counts["whole in fewer than 2 photos"] = tracks[known].points - tracks[whole].points
-    chosen = _chosen(tracks[whole], frames[whole], 0, tracks.view, frames, reference[whole], window)
+    home, seen = reference[whole], tracks[whole]
+    interest, kind = _interest(frames[home], window), np.zeros(len(home), np.int64)
+    chosen = Chosen(seen.point, seen.view, frames[whole], kind, tracks.view[home], interest)
     before = chosen.points
     chosen = chosen[drop_twins(chosen, chosen.frames)]
     counts["on top of another point"] = before - chosen.points
@@ -155,26 +157,16 @@ def choose_detections(
     }
     _, first, group = np.unique(found.point, return_index=True, return_inverse=True)
     frames, home = found.frames, first[group]
-    chosen = _chosen(found, frames, found.kind, found.view, frames, home, WINDOW_SIGMAS)
+    interest = _interest(frames[home], WINDOW_SIGMAS)
+    chosen = Chosen(found.point, found.view, frames, found.kind, found.view[home], interest)
     parts = [_in_window(model, chosen, k, window) for k, window in enumerate(detected.windows)]
     counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
     return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
 
 
-def _chosen(
-    seen: Observations,
-    frames: Frames,
-    kind: int | Ints,
-    views: Ints,
-    every: Frames,
-    home: Ints,
-    window: float,
-) -> Chosen:
-    """``home`` are the rows of the references in ``views`` and in ``every`` frame."""
-    xy, sigma, angle = to_similarity(every[home], window)
-    interest = np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
-    kinds = np.zeros(len(home), np.int64) + kind
-    return Chosen(seen.point, seen.view, frames, kinds, views[home], interest)
+def _interest(frames: Frames, window: float) -> Floats:
+    xy, sigma, angle = to_similarity(frames, window)
+    return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -296,13 +297,7 @@ def detect_tracks(
     for done, (k, frames) in enumerate(zip(used, detecting, strict=True), 1):
         found[k] = frames
         progress(done, len(used))
-    search = _Search(model, seen, found, settings, max_error, rng)
-    for view in used:
-        others = partners(seen, view, max_track - 1)
-        for kind in range(len(KINDS)):
-            search.follow(view, others, kind)
-    every = Detected.join(search.parts)
-    return every[np.argsort(every.point, kind="stable")]
+    return _grow(model, seen, found, settings, max_track, max_error, rng)
 
 
 def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
@@ -353,62 +348,63 @@ def local_maps(
     return maps, good
 
 
-class _Search:
+def _grow(
+    model: Model,
+    seen: list[Ints],
+    found: list[list[Frames]],
+    settings: DetectedSettings,
+    max_track: int,
+    max_error: float,
+    rng: np.random.Generator,
+) -> Detected:
     """Points grow from the keypoints of one photo after the other; a keypoint has one at most."""
-
-    def __init__(
-        self,
-        model: Model,
-        seen: list[Ints],
-        found: list[list[Frames]],
-        settings: DetectedSettings,
-        max_error: float,
-        rng: np.random.Generator,
-    ) -> None:
-        self._model, self._seen, self._found = model, seen, found
-        self._settings, self._max_error, self._rng = settings, max_error, rng
-        self._free = [[np.ones(len(frames), bool) for frames in kinds] for kinds in found]
-        self._points = 0
-        none = np.zeros(0, np.int64)
-        self.parts = [Detected(none, none, none, empty_frames(), np.zeros(0, bool))]
-
-    def follow(self, view: int, others: list[int], kind: int) -> None:
-        """Look for keypoints of ``view`` in other photos; those found in one become points."""
-        start, free = self._found[view][kind], self._free[view][kind]
-        most = self._settings.seeds
-        seeds = np.flatnonzero(free)[: 6 * most]
+    frees = [[np.ones(len(frames), bool) for frames in kinds] for kinds in found]
+    none = np.zeros(0, np.int64)
+    parts = [Detected(none, none, none, empty_frames(), np.zeros(0, bool))]
+    points = 0
+    used = [k for k, each in enumerate(seen) if len(each)]
+    others = {view: partners(seen, view, max_track - 1) for view in used}
+    for view, kind in product(used, range(len(KINDS))):
+        start, free = found[view][kind], frees[view][kind]
+        seeds = np.flatnonzero(free)[: 6 * settings.seeds]
         seeds = seeds[apart(start[seeds])]
-        seeds = seeds[np.sort(self._rng.permutation(len(seeds))[:most])]
+        seeds = seeds[np.sort(rng.permutation(len(seeds))[: settings.seeds])]
         rows: list[tuple[Ints, int, Frames, bool]] = []
-        for other in others:
-            number, true = self._carry(view, other, kind, start[seeds])
-            candidates = np.flatnonzero(self._free[other][kind])
-            there = self._found[other][kind][candidates]
-            match = pair_frames(true, there, self._settings.tolerances)
+        for other in others[view]:
+            common = model.xyz[np.intersect1d(seen[view], seen[other])]
+            source, target = (model.views[k].project(common) for k in (view, other))
+            number, true = _carried(source, target, start[seeds], KINDS[kind], max_error)
+            candidates = np.flatnonzero(frees[other][kind])
+            there = found[other][kind][candidates]
+            match = pair_frames(true, there, settings.tolerances)
             hit = match >= 0
-            self._free[other][kind][candidates[match[hit]]] = False
+            frees[other][kind][candidates[match[hit]]] = False
             rows.append((number[hit], other, there[match[hit]], False))
-            carry = ~hit & (self._rng.random(len(match)) < self._settings.carried)
+            carry = ~hit & (rng.random(len(match)) < settings.carried)
             shape = true[carry] if "affine" in KINDS[kind] else forget_affine_shape(true[carry])
-            shape = jitter(shape, self._rng, amount=0.5)
-            whole = inside(shape, *self._model.views[other].size)
+            shape = jitter(shape, rng, amount=0.5)
+            whole = inside(shape, *model.views[other].size)
             rows.append((number[carry][whole], other, shape[whole], True))
-        again = np.unique(np.concatenate([np.zeros(0, np.int64), *(row[0] for row in rows)]))
+        again = np.unique(np.concatenate([none, *(row[0] for row in rows)]))
         free[seeds[again]] = False
         for number, where, shapes, carried in [(again, view, start[seeds[again]], False), *rows]:
-            point, ones = np.searchsorted(again, number) + self._points, np.ones_like(number)
+            point, ones = np.searchsorted(again, number) + points, np.ones_like(number)
             part = Detected(point, where * ones, kind * ones, shapes, np.full(len(ones), carried))
-            self.parts.append(part)
-        self._points += len(again)
+            parts.append(part)
+        points += len(again)
+    every = Detected.join(parts)
+    return every[np.argsort(every.point, kind="stable")]
 
-    def _carry(self, view: int, other: int, kind: int, frames: Frames) -> tuple[Ints, Frames]:
-        common = self._model.xyz[np.intersect1d(self._seen[view], self._seen[other])]
-        source, target = (self._model.views[k].project(common) for k in (view, other))
-        maps, good = local_maps(source, target, frames, self._max_error)
-        upright = KINDS[kind].endswith("upright")
-        if upright:
-            turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
-            good &= np.abs(np.rad2deg(turn)) <= LEVEL
-        shape = maps[good, :, :2] @ frames[good, :, :2]
-        true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
-        return np.flatnonzero(good), orientation.upright_form(true) if upright else true
+
+def _carried(
+    source: Floats, target: Floats, frames: Frames, kind: str, max_error: float
+) -> tuple[Ints, Frames]:
+    """Numbers of the frames that can be carried, and what they become; see :func:`local_maps`."""
+    maps, good = local_maps(source, target, frames, max_error)
+    upright = kind.endswith("upright")
+    if upright:
+        turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
+        good &= np.abs(np.rad2deg(turn)) <= LEVEL
+    shape = maps[good, :, :2] @ frames[good, :, :2]
+    true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
+    return np.flatnonzero(good), orientation.upright_form(true) if upright else true
