@@ -160,7 +160,7 @@ def photos(
     settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
     with Stage() as stage:
         step = _photo_step(stage)
-        report = build_from_photos(folder, made.output, settings, made.processes, step)
+        report = build_from_photos([folder], made.output, settings, made.processes, step)
     made.say_photos(report)
 
 
@@ -187,13 +187,13 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
+    from hardnet.patchsets.build.photos import DetectionSettings, build_from_photos
 
     chosen = {"windows": _windows(windows)}
     settings = DetectionSettings(**given(DetectionSettings, locals() | vars(made)) | chosen)
     with Stage() as stage:
         step = _photo_step(stage)
-        report = build_from_detections(folders, made.output, settings, made.processes, step)
+        report = build_from_photos(folders, made.output, settings, made.processes, step)
     made.say_photos(report)
 
 

@@ -1,8 +1,8 @@
 """Patch sets from any folder of photographs, without a 3D reconstruction.
 
 Each photo is rendered under random homographies with changed light and sensor. For
-:func:`build_from_photos` a frame detected in the photo is carried into every rendering, and the
-patches cut by it show the same surface point. For :func:`build_from_detections` keypoints are
+:func:`patches_of_photo` a frame detected in the photo is carried into every rendering, and the
+patches cut by it show the same surface point. For :func:`patches_of_views` keypoints are
 detected in every rendering independently, and those that lie where the homography puts a keypoint
 of the photograph show the same point. The frames then have the errors of a real detector, which no
 random jitter imitates well.
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -150,37 +149,27 @@ def keep_pairs(rows: Sequence[PhotoPatches]) -> PhotoPatches:
 
 
 def build_from_photos(
-    folder: Path,
+    folders: Sequence[Path],
     output: Path,
-    settings: PhotoSettings,
+    settings: PhotoSettings | DetectionSettings,
     workers: int,
     progress: PhotoProgress = silent,
 ) -> BuildReport:
-    """Build a patch set in the Brown format; ``workers`` are processes."""
-    about = {"builder": "photos", "settings": asdict(settings)}
-    cut = partial(patches_of_photo, settings=settings)
-    return write_photos([folder], output, cut, settings.views + 1, about, workers, progress)
+    """Build a patch set in the Brown format from the photos below some folders.
 
-
-def write_photos(
-    folders: Sequence[Path],
-    output: Path,
-    cut: Callable[[Path, str], PhotoPatches | None],
-    images: int,
-    about: Mapping[str, Any],
-    workers: int,
-    progress: PhotoProgress,
-) -> BuildReport:
-    """Write the patches that ``cut`` (picklable) makes from the path and name of each photo.
-
-    ``images`` is the number of views of a photo; ``about`` is stored in ``set.json``.
+    The set does not depend on the number of ``workers``, which are processes.
     """
+    cut: Callable[..., PhotoPatches | None] = patches_of_photo
+    builder, images = "photos", settings.views + 1
+    if isinstance(settings, DetectionSettings):
+        cut, builder = patches_of_views, "detections"
+        images *= len(settings.windows) * len(KINDS)
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        for k, result in enumerate(map_processes(partial(_cut_job, cut), jobs, workers)):
-            name = jobs[k][1]
+        cutting = map_processes(partial(_cut_job, cut, settings), jobs, workers)
+        for k, (result, (_, name)) in enumerate(zip(cutting, jobs, strict=True)):
             if result is None:
                 skipped.append(name)
             elif len(result.points):
@@ -188,16 +177,17 @@ def write_photos(
                 writer.add(result.patches, points, k, result.images + k * images)
                 next_point = int(points[-1]) + 1
             progress(k + 1, len(jobs), name if result is None else None)
-        text = json.dumps({**about, "photos": [n for _, n in jobs], "skipped": skipped}, indent=1)
-        settings = about["settings"]
-        size = writer.finish(settings["pairs"], settings["seed"], {"set.json": text + "\n"})
+        about = {"builder": builder, "settings": asdict(settings)}
+        about |= {"photos": [name for _, name in jobs], "skipped": skipped}
+        text = json.dumps(about, indent=1) + "\n"
+        size = writer.finish(settings.pairs, settings.seed, {"set.json": text})
     return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
 def _cut_job(
-    cut: Callable[[Path, str], PhotoPatches | None], job: tuple[Path, str]
+    cut: Callable[..., PhotoPatches | None], settings: object, job: tuple[Path, str]
 ) -> PhotoPatches | None:
-    return cut(*job)
+    return cut(*job, settings)
 
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
@@ -317,8 +307,18 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False)):
         cut(grey, frames, np.arange(len(frames)) + first, kind * stride)
     for view in range(1, stride):
-        homography, turned = _random_move(width, height, settings, rng)
-        picture = _random_picture(render(photo, homography), settings, rng)
+        motion, turned = rng.random(), False
+        homography: Floats = np.eye(3)
+        if motion >= settings.still:
+            turned = motion < settings.still + settings.turned
+            most_turn = 180.0 if turned else settings.level
+            homography = random_homography(width, height, rng, most_turn)
+        rendered = render(photo, homography)
+        if settings.light and rng.random() < 0.75:
+            lit = random_light(rendered, rng, settings.light * rng.uniform(0.3, 1.0))
+            picture = random_sensor(np.asarray(lit, np.float32) / np.float32(255), rng)
+        else:
+            picture = random_light_and_sensor(to_grey(rendered), rng)
         for kind, found in enumerate(detect(picture, settings.keypoints)):
             if turned and KINDS[kind].endswith("upright"):
                 continue
@@ -333,34 +333,3 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
             for frames, point in ((found[match[hit]], hit), (shape, carry)):
                 cut(picture, frames, point + first_point[kind], kind * stride + view)
     return keep_pairs(rows)
-
-
-def _random_move(
-    width: int, height: int, settings: DetectionSettings, rng: np.random.Generator
-) -> tuple[Floats, bool]:
-    kind = rng.random()
-    if kind < settings.still:
-        return np.eye(3), False
-    turned = kind < settings.still + settings.turned
-    return random_homography(width, height, rng, 180.0 if turned else settings.level), turned
-
-
-def _random_picture(photo: Pixels, settings: DetectionSettings, rng: np.random.Generator) -> Pixels:
-    if settings.light and rng.random() < 0.75:
-        grey = random_light(photo, rng, settings.light * rng.uniform(0.3, 1.0))
-        return random_sensor(np.asarray(grey, np.float32) / np.float32(255), rng)
-    return random_light_and_sensor(to_grey(photo), rng)
-
-
-def build_from_detections(
-    folders: Sequence[Path],
-    output: Path,
-    settings: DetectionSettings,
-    workers: int,
-    progress: PhotoProgress = silent,
-) -> BuildReport:
-    """Build a patch set in the Brown format from folders of photographs."""
-    about = {"builder": "detections", "settings": asdict(settings)}
-    cut = partial(patches_of_views, settings=settings)
-    images = len(settings.windows) * len(KINDS) * (settings.views + 1)
-    return write_photos(folders, output, cut, images, about, workers, progress)
