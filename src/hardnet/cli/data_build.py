@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from hardnet.threads import usable_cores
 
 if TYPE_CHECKING:
     from hardnet.patchsets.build.colmap_model import Scene
+    from hardnet.patchsets.build.photos import DetectionSettings, PhotoSettings
     from hardnet.patchsets.build.tracks import DetectedSettings
 
 Window = Annotated[
@@ -62,8 +63,9 @@ class BrownSet(NewSet):
 
     pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
 
-    def from_photos(self, build: Callable[..., Any], photos: object, settings: object) -> None:
-        """Build a set by a function of ``patchsets.build.photos``, and report what was made."""
+    def from_photos(self, folders: list[Path], settings: PhotoSettings | DetectionSettings) -> None:
+        """Build a set and report what was made."""
+        from hardnet.patchsets.build.photos import build_from_photos
 
         def step(done: int, total: int, skipped: str | None) -> None:
             stage("photos", done, total)
@@ -71,7 +73,7 @@ class BrownSet(NewSet):
                 stage.warn("skipped", f"{skipped}: broken or too small")
 
         with Stage() as stage:
-            report = build(photos, self.output, settings, self.processes, step)
+            report = build_from_photos(folders, self.output, settings, self.processes, step)
         self.say_patches(report, f"{counted(report.photos, 'photo')}; {len(report.skipped)}")
 
     def say_patches(self, report: Any, source: str, **more: Any) -> None:
@@ -169,10 +171,10 @@ def photos(
 
     Example: hardnet data build photos ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
+    from hardnet.patchsets.build.photos import PhotoSettings
 
     settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
-    made.from_photos(build_from_photos, folder, settings)
+    made.from_photos([folder], settings)
 
 
 @app.command()
@@ -197,10 +199,10 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
+    from hardnet.patchsets.build.photos import DetectionSettings
 
     chosen = given(DetectionSettings, locals() | vars(made)) | {"windows": _windows(windows)}
-    made.from_photos(build_from_detections, folders, DetectionSettings(**chosen))
+    made.from_photos(folders, DetectionSettings(**chosen))
 
 
 @app.command()

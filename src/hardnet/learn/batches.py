@@ -24,11 +24,9 @@ from hardnet.threads import in_order
 
 @dataclass(frozen=True)
 class Batch:
-    """The patches of one step, (n, S, S) each.
+    """The patches of one step, (n, S, S) each; each anchor shows a different 3D point.
 
-    Each anchor shows a different 3D point; positives are other patches of the same points, and
-    negatives (if any) mined patches of other points. ``teacher``: (N, D) and (N, D), the teacher's
-    descriptors of the anchors and positives of all processes.
+    ``teacher``: the teacher's (N, D) descriptors of anchors and positives of all processes.
     """
 
     step: int
@@ -46,8 +44,8 @@ class Batches:
     """Batch number t of a training run.
 
     ``augment`` flips and rotates, all patches of a pair alike. ``rows`` are the pairs of each batch
-    that this process trains on; a pair and its augmentation are the same whoever has it. ``shade``
-    is the share of patches with an edge of light; the teacher sees them without.
+    that this process trains on. ``shade`` is the share of patches with an edge of light; the
+    teacher sees them without.
     """
 
     def __init__(
@@ -92,9 +90,7 @@ def prefetched(
 ) -> Generator[Batch]:
     """Batches ``first`` ... ``last - 1`` in order, made ahead of time by ``workers`` threads.
 
-    At most ``workers + 1`` batches wait to be taken; without workers each is made on demand. An
-    error in a thread is raised here in place of its batch. When the caller stops early, no further
-    batch is started.
+    At most ``workers + 1`` wait to be taken; without workers each is made on demand.
     """
     if workers <= 0:
         yield from map(make, range(first, last))
@@ -108,10 +104,9 @@ SYMMETRIES = 4
 
 @dataclass(frozen=True)
 class Flips:
-    """What happens to each of n pairs: a transpose or not, then a mirror image or not.
+    """Whether each of n pairs is transposed, and then mirrored.
 
-    These are four of the eight symmetries of the square, as in the published training: identity,
-    transpose, mirror, and a quarter turn.
+    These four of the eight symmetries of the square are those of the published training.
     """
 
     transpose: NDArray[np.bool_]
@@ -119,7 +114,6 @@ class Flips:
 
     @classmethod
     def draw(cls, pairs: int, rng: np.random.Generator) -> Flips:
-        """Each of the four symmetries with probability 1/4, independently."""
         return cls(rng.random(pairs) < 0.5, rng.random(pairs) < 0.5)
 
     @classmethod
@@ -162,11 +156,10 @@ GAIN = 1.6
 class Shade:
     """A straight edge of light across each of n patches, like the edge of a shadow; (n,) arrays.
 
-    ``data build`` changes the light of whole photographs, once, and its shadows are large: few
-    patches lie on their edges. Here each patch gets a new edge every time it is seen. ``gain`` is
-    the logarithm of the gain beyond the edge, 0 for no edge; ``angle`` is the direction of its
-    normal, which points beyond it; ``offset`` from the centre and ``softness`` are in half sides of
-    the patch.
+    ``data build`` changes the light of whole photographs, once; here each patch gets a new edge
+    every time it is seen. ``gain`` is the logarithm of the gain beyond the edge, 0 for no edge;
+    ``angle`` is the direction of its normal; ``offset`` from the centre and ``softness`` are in
+    half sides.
     """
 
     gain: Column
@@ -300,9 +293,9 @@ class Sightings:
     """Points and the images they are seen in, to draw a part of a batch from.
 
     A place is an index into the patches sorted by point, and by image within a point; ``images``
-    (N,) is the image at each place. A sighting is one point in one image: one patch, or several in
-    a row. Points have (P,) ``first`` places and ``counts`` of patches, in two images or more;
-    ``share`` is the number of points an image gives, if it has as many.
+    (N,) is the image at each place. A sighting is one point in one image. Points have (P,)
+    ``first`` places and ``counts`` of patches; ``share`` is the number of points an image gives, if
+    it has as many.
     """
 
     def __init__(self, images: Ints, first: Ints, counts: Ints, share: int) -> None:

@@ -205,7 +205,6 @@ class _Step:
 def cut(
     layers: Iterable[Layer], seed: int, total: int, group: dist.ProcessGroup | None
 ) -> list[Segment]:
-    """The segments of a network for one step; see :class:`ChunkedNet`."""
     dropouts = 0
     segments = [Segment(None, seed, dropouts, total, group)]
     for layer in layers:
@@ -247,10 +246,7 @@ class Segment:
         )
 
     def fix(self, moments: Tensor, x: Tensor) -> None:
-        """Set mean and variance from the moments of all chunks, of which x is one.
-
-        The running statistics are updated.
-        """
+        """Set mean and variance from the moments of all chunks; update the running statistics."""
         self._count, self._dtype = self._patches * _values_per_channel(x[:1]), x.dtype
         mean, square = self._total(moments) / self._count
         var = (square - mean.square()).clamp_min(0)
@@ -278,7 +274,7 @@ class Segment:
         self._by_mean, self._by_var = (shares * self._scale).to(self._dtype)
 
     def below(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Gradient by a chunk of the input, from the one by its normalised values."""
+        """Gradient by a chunk of the input, from that by its normalised values."""
         statistics = F.batch_norm(
             x, self._mean, self._var, self._by_var, self._by_mean, eps=self._eps
         )
@@ -362,7 +358,6 @@ def _convolution_backward(
 
 
 def add_to(totals: Totals, values: Totals) -> None:
-    """Add the gradients of a chunk."""
     for parameter, value in values.items():
         if parameter in totals:
             totals[parameter] += value
@@ -460,9 +455,8 @@ class Store(dict[Hashable, Tensor]):
 
 
 def kept_values(sizes: Sequence[int]) -> int:
-    """Values per patch held at the worst moment of a step; ``sizes`` are those of segments' inputs.
+    """Values per patch held at the worst moment of a step, from those of the segments' inputs.
 
-    That is when the gradient by an input is stored beside the input itself and the inputs of every
-    second segment before it.
+    A gradient then stands beside its input and the inputs of every second segment before.
     """
     return max((2 * size + sum(sizes[1:i:2]) for i, size in enumerate(sizes)), default=0)

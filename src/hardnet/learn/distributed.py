@@ -43,10 +43,7 @@ class LostProcessError(HardnetError):
 
 
 def open_fabric(accelerator: str, devices: int) -> Fabric:
-    """Join the other processes of the run, if it has others; choose the device of this one.
-
-    Under torchrun its environment says how many devices and machines there are.
-    """
+    """Join the other processes of the run, if it has others; torchrun says how many."""
     from lightning_fabric import Fabric  # here: it takes as long as all of PyTorch
 
     nodes = 1
@@ -100,8 +97,7 @@ class _Gather(torch.autograd.Function):
 def gather_rows(rows: Tensor, group: Any) -> Tensor:
     """(n, D) rows of each rank -> (ranks * n, D) rows of all, in the order of ranks.
 
-    Every rank must then compute the same loss from them, and the parameter gradients must be
-    summed over the ranks afterwards, see :func:`sum_gradients`. ``group`` None: one process.
+    Every rank must then compute the same loss, and gradients be summed by :func:`sum_gradients`.
     """
     if group is None:
         return rows
@@ -214,10 +210,7 @@ def to_input(patches: Pixels, device: torch.device) -> Tensor:
 def describe(
     net: Net, patches: Patches, rows: range | None = None, batch: int = 512
 ) -> NDArray[np.float32]:
-    """(n, D) unit vectors of patches by ``net``, which is left in evaluation mode.
-
-    ``rows`` are those of the (N, S, S) patches to describe, all by default.
-    """
+    """(n, D) unit vectors of ``rows`` of the patches by ``net``, left in evaluation mode."""
     rows = range(len(patches)) if rows is None else rows
     device = next(net.parameters()).device
     out = np.empty((len(rows), net.dim), np.float32)
@@ -258,7 +251,6 @@ def processes_exist() -> bool:
 def run_processes(command: Sequence[str], devices: int) -> int:
     """Run ``command`` once per device of this machine with torchrun's agent; wait for the end.
 
-    The agent passes a signal to stop on to all processes, and stops the others when one fails.
     Returns the exit code of the first process that failed by itself, negative for a signal; 130 if
     this one was asked to stop.
     """
@@ -296,7 +288,6 @@ def run_processes(command: Sequence[str], devices: int) -> int:
 
 
 def describe_end(code: int) -> str:
-    """What happened to a process with this exit code, in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name

@@ -97,8 +97,7 @@ def hardest_negatives(
 ) -> Negatives:
     """Find the hardest negative of each pair, ``block`` rows of D at a time, without gradient.
 
-    ``within`` also looks at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j), as SOSNet and
-    HyNet do.
+    ``within`` also looks at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j).
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class MinedEpochs:
     """The hard negatives of the whole set, mined at the first step of each epoch.
 
-    The folder of the run keeps the tables of the current and the next epoch, which a run resumed in
-    the middle of an epoch needs. Each process describes its part of the set.
+    The folder keeps the tables that a run resumed in the middle of an epoch needs.
     """
 
     def __init__(
@@ -97,8 +96,7 @@ def mine(
     """(N,) a hard negative of each patch, from (N, D) descriptors and their (N,) 3D points.
 
     It is drawn from the nearest ``neighbours`` of the patch (itself among them) that show another
-    point; if none does, any patch of another point is drawn. The exact search takes N^2 D
-    multiplications.
+    point; if none does, any patch of another point is drawn.
     """
     if len(points) == 0 or (points == points[0]).all():
         raise HardnetError("classical mining needs patches of two 3D points at least")

@@ -38,40 +38,14 @@ class Recipe:
     """Every setting of a training run; the defaults are the paper's HardNet.
 
     The keys of the objective (sampling to teacher_distances) are explained in docs/training.md.
-
-    Attributes:
-        data: patch sets to train on: folders in the Brown or HPatches layout; ``FOLDER:SPLIT``
-            takes the training sequences of an HPatches split.
-        weights: share of each set of ``data`` in the pairs; empty for shares by number of points.
-        validation: patch set whose test pairs give FPR95 while training; empty for none.
-        net: name of the network, or your own as ``module:Class``.
-        init: weights file to start from; empty for random orthogonal weights.
-        dropout: rate before the last layer.
-        batch: pairs per step over all devices, each of a different 3D point.
-        images: number of images that a batch is filled from, so that hard negatives come from the
-            same image; 0 for pairs from anywhere.
-        pairs: pairs seen in the whole run; the learning rate reaches zero there.
-        epoch: pairs between two minings of sampling "classical".
-        dampening: of the momentum. 0.9 makes a step a *mean* of past gradients instead of a sum:
-            lr 10 with it moves as far as lr 1 without.
-        average: the last share of the run, whose weights are averaged to give the result; 0 for the
-            weights of the last step.
-        augment: flip / rotate both patches of a pair alike.
-        seed: all random numbers follow from it and the step number.
-        chunk: patches held by the network at a time; 0 for the whole batch at once.
-        workers: background threads that prepare batches; any number gives the same batches.
-        validate_every, checkpoint_every: steps; 0 validates only at the end.
-        validation_pairs: test pairs used, from the start of the list.
-        accelerator: "cpu", "cuda", "auto" ...; see Lightning Fabric.
-        devices: processes per machine, each with its share of the batch.
     """
 
-    data: list[str] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    validation: str = ""
-    net: str = "hardnet"
-    init: str = ""
-    dropout: float = 0.3
+    data: list[str] = field(default_factory=list)  # Brown or HPatches folders, or FOLDER:SPLIT
+    weights: list[float] = field(default_factory=list)  # shares of the sets; else by their points
+    validation: str = ""  # a set whose test pairs give FPR95 while training
+    net: str = "hardnet"  # or your own as module:Class
+    init: str = ""  # weights file to start from
+    dropout: float = 0.3  # before the last layer
     sampling: str = "hardest"
     negatives: str = "cross"
     loss: str = "triplet"
@@ -83,29 +57,29 @@ class Recipe:
     teacher: str = ""
     teacher_cosine: float = 1.0
     teacher_distances: float = 1.0
-    batch: int = 1024
-    images: int = 0
-    pairs: int = 50_000_000
-    epoch: int = 5_000_000
+    batch: int = 1024  # pairs per step over all devices, each of a different 3D point
+    images: int = 0  # images that a batch is filled from; 0 for pairs from anywhere
+    pairs: int = 50_000_000  # of the whole run; the learning rate reaches zero there
+    epoch: int = 5_000_000  # pairs between two minings of sampling "classical"
     lr: float = 10.0
     momentum: float = 0.9
+    # 0.9 makes a step a mean of past gradients instead of a sum: lr 10 moves as far as 1 without.
     dampening: float = 0.9
     weight_decay: float = 1e-4
-    average: float = 0.0
-    augment: bool = True
-    shade: float = 0.0
-    seed: int = 0
-    chunk: int = 256
-    workers: int = 1
-    validate_every: int = 500
-    validation_pairs: int = 20_000
-    checkpoint_every: int = 200
-    accelerator: str = "auto"
-    devices: int = 1
+    average: float = 0.0  # the last share of the run, whose mean weights are the result
+    augment: bool = True  # flip and rotate both patches of a pair alike
+    shade: float = 0.0  # share of patches with an edge of light
+    seed: int = 0  # all random numbers follow from it and the step number
+    chunk: int = 256  # patches held by the network at a time; 0 for the whole batch at once
+    workers: int = 1  # threads that prepare batches; any number gives the same
+    validate_every: int = 500  # steps; 0 validates only at the end
+    validation_pairs: int = 20_000  # from the start of the list
+    checkpoint_every: int = 200  # steps
+    accelerator: str = "auto"  # "cpu", "cuda" ...; see Lightning Fabric
+    devices: int = 1  # processes per machine, each with its share of the batch
 
     @property
     def steps(self) -> int:
-        """Batches in the whole run."""
         return -(-self.pairs // self.batch)
 
     @property
@@ -124,8 +98,7 @@ class Recipe:
     def learning_rate(self, step: int) -> float:
         """Linear decay per step.
 
-        The first two steps both use ``lr``, as in the published code, which sets the rate after a
-        step from the number of that step.
+        The first two steps both use ``lr``: the published code sets the rate after a step.
         """
         return self.lr * max(0.0, 1 - max(step - 1, 0) * self.batch / self.pairs)
 
@@ -147,10 +120,9 @@ def find_recipe(path: Path) -> Path:
 def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) -> Recipe:
     """Read ``path`` and apply ``key=value`` overrides; unknown keys are an error.
 
-    A key whose default is empty may be given without a value (``validation=``). Paths of data sets
-    are relative to the working directory. The recipe in the folder of a run may come from someone
-    else: code that it names is run only if an override names it too. Code that a ``stored`` recipe
-    names is never run; such a recipe is only compared with another one.
+    A key whose default is empty may be given without a value (``validation=``). The recipe in the
+    folder of a run may come from someone else: code that it names is run only if an override names
+    it too, and never if it is ``stored``, that is, only compared with another one.
     """
     try:
         from omegaconf import OmegaConf
@@ -210,10 +182,9 @@ def _parse(source: Path | str) -> dict[str, Any]:
 
 
 def refuse_changes(stored: Path, recipe: Recipe) -> None:
-    """Refuse to resume a run with another recipe than ``stored``, the one it was started with.
+    """Refuse to resume a run with another recipe than ``stored``, but for the :data:`FREE` keys.
 
     Keys that an older version did not know have their defaults, which do what that version did.
-    Keys of :data:`FREE` may differ.
     """
     begun = asdict(read_recipe(stored, [], stored=True))
     now = {key: value for key, value in asdict(recipe).items() if key not in FREE}
@@ -237,10 +208,7 @@ _SHARES = ("dropout", "momentum", "dampening", "average", "shade")
 
 
 def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
-    """HardnetError for a value that cannot be trained with; ``where`` names the file.
-
-    Code that a ``stored`` recipe names is not looked up.
-    """
+    """HardnetError for a value that cannot be trained with; ``where`` names the file."""
     if not all(recipe.data) or not recipe.data:
         raise HardnetError(f"{where}: data names no patch set; add one or use --set data=[SET]")
     for key, value in vars(recipe).items():

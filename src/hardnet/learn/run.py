@@ -50,10 +50,9 @@ COLUMNS = (
 def open_run(
     folder: Path, recipe: Recipe, resume: bool, lock: FolderLock
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Start a run, or continue one from its checkpoint; write its resolved recipe and origin.
+    """Start a run, or continue one from its checkpoint, with the lock held.
 
-    The lock is held when this returns. Returns the checkpoint to continue from (None for a new
-    run), and the facts of the run's origin.
+    Returns the checkpoint (None for a new run) and the facts of the run's origin.
     """
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name the folder of the run with --output")
@@ -111,7 +110,6 @@ def first_net(recipe: Recipe, resume: bool, device: torch.device) -> Net:
 
 
 def weights_file(folder: Path, recipe: Recipe) -> Path:
-    """Where the final weights of a run are."""
     return folder / f"{recipe.net.rpartition(':')[2]}.safetensors"
 
 
@@ -200,7 +198,6 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def last_step(folder: Path) -> int | None:
-    """The step of a run's checkpoint; None without one."""
     return int(read_state(folder)["step"]) if (folder / CHECKPOINT).exists() else None
 
 
@@ -287,8 +284,8 @@ def _data_facts(name: str) -> dict[str, Any]:
 def stop_requests() -> Iterator[threading.Event]:
     """Within the block, the first ctrl-C or SIGTERM only sets the event; a second one interrupts.
 
-    An interrupt in the middle of a step would leave some weights updated and others not. Outside
-    the main thread, where Python allows no signal handlers, this does nothing.
+    An interrupt within a step would leave some weights updated and others not. Outside the main
+    thread, where Python allows no signal handlers, this does nothing.
     """
     asked, before = threading.Event(), {}
 

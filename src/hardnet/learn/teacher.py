@@ -38,8 +38,7 @@ _PATIENCE = 3600.0  # seconds per attempt to take the lock: its holder is comput
 class TeacherOutputs:
     """The teacher's descriptors of all patches of a union of sets.
 
-    ``parts`` are (N_k, 1 or 4, D) int8, one for each set; the second axis is the symmetry, see
-    :attr:`hardnet.learn.batches.Flips.numbers`.
+    ``parts`` are (N_k, 1 or 4, D) int8; the second axis is :attr:`.Flips.numbers`.
     """
 
     def __init__(self, parts: Sequence[NDArray[np.int8]]) -> None:
@@ -60,7 +59,6 @@ def to_bytes(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
 
 
 def from_bytes(rows: NDArray[np.int8]) -> NDArray[np.float32]:
-    """The unit vectors that :func:`to_bytes` rounded."""
     vectors = rows.astype(np.float32)
     vectors /= np.maximum(np.sqrt((vectors * vectors).sum(axis=1, keepdims=True)), 1e-12)
     return vectors
@@ -77,7 +75,6 @@ def load_teacher(teacher: str) -> Descriptor:
 
 
 def weights_of(teacher: Descriptor) -> str:
-    """What identifies the weights of a teacher."""
     return str(getattr(teacher, "weights", teacher.name))
 
 
@@ -86,9 +83,8 @@ def teacher_outputs(
 ) -> TeacherOutputs:
     """A training set described by its teacher: read from the cache, or computed.
 
-    The user's cache keeps them under the digests of the weights and of the patches, in one file for
-    each set of a union. A stopped computation continues where it was; of several processes one
-    computes and the others wait. ``augment`` asks for all four symmetries of each patch.
+    There is one file for each set of a union. A stopped computation continues where it was; of
+    several processes one computes and the others wait. ``augment`` asks for all four symmetries.
     """
     describe, cache = load_teacher(teacher), Cache("teachers")
     symmetries = SYMMETRIES if augment else 1

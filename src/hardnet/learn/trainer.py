@@ -85,9 +85,8 @@ class Trainer:
     """One training run in one folder, which gets the checkpoint, the log and the final weights.
 
     With several devices each process makes its own Trainer with the same arguments; only the first
-    writes files, validates and reports. ``train_set`` has patches of the network's size;
-    ``validate`` scores a descriptor while training. ``resume`` continues from the folder's
-    checkpoint; otherwise a folder with one is refused.
+    writes files, validates and reports. ``validate`` scores a descriptor. ``resume`` continues from
+    the folder's checkpoint; otherwise a folder with one is refused.
     """
 
     def __init__(
@@ -160,8 +159,7 @@ class Trainer:
     def run(self, report: Callable[[Progress], None] | None = None) -> Path:
         """Train to the end of the recipe; return the file of the final weights.
 
-        On ctrl-C or SIGTERM the current step is finished, a checkpoint is saved and
-        KeyboardInterrupt is raised. Afterwards another process may continue in the folder.
+        On ctrl-C or SIGTERM the step is finished and saved, and KeyboardInterrupt is raised.
         """
         recipe, log = self.recipe, None
         with ExitStack() as ending:
@@ -241,9 +239,8 @@ class Trainer:
     def result(self) -> Net:
         """The network that a finished run gives; all processes must call this together.
 
-        It is the trained network, or with ``average`` one with the mean of its last weights. Batch
-        statistics belong to the weights they were computed with, and their mean fits no network, so
-        they are computed again on the batches that would come next.
+        With ``average`` it has the mean of the last weights. The mean of batch statistics fits no
+        network, so they are computed again on the batches that would come next.
         """
         if self._average is None:
             return self.net
@@ -280,10 +277,7 @@ class Trainer:
             report(Progress(self.step, self.recipe.steps, row["loss"], speed, fpr95))
 
     def save(self) -> None:
-        """Write the checkpoint; a kill in the middle leaves the previous one in place.
-
-        Weights that are not finite are an error: no run can continue from them.
-        """
+        """Write the checkpoint; weights that are not finite are an error."""
         if not all(bool(x.isfinite().all()) for x in self.net.state_dict().values()):
             problem = f"the weights are not finite after step {self.step}"
             raise DivergedError(f"{problem}; lower lr or look at the patches")
@@ -311,9 +305,7 @@ def plan_pairs(
 ) -> int:
     """How many pairs this machine trains on in ``minutes``, measured by a few steps of a trial.
 
-    The plan is a number of pairs, a multiple of the batch, and not a deadline: the run is as
-    reproducible as any other, and takes more or less than ``minutes`` if the speed of the machine
-    changes. Validations are timed too.
+    It is a number of pairs and not a deadline, so that the run is as reproducible as any other.
     """
     begun = time.perf_counter()
     seconds: list[float] = []
@@ -349,9 +341,9 @@ _MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX = -4, -1, -8  # from glibc's malloc.h
 def keep_freed_memory() -> bool:
     """Tell glibc not to return large buffers to the kernel after every training step.
 
-    The kernel zeroes every page it hands out; with hundreds of megabytes of activations per step
-    that takes a large part of the training time. All threads share one heap, because memory of
-    other heaps is returned anyway. Returns whether it took effect (glibc only).
+    The kernel zeroes every page it hands out, which would take a large part of the time. All
+    threads share one heap, because memory of other heaps is returned anyway. Returns whether it
+    took effect (glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -50,11 +50,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Brown:
-    """A set on disk; nothing is decoded until needed.
-
-    ``points``, ``pairs`` and ``images`` are those of a :class:`PatchSet`; ``sheets`` are in the
-    order of their patches.
-    """
+    """A set on disk, with the columns of a :class:`PatchSet`; nothing is decoded until needed."""
 
     name: str
     folder: Path
@@ -82,11 +78,9 @@ class Brown:
 
 
 def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
-    """Open a set for training or testing, its patches mapped into memory.
+    """Open a set for training or testing, its patches ``size`` pixels wide and mapped into memory.
 
-    The sheets are decoded once, one by one, into the user's cache: a set may be larger than memory,
-    a large set opens at once the second time, and a changed set is decoded again.
-    ``size`` is the side of the patches wanted: 64 as on disk, 32 for the networks.
+    The sheets are decoded once, one by one, into the user's cache: a set may exceed memory.
     """
     brown = open_brown(folder)
 
@@ -135,7 +129,6 @@ def open_brown(folder: str | Path) -> Brown:
 
 
 def read_sheet(path: Path) -> Pixels:
-    """(256, 64, 64) patches of one sheet."""
     sheet = read_picture(path)
     _check_sheet(path, (sheet.shape[1], sheet.shape[0]))
     tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
@@ -206,8 +199,8 @@ class BrownWriter:
     def add(self, patches: Pixels, points: Ints, group: int | Ints, image: int | Ints = 0) -> None:
         """Append (n, 64, 64) patches of (n,) 3D points.
 
-        ``group`` is their scene, one or (n,) for each: non-matching test pairs share a scene.
-        ``image`` is the image they were cut from; 0 throughout the set if that is not known.
+        Non-matching test pairs share a ``group`` (scene). ``image`` is the image they were cut
+        from; 0 throughout the set if that is not known.
         """
         columns = [np.broadcast_to(each, len(points)).tolist() for each in (points, group, image)]
         for patch, *row in zip(patches, *columns, strict=True):
@@ -242,9 +235,8 @@ class BrownWriter:
 def draw_pairs(points: Ints, groups: Ints, count: int, seed: int) -> Ints:
     """Draw test pairs, half matching and half not: (count, 2) patch indices, or fewer.
 
-    No matching pair is repeated, so a small set has fewer pairs. Non-matching patches come from the
-    same group (scene) if it has another point, as the Brown data page advises: telling patches of
-    two different photographs apart is too easy.
+    No matching pair is repeated. Non-matching patches come from the same group (scene) if it has
+    another point: telling patches of two different photographs apart is too easy.
     """
     if len(np.unique(points)) < 2 or len(np.unique(points)) == len(points):
         raise HardnetError("a patch set needs two 3D points, one of them with two patches or more")

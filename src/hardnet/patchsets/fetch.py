@@ -75,11 +75,11 @@ class Source:
     """One package or folder of the manifest.
 
     ``root`` is where its pictures are, ``take`` and ``leave`` are globs below it (``*`` also
-    matches ``/``). ``inside`` names a zip within the package that contains the pictures. The first
-    group of the regular expression ``scene`` names the scene of a picture: a scene is never split
-    between train and val. With ``views``, pictures of one scene are different views of it, not
-    copies. ``frames`` (first, last, step) selects frames of a video. ``repository`` is the
-    OWNER/NAME of a source of kind "git", and ``version`` its commit.
+    matches ``/``), ``inside`` is a zip within the package. The first group of the regular
+    expression ``scene`` names the scene of a picture, which is never split between train and val;
+    with ``views``, pictures of one scene are not copies. ``frames`` (first, last, step) are those
+    of a video. ``repository`` is the OWNER/NAME of a source of kind "git", and ``version`` its
+    commit.
     """
 
     kind: Kind
@@ -97,7 +97,6 @@ class Source:
     repository: str = ""
 
     def scene_of(self, relative: str) -> str:
-        """Name of the scene that the picture ``relative`` shows; by default its own name."""
         match = re.match(self.scene, relative) if self.scene else None
         return f"{self.name}/{match[1] if match else relative}"
 
@@ -133,7 +132,6 @@ def _run(command: Sequence[str], folder: Path, source: Source) -> None:
 
 
 def find_archive(source: Source, cache: Path) -> Path:
-    """Return the package's archive in ``cache``, downloading it if it is not there yet."""
     archive, command = _CLIENTS[source.kind]
     name = source.name.replace("-", "_") if source.kind == "pypi" else source.name
     pattern = archive.format(name=name, version=source.version.replace(":", "%3a"))
@@ -186,8 +184,7 @@ def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, int]:
     """Write the files below ``root`` of a source of kind "git" into ``folder``.
 
     ``copies`` contains bare repositories, each as OWNER+NAME or OWNER+NAME/repo. Returns the folder
-    that ``root`` names, and how many files the copy lists but lacks: partial copies leave out the
-    largest ones.
+    that ``root`` names, and how many files a partial copy lacks.
     """
     place = copies / source.repository.replace("/", "+")
     place = place / "repo" if (place / "repo").is_dir() else place
@@ -215,7 +212,6 @@ def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, int]:
 
 
 def select(source: Source, root: Path) -> list[str]:
-    """Return the sorted names, relative to ``root``, that the globs of the source select."""
     names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
     taken = {name for glob in source.take for name in names if fnmatchcase(name, glob)}
     taken -= {name for glob in source.leave for name in names if fnmatchcase(name, glob)}
@@ -267,9 +263,8 @@ def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Pixels | No
 class PhotoFolder:
     """The growing output folder: writes every new picture once and counts per source.
 
-    Pictures go to `train` or `val`; those of repositories, each with many views of one scene, go to
-    `scenes/SCENE`, for `data build sfm`. Everything is written to a hidden folder, which replaces
-    these folders in `finish`, so that an interrupted run leaves the previous result intact.
+    Pictures go to `train` or `val`; those of repositories go to `scenes/SCENE`. Everything is
+    written to a hidden folder first, so that an interrupted run leaves the previous result intact.
     """
 
     folder: Path
@@ -317,7 +312,6 @@ class PhotoFolder:
         return None
 
     def total(self, side: str) -> int:
-        """Return the number of pictures written to ``side``."""
         return sum(count[side] for count in self.counts.values())
 
     def finish(self, sources: Sequence[Source]) -> None:
@@ -368,11 +362,10 @@ def fetch_photos(
 ) -> PhotoFolder:
     """Fill ``output/train``, ``val`` and ``scenes`` with freely licensed photographs.
 
-    ``output/SOURCES.md`` lists licences and counts; a previous result is replaced as the last step.
     ``multiview`` is the parent folder of the sources of kind "folder", ``repositories`` contains
     bare copies of those of kind "git"; without these arguments such sources are skipped. Archives
     are kept in ``cache``, by default ``output/archives``. A source that is not available gives a
-    warning. ``progress`` is called with (name of a source, sources done, sources in all).
+    warning.
     """
     given = {"folder": multiview, "git": repositories}
     sources = [s for s in read_manifest(manifest) if given.get(s.kind, output) is not None]
@@ -417,7 +410,7 @@ def _add_source(source: Source, into: PhotoFolder, place: Path) -> list[str]:
 def read_frames(
     path: Path, first: int = 0, last: int | None = None, step: int = 1
 ) -> Iterator[tuple[int, Pixels]]:
-    """Every ``step``-th frame from number ``first`` (from 0) up to and with ``last``, or the end.
+    """Every ``step``-th frame from number ``first`` up to and with ``last``, or the end.
 
     Yields (number, (H, W, 3) picture in OpenCV's order of colours).
     """
@@ -446,7 +439,6 @@ def read_frames(
 def write_frames(
     path: Path, output: Path, first: int = 0, last: int | None = None, step: int = 1
 ) -> list[Path]:
-    """Write frames as ``output/NUMBER.png``; see :func:`read_frames`."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise HardnetError(f"{output} exists and is not an empty folder; choose another")
     written = []

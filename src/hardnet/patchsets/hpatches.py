@@ -83,12 +83,10 @@ class Split:
 
 
 def group_of(name: str) -> str:
-    """The kind of change that the name of a sequence says."""
     return GROUPS.get(name[:2], "other")
 
 
 def strip_count(path: str | Path) -> int:
-    """The number of patches of a strip, from its header."""
     width, height = picture_size(Path(path))
     if width != SIDE or height % SIDE or not height:
         raise HardnetError(
@@ -105,10 +103,7 @@ def read_strip(path: str | Path) -> Pixels:
 
 
 def read_hpatches(folder: str | Path) -> HPatches:
-    """Open a set of sequences, or a single one.
-
-    All strips are checked by their headers; none is decoded, so a set of any size opens at once.
-    """
+    """Open a set of sequences, or a single one; strips are checked by their headers alone."""
     folder = as_path(folder)
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
@@ -136,7 +131,6 @@ def read_hpatches(folder: str | Path) -> HPatches:
 
 
 def has_strips(folder: Path) -> bool:
-    """Whether ``folder`` has a strip of a sequence."""
     return folder.name != CACHE and any((folder / f"{tag}.png").is_file() for tag in TAGS)
 
 
@@ -185,8 +179,7 @@ PUBLISHED_ORDER = (
 def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
     """All splits of a set: those of ``splits_file`` or its own ``splits.json``, and derived ones.
 
-    Unless a file defines them, "full", "view" and "illum" follow from the names of the sequences:
-    those of the release in the published order, then others by name.
+    Those are "full", "view" and "illum", by the names of the sequences, in the published order.
     """
     if splits_file is None and (hpatches.folder / SPLITS_FILE).is_file():
         splits_file = hpatches.folder / SPLITS_FILE
@@ -217,10 +210,7 @@ def choose_split(hpatches: HPatches, name: str, splits_file: str | Path | None =
 def as_patchset(
     hpatches: HPatches, names: Sequence[str], size: int = SIDE, progress: Steps = silent
 ) -> PatchSet:
-    """The sequences ``names`` for training: 16 patches of each 3D point, ``size`` pixels wide.
-
-    The strips are decoded one by one into the user's cache, which is then mapped into memory.
-    """
+    """The sequences ``names`` for training: 16 patches of each 3D point, ``size`` pixels wide."""
     _check_names(hpatches, names, hpatches.name)
     if not names:
         raise HardnetError(f"{hpatches.folder}: no sequence was chosen")
@@ -256,8 +246,7 @@ def write_sequence(
 ) -> None:
     """Write one sequence: ``ref.png``, and ``e1.png`` ... ``t5.png`` for the targets.
 
-    ``targets`` has (N, S, S) patches per target image for each noise level ("easy", "hard",
-    "tough"). ``folder`` is made here; its name is that of the sequence.
+    ``targets`` has (N, S, S) patches per target image for each noise level.
     """
     if folder.exists():
         raise FileExistsError(folder)

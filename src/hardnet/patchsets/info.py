@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -55,10 +56,7 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class Grey:
-    """Grey values of ``patches`` patches drawn at random.
-
-    ``low_contrast`` is the share of patches whose standard deviation is below 10.
-    """
+    """Grey values of a sample; ``low_contrast`` is the share of patches with a std below 10."""
 
     patches: int
     mean: float
@@ -115,6 +113,19 @@ def describe(path: str | Path, seed: int = 0) -> Description:
     )
 
 
+def _strips(patch_set: HPatches | W1BS) -> list[tuple[str, str, int, list[Callable[[], Pixels]]]]:
+    """Name, group and count of each part of a set, and what reads its corresponding strips."""
+    if isinstance(patch_set, HPatches):
+        return [
+            (s.name, group_of(s.name), s.count, [partial(s.patches, tag) for tag in TAGS])
+            for s in patch_set.sequences.values()
+        ]
+    return [
+        (p.name, p.subset, p.count, [partial(p.patches, 1), partial(p.patches, 2)])
+        for p in patch_set.pairs
+    ]
+
+
 def contents_of(patch_set: AnySet) -> Contents:
     """Count what is in a set, from headers and lists alone."""
     name, patches = patch_set.name, len(patch_set)
@@ -126,18 +137,16 @@ def contents_of(patch_set: AnySet) -> Contents:
         per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
         pairs = positive, len(patch_set.pairs) - positive
         return Contents("brown", name, patches, len(counts), per_point, (PATCH,), *pairs)
-    splits: list[SplitSize] = []
+    strips, splits = _strips(patch_set), list[SplitSize]()
+    parts = tuple(Part(part, group, n, n * len(reads)) for part, group, n, reads in strips)
     if isinstance(patch_set, HPatches):
-        kind, each, sides, sequences = "hpatches", len(TAGS), {SIDE}, patch_set.sequences
-        found = [(s.name, group_of(s.name), s.count) for s in sequences.values()]
+        kind, each, sides = "hpatches", len(TAGS), {SIDE}
         for split in find_splits(patch_set).values():
-            missing = len({*split.test, *split.train} - set(sequences))
+            missing = len({*split.test, *split.train} - set(patch_set.sequences))
             splits.append(SplitSize(split.name, len(split.test), len(split.train), missing))
     else:
         kind, each = "w1bs", 2
-        found = [(p.name, p.subset, p.count) for p in patch_set.pairs]
         sides = {picture_size(path)[0] for p in patch_set.pairs for path in (p.first, p.second)}
-    parts = tuple(Part(part, group, count, count * each) for part, group, count in found)
     side, points, split_sizes = tuple(sorted(sides)), patches // each, tuple(splits)
     return Contents(kind, name, patches, points, (each,) * 3, side, 0, 0, parts, split_sizes)
 
@@ -159,22 +168,17 @@ def grey_values(samples: Iterable[Pixels]) -> Grey:
 
 def _sample(patch_set: AnySet, rng: np.random.Generator) -> Iterator[Pixels]:
     """Patches of some sheets or strips: a large set is sampled quickly."""
-    if isinstance(patch_set, Brown):
-        files = len(patch_set.sheets)
-    elif isinstance(patch_set, HPatches):
-        sequences = list(patch_set.sequences.values())
-        files = len(sequences) * len(TAGS)
+    files: list[Callable[[], Pixels]]
+    if whole := isinstance(patch_set, Brown):
+        files = [partial(read_sheet, sheet) for sheet in patch_set.sheets]
     else:
-        files = 2 * len(patch_set.pairs)
-    for k in np.sort(rng.permutation(files)[:FILES]).tolist():
-        if isinstance(patch_set, Brown):
-            yield read_sheet(patch_set.sheets[k])[: len(patch_set) - k * PER_SHEET]
-            continue
-        if isinstance(patch_set, HPatches):
-            patches = sequences[k // len(TAGS)].patches(TAGS[k % len(TAGS)])
+        files = [read for *_, reads in _strips(patch_set) for read in reads]
+    for k in np.sort(rng.permutation(len(files))[:FILES]).tolist():
+        patches = files[k]()
+        if whole:
+            yield patches[: len(patch_set) - k * PER_SHEET]
         else:
-            patches = patch_set.pairs[k // 2].patches(2 if k % 2 else 1)
-        yield patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
+            yield patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
 
 
 @dataclass(frozen=True)
@@ -190,11 +194,39 @@ def matching_rows(
 ) -> tuple[list[Row], tuple[str, ...]]:
     """A row for each of some random points, and headings if the columns have a meaning."""
     rng = np.random.default_rng(seed)
+    rows = []
     if isinstance(patch_set, Brown):
-        return list(_brown_rows(patch_set, points, rng)), ()
+        order = np.argsort(patch_set.points, kind="stable")
+        ordered = patch_set.points[order]
+        names, first, counts = np.unique(ordered, return_index=True, return_counts=True)
+        several = np.flatnonzero(counts > 1)
+        pool = several if len(several) else np.arange(len(names))
+        for k in np.sort(rng.permutation(pool)[:points]):
+            members = order[first[k] : first[k] + counts[k]][:MOST]
+            rows.append(Row(f"point {names[k]}", list(patch_set.patches(members))))
+        return rows, ()
     if isinstance(patch_set, HPatches):
-        return list(_hpatches_rows(patch_set, points, rng)), TAGS
-    return list(_w1bs_rows(patch_set, points, rng)), ("1", "2")
+        chosen = rng.permutation(list(patch_set.sequences))[: min(SPREAD, points)]
+        for k, name in enumerate(sorted(chosen)):
+            sequence = patch_set.sequences[name]
+            share = points * (k + 1) // len(chosen) - points * k // len(chosen)
+            places = np.sort(rng.permutation(sequence.count)[:share])
+            # Copies: a view would keep each decoded strip in memory.
+            strips = [sequence.patches(tag)[places] for tag in TAGS]
+            for i, place in enumerate(places):
+                rows.append(Row(f"{name} {place}", [strip[i] for strip in strips]))
+        return rows, TAGS
+    drawn = set()
+    for k in range(points):
+        # Cycle through the subsets, so that each nuisance factor is seen.
+        subset = patch_set.subsets[k % len(patch_set.subsets)]
+        number = int(rng.choice([i for i, p in enumerate(patch_set.pairs) if p.subset == subset]))
+        drawn.add((number, int(rng.integers(patch_set.pairs[number].count))))
+    for number, place in sorted(drawn):
+        pair = patch_set.pairs[number]
+        both = [pair.patches(1)[place], pair.patches(2)[place]]
+        rows.append(Row(f"{pair.subset}/{pair.name} {place}", both))
+    return rows, ("1", "2")
 
 
 def strip_rows(patches: Pixels, rows: int = 16, seed: int = 0) -> list[Row]:
@@ -211,52 +243,17 @@ def draw_rows(rows: Sequence[Row], headings: Sequence[str] = ()) -> Pixels:
     step, top = CELL + GAP, HEADING if headings else 0
     left = 12 + max((cv2.getTextSize(row.label, *FONT, 1)[0][0] for row in rows), default=0)
     picture = np.full((top + step * len(rows) + GAP, left + step * columns + GAP), 255, np.uint8)
+
+    def write(text: str, x: int, y: int) -> None:
+        cv2.putText(picture, text, (x, y), *FONT, 0, 1, cv2.LINE_AA)
+
     for k, heading in enumerate(headings[:columns]):
-        _write(picture, heading, left + GAP + step * k, HEADING - 4)
+        write(heading, left + GAP + step * k, HEADING - 4)
     for r, row in enumerate(rows):
         y = top + GAP + step * r
-        _write(picture, row.label, 6, y + CELL // 2 + 4)
+        write(row.label, 6, y + CELL // 2 + 4)
         for k, patch in enumerate(row.patches):
             x = left + GAP + step * k
             same = patch.shape == (CELL, CELL)
             picture[y : y + CELL, x : x + CELL] = patch if same else cv2.resize(patch, (CELL, CELL))
     return picture
-
-
-def _brown_rows(brown: Brown, points: int, rng: np.random.Generator) -> Iterator[Row]:
-    order = np.argsort(brown.points, kind="stable")
-    names, first, counts = np.unique(brown.points[order], return_index=True, return_counts=True)
-    several = np.flatnonzero(counts > 1)
-    pool = several if len(several) else np.arange(len(names))
-    for k in np.sort(rng.permutation(pool)[:points]):
-        members = order[first[k] : first[k] + counts[k]][:MOST]
-        yield Row(f"point {names[k]}", list(brown.patches(members)))
-
-
-def _hpatches_rows(hpatches: HPatches, points: int, rng: np.random.Generator) -> Iterator[Row]:
-    names = rng.permutation(list(hpatches.sequences))[: min(SPREAD, points)]
-    for k, name in enumerate(sorted(names)):
-        sequence = hpatches.sequences[name]
-        share = points * (k + 1) // len(names) - points * k // len(names)
-        chosen = np.sort(rng.permutation(sequence.count)[:share])
-        # Copies: a view would keep each decoded strip in memory.
-        strips = [sequence.patches(tag)[chosen] for tag in TAGS]
-        for i, row in enumerate(chosen):
-            yield Row(f"{name} {row}", [strip[i] for strip in strips])
-
-
-def _w1bs_rows(w1bs: W1BS, points: int, rng: np.random.Generator) -> Iterator[Row]:
-    drawn = set()
-    for k in range(points):
-        # Cycle through the subsets, so that each nuisance factor is seen.
-        subset = w1bs.subsets[k % len(w1bs.subsets)]
-        chosen = int(rng.choice([i for i, p in enumerate(w1bs.pairs) if p.subset == subset]))
-        drawn.add((chosen, int(rng.integers(w1bs.pairs[chosen].count))))
-    for chosen, row in sorted(drawn):
-        pair = w1bs.pairs[chosen]
-        patches = [pair.patches(1)[row], pair.patches(2)[row]]
-        yield Row(f"{pair.subset}/{pair.name} {row}", patches)
-
-
-def _write(picture: Pixels, text: str, x: int, y: int) -> None:
-    cv2.putText(picture, text, (x, y), *FONT, 0, 1, cv2.LINE_AA)

@@ -55,9 +55,8 @@ class Patches(Protocol):
 class PatchSet:
     """(N, S, S) patches, usually memory-mapped, and the 3D point of each.
 
-    ``pairs`` (M, 2) are patch indices of the test pairs, (0, 2) where the set has none; ``sets``
-    (N,) tells which set of a union each patch is of; ``images`` (N,) which image it was cut from,
-    None where that is not known.
+    ``pairs`` (M, 2) are the test pairs; ``sets`` (N,) tells which set of a union a patch is of, and
+    ``images`` (N,) which image it was cut from, None where that is not known.
     """
 
     name: str
@@ -77,11 +76,10 @@ class PatchSet:
 
 
 def join(sets: Sequence[PatchSet]) -> PatchSet:
-    """One set of all patches; neither points nor images of different sets share an id.
+    """One set of all patches, which stay where they are.
 
-    The patches stay where they are, usually memory-mapped. ``sets`` of the result says which set a
-    patch is from, for the weights of :class:`hardnet.learn.batches.PairSampler`. The images are
-    known if all parts know theirs.
+    Neither points nor images of different sets share an id. The images are known if all parts know
+    theirs.
     """
     if len(sets) == 1:
         return sets[0]
@@ -113,9 +111,9 @@ def join(sets: Sequence[PatchSet]) -> PatchSet:
 
 
 class JoinedRows:
-    """The rows of ``parts``, (N_k, ...) each, one after the other, without copying them.
+    """The rows of ``parts``, (N_k, ...) each, one after the other.
 
-    Only requested rows are copied; the parts stay mapped, so a union may be larger than memory.
+    Only requested rows are copied, so a union may be larger than memory.
     """
 
     def __init__(self, parts: Sequence[Patches]) -> None:
@@ -146,7 +144,7 @@ class JoinedRows:
 def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> PatchSet:
     """Open sets by name and join them, as HardNet++ and "full Brown" are trained.
 
-    A folder may be named once only: its points would get two ids and count as non-matching.
+    A folder named twice would get two ids for a point, which would count as non-matching.
     """
     from hardnet.patchsets import brown, hpatches
 
@@ -175,10 +173,7 @@ def open_sets(names: Sequence[str], size: int, progress: Steps = silent) -> Patc
 
 
 def folder_and_split(name: str) -> tuple[str, str]:
-    """The parts of ``FOLDER:SPLIT``, "" for no split; a folder may have a colon in its name.
-
-    A split selects the training sequences of an HPatches folder.
-    """
+    """The parts of ``FOLDER:SPLIT``, "" for no split; a folder may have a colon in its name."""
     if Path(name).exists() or ":" not in name:
         return name, ""
     folder, _, split = name.rpartition(":")
@@ -186,7 +181,6 @@ def folder_and_split(name: str) -> tuple[str, str]:
 
 
 def open_set(folder: str | Path) -> Brown | HPatches | W1BS:
-    """Open a set of any format; nothing is decoded yet."""
     from hardnet.patchsets import brown, hpatches, w1bs
 
     kind = identify(folder)
@@ -244,10 +238,7 @@ def set_cache(folder: Path) -> Cache:
 def decoded(
     folder: Path, label: str, files: Sequence[Path], read: Callable[[], NDArray[Any]]
 ) -> NDArray[Any]:
-    """An array that is slow to read from a set: read once, mapped into memory later.
-
-    ``label`` says what it is, e.g. ``points``; if one of ``files`` changes, it is read again.
-    """
+    """An array of a set, read once and mapped later; read again if one of ``files`` changes."""
     about = {"files": files_state(files)}
     return set_cache(folder).get(about, read, save_array, load_array, ".npy", label, alone=True)
 
@@ -262,8 +253,7 @@ def decoded_patches(
 ) -> Pixels:
     """The same for the patches in the size wanted, one picture at a time: they may exceed memory.
 
-    ``pictures`` gives the patches of one picture after the other, in their own size; each patch is
-    resized on its own, since a whole picture would bleed across neighbours at odd sizes.
+    Each patch is resized on its own: a whole picture would bleed across neighbours at odd sizes.
     """
     count, size, _ = shape
 
@@ -324,10 +314,7 @@ def picture_size(path: Path) -> tuple[int, int]:
 
 
 def read_picture(path: Path) -> Pixels:
-    """(H, W) grey pixels of a png or bmp file; colour is converted.
-
-    An error names a damaged file; OpenCV alone returns half a picture or nothing.
-    """
+    """(H, W) grey pixels; of a damaged file OpenCV alone would return half a picture."""
     width, height = picture_size(path)
     data = np.frombuffer(read_image_file(path), np.uint8)
     pixels = None
@@ -339,10 +326,7 @@ def read_picture(path: Path) -> Pixels:
 
 
 def write_strip(path: Path, patches: Pixels) -> None:
-    """Write (N, S, S) patches as one picture, S wide and N S high, the first patch on top.
-
-    The suffix of ``path`` chooses the format: png for HPatches, bmp for W1BS.
-    """
+    """Write (N, S, S) patches as one picture, the first on top; the suffix chooses the format."""
     if patches.ndim != 3 or patches.shape[1] != patches.shape[2] or not len(patches):
         raise ValueError(f"a strip needs (N, S, S) patches, got {patches.shape}")
     good, data = cv2.imencode(path.suffix, patches.reshape(-1, patches.shape[2]))

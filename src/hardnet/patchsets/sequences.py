@@ -63,7 +63,6 @@ class Sequence:
 
     @property
     def files(self) -> list[Path]:
-        """The images, reference first."""
         return [self.reference, *(target.image for target in self.targets)]
 
 
@@ -72,8 +71,7 @@ def find_sequences(
 ) -> list[Sequence]:
     """All sequences under ``roots``, in the order of the roots and then by name.
 
-    A root is a sequence folder, a folder of sequence folders, or a pair folder. ``names`` keeps
-    only these sequences; a name that does not exist is an error.
+    A root is a sequence folder, a folder of such, or a pair folder; ``names`` selects some.
     """
     found: dict[str, Sequence] = {}
     for root in map(Path, roots):
@@ -92,9 +90,8 @@ def find_sequences(
 def read_homography(path: Path) -> Floats:
     """A (3, 3) homography, its sign chosen so that the determinant is positive.
 
-    A homography is defined up to its sign. With this choice, and because a photograph of a plane
-    is never mirrored, a point is in front of the second camera where its third coordinate is
-    positive.
+    A photograph of a plane is never mirrored, so a point is then in front of the second camera
+    where its third coordinate is positive.
     """
     try:
         require_regular_file(path)
@@ -132,8 +129,7 @@ def has_sequences(root: Path) -> bool:
 class ImagePair:
     """Two images of one scene, with at most one kind of ground truth.
 
-    ``homography`` (3, 3) maps pixels of a to pixels of b, of positive determinant;
-    ``correspondences`` (K, 4) are rows x1 y1 x2 y2, K >= 8.
+    ``homography`` (3, 3) maps a to b; ``correspondences`` (K, 4) are rows x1 y1 x2 y2, K >= 8.
     """
 
     name: str
@@ -144,7 +140,6 @@ class ImagePair:
 
     @property
     def truth(self) -> Literal["homography", "correspondences", "none"]:
-        """The kind of ground truth."""
         if self.homography is not None:
             return "homography"
         return "none" if self.correspondences is None else "correspondences"
@@ -157,55 +152,88 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
         raise HardnetError(f"{root}: no such folder")
     if (root / PAIR_LIST).is_file():
         return "list", _read_list(root / PAIR_LIST)
-    if scenes := _scenes(root):
-        return "wxbs", [_read_scene(root, scene) for scene in scenes]
+    # One or two levels down: KIND may be left out.
+    files = [*root.glob(f"*/{CORRESPONDENCES}"), *root.glob(f"*/*/{CORRESPONDENCES}")]
+    pairs = []
+    for scene in sorted({path.parent for path in files}):
+        truth = read_correspondences(scene / CORRESPONDENCES)
+        name = scene.relative_to(root).as_posix().replace("/", "-")
+        images = image_file(scene, "01"), image_file(scene, "02")
+        pairs.append(ImagePair(name, *images, correspondences=truth))
+    if pairs:
+        return "wxbs", pairs
     if not has_sequences(root):
         raise HardnetError(
             f"{root}: no image pairs here: neither {PAIR_LIST}, nor KIND/SCENE/{CORRESPONDENCES}, "
             "nor H_1_k files, nor folders 1, 2 and h"
         )
-    pairs = [
-        ImagePair(
-            s.name if len(s.targets) == 1 else f"{s.name}-1-{t.name}",
-            s.reference,
-            t.image,
-            homography=t.homography,
-        )
-        for s in find_sequences([root])
-        for t in s.targets
-    ]
+    for s in find_sequences([root]):
+        for t in s.targets:
+            name = s.name if len(s.targets) == 1 else f"{s.name}-1-{t.name}"
+            pairs.append(ImagePair(name, s.reference, t.image, homography=t.homography))
     return "homographies", pairs
 
 
+def _read_list(path: Path) -> list[ImagePair]:
+    pairs: list[ImagePair] = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise HardnetError(f"{path}: line {number}: {error}") from None
+        if not words:
+            continue
+        if len(words) not in (2, 3):
+            raise HardnetError(f"{path}: line {number} is not IMAGE_A IMAGE_B [TRUTH]")
+        files = [path.parent / word for word in words]
+        if missing := [file for file in files if not file.is_file()]:
+            raise HardnetError(f"{path}: line {number}: {missing[0]} does not exist")
+        first, second, *truth = files
+        homography = correspondences = None
+        if truth and [len(row) for _, row in _numbers(truth[0])] == [3, 3, 3]:
+            homography = read_homography(truth[0])
+        elif truth:
+            correspondences = read_correspondences(truth[0])
+        name = f"{number:03d}-{first.stem}-{second.stem}"
+        pairs.append(ImagePair(name, first, second, homography, correspondences))
+    if not pairs:
+        raise HardnetError(f"{path} lists no pair: write IMAGE_A IMAGE_B [TRUTH] lines")
+    return pairs
+
+
 def read_correspondences(path: Path) -> Floats:
-    """(K, 4) rows x1 y1 x2 y2, at least 8."""
     rows = _numbers(path)
     if wrong := [number for number, row in rows if len(row) != 4]:
         raise HardnetError(f"{path}: line {wrong[0]} is not four numbers x1 y1 x2 y2")
     if len(rows) < MIN_CORRESPONDENCES:
-        raise HardnetError(
-            f"{path}: {len(rows)} correspondences, a fundamental matrix needs at least "
-            f"{MIN_CORRESPONDENCES}"
-        )
+        needed = f"a fundamental matrix needs at least {MIN_CORRESPONDENCES}"
+        raise HardnetError(f"{path}: {len(rows)} correspondences, {needed}")
     return np.array([row for _, row in rows], np.float64)
 
 
 def _read_root(root: Path) -> list[Sequence]:
     if not root.is_dir():
         raise HardnetError(f"{root}: no such folder")
-    if files := _pair_files(root):
-        return [_read_pair(root, file) for file in files]
-    folders = _sequence_folders(root)
-    if not folders:
+    found = []
+    for file in _pair_files(root):
+        target = Target("2", image_file(root / "2", file.stem), read_homography(file))
+        name = f"{root.resolve().name}-{file.stem}"
+        found.append(Sequence(name, image_file(root / "1", file.stem), (target,)))
+    for folder in [] if found else _sequence_folders(root):
+        targets = []
+        for file in _homography_files(folder):
+            name = file.name.removeprefix("H_1_")
+            targets.append(Target(name, image_file(folder, name), read_homography(file)))
+        found.append(Sequence(folder.name, image_file(folder, "1"), tuple(targets)))
+    if not found:
         raise HardnetError(f"{root}: no sequence here: neither H_1_k files nor folders 1, 2 and h")
-    return [_read_sequence(folder) for folder in folders]
+    return found
 
 
 def _pair_files(root: Path) -> list[Path]:
     """The homographies of a pair folder; none if it is not one."""
-    if not all((root / part).is_dir() for part in ("1", "2", "h")):
-        return []
-    return sorted((root / "h").glob("*.txt"))
+    is_one = all((root / part).is_dir() for part in ("1", "2", "h"))
+    return sorted((root / "h").glob("*.txt")) if is_one else []
 
 
 def _sequence_folders(root: Path) -> list[Path]:
@@ -213,20 +241,6 @@ def _sequence_folders(root: Path) -> list[Path]:
     if _homography_files(root):
         return [root]
     return sorted(p for p in root.iterdir() if p.is_dir() and _homography_files(p))
-
-
-def _read_sequence(folder: Path) -> Sequence:
-    targets = []
-    for file in _homography_files(folder):
-        name = file.name.removeprefix("H_1_")
-        targets.append(Target(name, image_file(folder, name), read_homography(file)))
-    return Sequence(folder.name, image_file(folder, "1"), tuple(targets))
-
-
-def _read_pair(root: Path, file: Path) -> Sequence:
-    target = Target("2", image_file(root / "2", file.stem), read_homography(file))
-    name = f"{root.resolve().name}-{file.stem}"
-    return Sequence(name, image_file(root / "1", file.stem), (target,))
 
 
 def _homography_files(folder: Path) -> list[Path]:
@@ -247,15 +261,14 @@ def _numbers(path: Path) -> list[tuple[int, list[float]]]:
     """(line number, its numbers) for every line that is not empty."""
     rows = []
     for number, line in enumerate(_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
         try:
             row = [float(word) for word in line.replace(",", " ").split()]
         except ValueError:
             raise HardnetError(f"{path}: line {number} is not numbers: {line.strip()!r}") from None
         if not np.isfinite(row).all():
             raise HardnetError(f"{path}: line {number} has NaN or infinity")
-        rows.append((number, row))
+        if row:
+            rows.append((number, row))
     return rows
 
 
@@ -266,47 +279,3 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise HardnetError(f"{path} cannot be read: {reason}") from error
-
-
-def _scenes(root: Path) -> list[Path]:
-    """Folders with correspondences, one or two levels down (KIND may be left out)."""
-    found = [*root.glob(f"*/{CORRESPONDENCES}"), *root.glob(f"*/*/{CORRESPONDENCES}")]
-    return sorted({path.parent for path in found})
-
-
-def _read_scene(root: Path, scene: Path) -> ImagePair:
-    truth = read_correspondences(scene / CORRESPONDENCES)
-    images = image_file(scene, "01"), image_file(scene, "02")
-    name = scene.relative_to(root).as_posix().replace("/", "-")
-    return ImagePair(name, *images, correspondences=truth)
-
-
-def _read_list(path: Path) -> list[ImagePair]:
-    pairs: list[ImagePair] = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise HardnetError(f"{path}: line {number}: {error}") from None
-        if not words:
-            continue
-        if len(words) not in (2, 3):
-            raise HardnetError(f"{path}: line {number} is not IMAGE_A IMAGE_B [TRUTH]")
-        files = [path.parent / word for word in words]
-        if missing := [file for file in files if not file.is_file()]:
-            raise HardnetError(f"{path}: line {number}: {missing[0]} does not exist")
-        name = f"{number:03d}-{files[0].stem}-{files[1].stem}"
-        pairs.append(_with_truth(name, files))
-    if not pairs:
-        raise HardnetError(f"{path} lists no pair: write IMAGE_A IMAGE_B [TRUTH] lines")
-    return pairs
-
-
-def _with_truth(name: str, files: list[Path]) -> ImagePair:
-    first, second, *truth = files
-    if not truth:
-        return ImagePair(name, first, second)
-    widths = [len(row) for _, row in _numbers(truth[0])]
-    if widths == [3, 3, 3]:
-        return ImagePair(name, first, second, homography=read_homography(truth[0]))
-    return ImagePair(name, first, second, correspondences=read_correspondences(truth[0]))

@@ -100,10 +100,7 @@ def _read_subset(folder: Path) -> list[W1BSPair]:
 
 
 def write_pair(folder: Path, subset: str, name: str, first: Pixels, second: Pixels) -> None:
-    """Write ``SUBSET/1/NAME.bmp`` and ``SUBSET/2/NAME.bmp``: row i of both shows the same spot.
-
-    The subset is what differs between the two photos, such as "viewpoint".
-    """
+    """Write ``SUBSET/1/NAME.bmp`` and ``SUBSET/2/NAME.bmp``; row i of both shows the same spot."""
     if first.shape != second.shape:
         raise ValueError(f"{name}: {first.shape} and {second.shape} patches")
     for side, patches in (("1", first), ("2", second)):

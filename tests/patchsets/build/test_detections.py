@@ -14,7 +14,7 @@ from hardnet.patchsets.build.photos import (
     KINDS,
     DetectionSettings,
     Tolerances,
-    build_from_detections,
+    build_from_photos,
     detect,
     pair_frames,
     patches_of_views,
@@ -165,7 +165,7 @@ def test_carried_frames_only_add(album: Path) -> None:
 
 def test_a_set_of_two_photos(album: Path, tmp_path: Path) -> None:
     settings = DetectionSettings(points=20, views=2, pairs=50)
-    report = build_from_detections([album], tmp_path / "set", settings, 1)
+    report = build_from_photos([album], tmp_path / "set", settings, 1)
     assert report.photos == 2
     assert report.skipped == ("broken.jpg",)
     found = read_brown(tmp_path / "set")
@@ -181,8 +181,7 @@ def test_a_set_of_two_photos(album: Path, tmp_path: Path) -> None:
 def test_the_same_bytes_whatever_the_number_of_processes(album: Path, tmp_path: Path) -> None:
     settings = DetectionSettings(points=20, views=2, pairs=50)
     one, two = (
-        build_from_detections([album], tmp_path / str(workers), settings, workers)
-        for workers in (1, 2)
+        build_from_photos([album], tmp_path / str(workers), settings, workers) for workers in (1, 2)
     )
     assert one == two
     for file in (tmp_path / "1").iterdir():

@@ -39,8 +39,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_byte_for_byte_and_whatever_the_number_of_workers(album: Path, tmp_path: Path) -> None:
-    one = build_from_photos(album, tmp_path / "one", SETTINGS, workers=1)
-    two = build_from_photos(album, tmp_path / "two", SETTINGS, workers=2)
+    one = build_from_photos([album], tmp_path / "one", SETTINGS, workers=1)
+    two = build_from_photos([album], tmp_path / "two", SETTINGS, workers=2)
     assert one == two
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert one.skipped == ("broken.jpg", "empty.png", "tiny.png")
@@ -53,7 +53,7 @@ def test_byte_for_byte_and_whatever_the_number_of_workers(album: Path, tmp_path:
 
 def test_patches_of_a_point_look_alike(album: Path, tmp_path: Path) -> None:
     """Matching patches correlate, others do not: fails if frames or views get out of step."""
-    build_from_photos(album, tmp_path / "set", SETTINGS, workers=1)
+    build_from_photos([album], tmp_path / "set", SETTINGS, workers=1)
     found = read_brown(tmp_path / "set", size=32)
     x = found.patches.reshape(len(found), -1).astype(np.float64)
     x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
@@ -97,10 +97,10 @@ def test_detected_frames_are_inside_and_apart(album: Path) -> None:
 
 def test_folder_without_images(tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="contains no image"):
-        build_from_photos(tmp_path, tmp_path / "set", SETTINGS, workers=1)
+        build_from_photos([tmp_path], tmp_path / "set", SETTINGS, workers=1)
     with pytest.raises(HardnetError, match="is not a folder"):
-        build_from_photos(tmp_path / "none", tmp_path / "set", SETTINGS, workers=1)
+        build_from_photos([tmp_path / "none"], tmp_path / "set", SETTINGS, workers=1)
     (tmp_path / "bad.jpg").write_bytes(b"x")
     with pytest.raises(HardnetError, match="no patch was produced"):
-        build_from_photos(tmp_path, tmp_path / "set", SETTINGS, workers=1)
+        build_from_photos([tmp_path], tmp_path / "set", SETTINGS, workers=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jpg"]

@@ -31,12 +31,10 @@ class Rows:
         return len(next(iter(vars(self).values())))
 
     def __getitem__(self, rows: NDArray[Any]) -> Self:
-        """Only these rows: a mask or indices."""
         return replace(self, **{name: column[rows] for name, column in vars(self).items()})
 
     @staticmethod
     def join(parts: Sequence[T]) -> T:
-        """All rows of tables with the same columns."""
         columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
         return replace(parts[0], **{name: np.concatenate(c) for name, c in columns.items()})
 
@@ -52,8 +50,7 @@ def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.
 def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[np.bool_]:
     """(N,) whether an (N, 64, 64) patch has contrast and detail, and is not black or white.
 
-    ``min_detail`` is the contrast required within 8 x 8 blocks: a ramp or an out-of-focus blob has
-    contrast (standard deviation of grey levels) but no detail.
+    ``min_detail`` is the contrast within 8 x 8 blocks, which a ramp or an out-of-focus blob lacks.
     """
     blocks = patches.reshape(len(patches), 8, 8, 8, 8).astype(np.float32)
     detail = np.sqrt(blocks.var((2, 4)).mean((1, 2)))
@@ -63,10 +60,7 @@ def informative(patches: Pixels, min_std: float, min_detail: float) -> NDArray[n
 
 
 def apart(frames: Frames, share: float = 0.25) -> NDArray[np.bool_]:
-    """(N,) whether a frame differs clearly from all earlier (stronger) ones.
-
-    One point under two names would be trained as a negative that no descriptor can separate.
-    """
+    """(N,) whether a frame differs clearly from all earlier (stronger) ones."""
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))
     centre, axis = centres(frames), frames[:, :, 0] / np.maximum(half, 1e-6)[:, None]
     keep = np.zeros(len(frames), bool)
@@ -100,10 +94,9 @@ def disc_overlap(distance: Floats, radius_a: Floats, radius_b: Floats) -> Floats
 def suppress_overlaps(
     frames: Frames, limit: int, max_overlap: float = MAX_OVERLAP
 ) -> NDArray[np.intp]:
-    """(K,) ascending indices of frames that do not overlap an earlier one too much.
+    """(K,) ascending indices of frames, best first, that overlap no earlier one too much.
 
-    Overlap is the intersection over union of discs with the area of the ellipse inscribed in each
-    window. ``frames`` are (N, 2, 3), best first; K <= ``limit``.
+    Overlap is that of discs with the area of the ellipse inscribed in each window.
     """
     centre = frames[:, :, 2].astype(np.float64)
     radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))

@@ -10,13 +10,14 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import Progress, silent
+from hardnet.errors import Progress, silent, within
 from hardnet.frames import (
     WINDOW_SIGMAS,
     Frames,
@@ -62,12 +63,11 @@ class ColmapSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
     A point is seen in at least ``min_track`` photos; of more than ``max_track`` patches, those with
-    the most different viewpoints are kept. An observation may miss the projected point by
-    ``max_error`` pixels. Without a database, ``affine`` cuts by the affine map between the photos;
-    by default only its scale and rotation are used, and the descriptor must learn to tolerate the
-    remaining change of viewpoint. ``noise`` disturbs every frame by this multiple of HPatches' easy
-    noise: frames carried by the cameras have none of their own. With ``upright``, patch-up is
-    image-up, and observations of rotated cameras are left out.
+    the most different viewpoints are kept. ``max_error`` is the distance of an observation from the
+    projected point, in pixels. Without a database, ``affine`` cuts by the affine map between the
+    photos, otherwise by its scale and rotation. ``noise`` is a multiple of HPatches' easy noise;
+    frames carried by the cameras have none of their own. With ``upright``, observations of rotated
+    cameras are left out.
     """
 
     min_track: int = 2
@@ -84,16 +84,17 @@ class ColmapSettings:
 
 @dataclass(frozen=True)
 class Chosen(Observations):
-    """Which patches of a model to cut."""
+    """Which patches of a model to cut.
+
+    ``frames`` are (M, 2, 3); ``kind`` (M,) is that of the keypoint if several were detected, else
+    0; ``reference`` (M,) the view in which the observation's point has its reference, and
+    ``interest`` (M, 4) x, y, orientation and log2 scale of the keypoint there.
+    """
 
     frames: Frames
-    """(M, 2, 3)."""
     kind: Ints
-    """(M,) kind of the keypoint if several were detected, else 0."""
     reference: Ints
-    """(M,) view in which the observation's point has its reference."""
     interest: Floats
-    """(M, 4) x, y, orientation and log2 scale of the reference keypoint."""
 
 
 def choose_patches(
@@ -103,43 +104,29 @@ def choose_patches(
 
     ``used`` are photos of other models of the set: the same spot must not get two names.
     """
-    counts: Counts = {"model": model.scene.name, "in the model": len(model.xyz)}
+    name, window = model.scene.name, settings.window
+    counts: Counts = {"model": name, "in the model": len(model.xyz)}
     tracks = _trusted(model, settings, used)
     counts["without enough photos or precision"] = len(model.xyz) - tracks.points
     reference = references(model, tracks)
-    frames = None
-    if model.scene.database is not None:
-        frames = database_frames(model, tracks, settings.window)
+    frames = database_frames(model, tracks, window)
     counts["frames"] = "geometry" if frames is None else "database"
     if frames is None:
-        frames = carried_frames(
-            model,
-            tracks,
-            reference,
-            settings.window,
-            settings.affine,
-            workers,
-            lambda done, total: progress(f"{model.scene.name}: keypoints", done, total),
-        )
+        report = partial(within, progress, name, "keypoints")
+        frames = carried_frames(model, tracks, reference, window, settings.affine, workers, report)
     known = np.asarray(np.isfinite(frames[reference]).all((1, 2)))
     counts["without a keypoint in the reference"] = tracks[~known].points
     if settings.upright:
         with np.errstate(invalid="ignore"):  # where there is no keypoint
             known &= level(frames, reference)
-            xy, sigma, _ = to_similarity(frames, settings.window)
-        frames = from_similarity(xy, sigma, 0.0, settings.window)
+            xy, sigma, _ = to_similarity(frames, window)
+        frames = from_similarity(xy, sigma, 0.0, window)
     whole = known & _whole(model, tracks, frames)
     whole[whole] = long_enough(tracks.point[whole], 2)
     counts["whole in fewer than 2 photos"] = tracks[known].points - tracks[whole].points
-    home = reference[whole]
-    chosen = Chosen(
-        tracks.point[whole],
-        tracks.view[whole],
-        frames[whole],
-        np.zeros(len(home), np.int64),
-        tracks.view[home],
-        _interest(frames[home], settings.window),
-    )
+    home, seen = reference[whole], tracks[whole]
+    interest, kind = _interest(frames[home], window), np.zeros(len(home), np.int64)
+    chosen = Chosen(seen.point, seen.view, frames[whole], kind, tracks.view[home], interest)
     before = chosen.points
     chosen = chosen[drop_twins(chosen, chosen.frames)]
     counts["on top of another point"] = before - chosen.points
@@ -162,17 +149,10 @@ def choose_detections(
     progress: Progress,
 ) -> tuple[Chosen, Counts]:
     """The same with frames detected in every photo; see :func:`.detect_tracks`."""
-    name = model.scene.name
-    found = detect_tracks(
-        model,
-        _trusted(model, settings, used),
-        detected,
-        settings.max_track,
-        settings.max_error,
-        _rng(model, settings),
-        workers,
-        lambda done, total: progress(f"{name}: keypoints", done, total),
-    )
+    name, tracks, rng = model.scene.name, _trusted(model, settings, used), _rng(model, settings)
+    report = partial(within, progress, name, "keypoints")
+    limits = settings.max_track, settings.max_error
+    found = detect_tracks(model, tracks, detected, *limits, rng, workers, report)
     found = found[long_enough(found.point, settings.min_track)]
     counts: Counts = {
         "model": name,
@@ -182,13 +162,17 @@ def choose_detections(
         "carried": int(found.carried.sum()),
     }
     _, first, group = np.unique(found.point, return_index=True, return_inverse=True)
-    home = first[group]
-    interest = _interest(found.frames[home], WINDOW_SIGMAS)
-    chosen = Chosen(found.point, found.view, found.frames, found.kind, found.view[home], interest)
-    windows = enumerate(detected.windows)
-    parts = [_in_window(model, chosen, k, window) for k, window in windows]
+    frames, home = found.frames, first[group]
+    interest = _interest(frames[home], WINDOW_SIGMAS)
+    chosen = Chosen(found.point, found.view, frames, found.kind, found.view[home], interest)
+    parts = [_in_window(model, chosen, k, window) for k, window in enumerate(detected.windows)]
     counts["on top of another point"] = chosen.points * len(parts) - sum(p.points for p in parts)
     return Chosen.join([part[choose_points(part, settings.points)] for part in parts]), counts
+
+
+def _interest(frames: Frames, window: float) -> Floats:
+    xy, sigma, angle = to_similarity(frames, window)
+    return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
@@ -216,11 +200,6 @@ def _trusted(model: Model, settings: ColmapSettings, used: set[Path]) -> Tracks:
     fresh = np.array([view.path.resolve() not in used for view in model.views])
     tracks = tracks[(tracks.error <= settings.max_error) & (tracks.depth > 0) & fresh[tracks.view]]
     return tracks[long_enough(tracks.point, settings.min_track)]
-
-
-def _interest(frames: Frames, window: float) -> Floats:
-    xy, sigma, angle = to_similarity(frames, window)
-    return np.column_stack([xy, angle, np.log2(sigma)]).astype(np.float64)
 
 
 def level(frames: Frames, reference: Ints) -> NDArray[np.bool_]:
@@ -253,17 +232,17 @@ def build_from_colmap(
     origin: Mapping[str, Any] | None = None,
     detected: DetectedSettings | None = None,
 ) -> ColmapReport:
-    """Build a patch set in the Brown format from COLMAP models.
+    """Build a patch set in the Brown format from COLMAP models, the larger scenes first.
 
-    The larger scenes should come first. Non-matching test pairs come from points with the same
-    reference photo. The set does not depend on the number of ``workers``, which are processes.
-    ``origin`` is added to ``set.json``. ``detected``: detect frames in every photo instead of using
-    those that COLMAP matched.
+    Non-matching test pairs come from points with the same reference photo. The set does not depend
+    on the number of ``workers``, which are processes. ``origin`` is added to ``set.json``.
+    ``detected``: detect frames in every photo instead of using those that COLMAP matched.
     """
     models: list[Counts] = []
     interest: list[str] = []
     used: set[Path] = set()
     points = photos = 0
+    kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
     with BrownWriter(output) as writer:
         for scene in scenes:
             model = read_model(scene)
@@ -273,10 +252,9 @@ def build_from_colmap(
                 chosen, counts = choose_detections(
                     model, settings, detected, workers, used, progress
                 )
-            prefix = f"{output.name}."
-            with tempfile.TemporaryDirectory(dir=output.parent, prefix=prefix) as scratch:
-                kept = Path(scratch) / "patches.npy"
-                patches = _cut(model, chosen, kept, workers, progress)
+            scratch = tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.")
+            with scratch as folder:
+                patches = _cut(model, chosen, Path(folder), workers, progress)
                 contrast = np.array([patch.std() for patch in patches[: len(chosen)]])
                 rows = np.flatnonzero(contrast >= MIN_STD)
                 rows = rows[long_enough(chosen.point[rows], 2)]
@@ -285,17 +263,15 @@ def build_from_colmap(
                 first = photos + chosen.kind * len(model.views)
                 groups, images = first + chosen.reference, first + chosen.view
                 _, dense = np.unique(chosen.point, return_inverse=True)
+                dense += points
                 for start in range(0, len(rows), PER_SHEET):
                     part = slice(start, start + PER_SHEET)
-                    writer.add(
-                        patches[rows[part]], dense[part] + points, groups[part], images[part]
-                    )
+                    writer.add(patches[rows[part]], dense[part], groups[part], images[part])
                 del patches  # before its file is deleted
             table = zip(groups, chosen.interest, strict=True)
             interest += [f"{g} {x:.2f} {y:.2f} {a:.4f} {s:.4f}\n" for g, (x, y, a, s) in table]
             models.append(counts | {"points": chosen.points, "patches": len(rows)})
             points += chosen.points
-            kinds = 1 if detected is None else len(KINDS) * len(detected.windows)
             photos += len(model.views) * kinds
             used |= {model.views[v].path.resolve() for v in np.unique(chosen.view)}
         about = {"builder": "colmap", "settings": asdict(settings), "models": models}
@@ -306,16 +282,10 @@ def build_from_colmap(
     return ColmapReport(points, size, tuple(models))
 
 
-def _cut(
-    model: Model,
-    chosen: Chosen,
-    scratch: Path,
-    workers: int,
-    progress: Progress,
-) -> Pixels:
+def _cut(model: Model, chosen: Chosen, scratch: Path, workers: int, progress: Progress) -> Pixels:
     """(M, 64, 64) patches of all observations, in a file: they may not fit into memory."""
     shape = (max(len(chosen), 1), PATCH, PATCH)
-    patches = np.lib.format.open_memmap(scratch, "w+", np.uint8, shape)
+    patches = np.lib.format.open_memmap(scratch / "patches.npy", "w+", np.uint8, shape)
     groups = by_value(chosen.view, np.arange(len(chosen)))
     views = [model.views[chosen.view[rows[0]]] for rows in groups]
     jobs = [(v.path, v.size, chosen.frames[rows]) for v, rows in zip(views, groups, strict=True)]

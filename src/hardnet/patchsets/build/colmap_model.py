@@ -56,21 +56,21 @@ class Scene:
 
 @dataclass(frozen=True)
 class View:
-    """One registered photo."""
+    """One registered photo.
+
+    ``rotation`` (3, 3) and ``translation`` (3,) map the world to the camera; ``keypoints`` (K, 2)
+    are all of the photo, triangulated or not.
+    """
 
     name: str
     path: Path
     camera: pycolmap.Camera
     rotation: Floats
-    """(3, 3) world -> camera."""
     translation: Floats
-    """(3,)."""
     keypoints: Floats
-    """(K, 2) all keypoints of the photo, triangulated or not."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels."""
         return self.camera.width, self.camera.height
 
     def to_camera(self, world: Floats) -> Floats:
@@ -78,7 +78,6 @@ class View:
         return np.asarray(world @ self.rotation.T + self.translation)
 
     def to_world(self, points: Floats) -> Floats:
-        """The inverse of :meth:`to_camera`."""
         return np.asarray((points - self.translation) @ self.rotation)
 
     def project(self, world: Floats) -> Floats:
@@ -102,7 +101,6 @@ class Observations(Rows):
 
     @property
     def points(self) -> int:
-        """The number of points observed."""
         return len(np.unique(self.point))
 
 
@@ -146,26 +144,36 @@ def read_model(scene: Scene) -> Model:
         find_models(scene.model)
     source = open_model(scene.model)
     images = [source.image(number) for number in sorted(source.reg_image_ids())]
-    _check_photos(scene, [check_inside(image.name, scene.model) for image in images])
+    names = [check_inside(image.name, scene.model) for image in images]
+    if not scene.images.is_dir():
+        raise HardnetError(f"{scene.images} is not a folder: name the folder of the photos")
+    missing = [name for name in names if not (scene.images / name).is_file()]
+    if missing:
+        more = f" (and {counted(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
+        raise HardnetError(f"{scene.images} lacks {missing[0]}{more}, which {scene.model} names")
+    if not names:
+        raise HardnetError(f"{scene.model} has no registered image")
     ids = sorted(source.point3D_ids())
     xyz = np.array([source.point3D(number).xyz for number in ids]).reshape(-1, 3)
     views, tracks = [], []
     for number, image in enumerate(images):
-        view = _view(scene, source.camera(image.camera_id), image)
+        camera, pose = source.camera(image.camera_id), image.cam_from_world()
+        rotation = np.asarray(pose.rotation.matrix(), np.float64)
+        translation = np.asarray(pose.translation, np.float64)
+        xy = np.array([p.xy for p in image.points2D], np.float64).reshape(-1, 2)
+        path, keypoints = scene.images / image.name, points_from_colmap(xy)
+        views.append(View(image.name, path, camera, rotation, translation, keypoints))
         seen = [(i, p.point3D_id) for i, p in enumerate(image.points2D) if p.has_point3D()]
         keypoint, point = np.array(seen, np.int64).reshape(-1, 2).T
-        views.append(view)
-        tracks.append(_tracks_of_view(view, number, keypoint, np.searchsorted(ids, point), xyz))
+        tracks.append(
+            _tracks_of_view(views[-1], number, keypoint, np.searchsorted(ids, point), xyz)
+        )
     every = Tracks.join(tracks)
-    by_point = every[np.argsort(every.point, kind="stable")]
-    return Model(scene, tuple(views), xyz, by_point)
+    return Model(scene, tuple(views), xyz, every[np.argsort(every.point, kind="stable")])
 
 
 def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
-    """(H, W) grey pixels as COLMAP sees them: it ignores the orientation in EXIF.
-
-    ``size`` is the width and height of its camera.
-    """
+    """(H, W) grey pixels as COLMAP sees them, of its camera's ``size``: it ignores EXIF."""
     data = np.frombuffer(read_image_file(path), np.uint8)
     image = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
@@ -177,30 +185,6 @@ def read_photo(path: Path, size: tuple[int, int]) -> Pixels:
             f"{size[0]}x{size[1]}: give the photos the model was made from"
         )
     return np.asarray(image, np.uint8)
-
-
-def _check_photos(scene: Scene, names: list[str]) -> None:
-    if not scene.images.is_dir():
-        raise HardnetError(f"{scene.images} is not a folder: name the folder of the photos")
-    missing = [name for name in names if not (scene.images / name).is_file()]
-    if missing:
-        more = f" (and {counted(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
-        raise HardnetError(f"{scene.images} lacks {missing[0]}{more}, which {scene.model} names")
-    if not names:
-        raise HardnetError(f"{scene.model} has no registered image")
-
-
-def _view(scene: Scene, camera: pycolmap.Camera, image: pycolmap.Image) -> View:
-    pose = image.cam_from_world()
-    keypoints = np.array([p.xy for p in image.points2D], np.float64).reshape(-1, 2)
-    return View(
-        image.name,
-        scene.images / image.name,
-        camera,
-        np.asarray(pose.rotation.matrix(), np.float64),
-        np.asarray(pose.translation, np.float64),
-        points_from_colmap(keypoints),
-    )
 
 
 def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: Floats) -> Tracks:
@@ -219,8 +203,7 @@ def _tracks_of_view(view: View, number: int, keypoint: Ints, point: Ints, xyz: F
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection; errors name the file.
 
-    pycolmap would open it for writing and upgrade old files: a user's database is not ours to
-    change.
+    pycolmap would open it for writing and upgrade it: a user's database is not ours to change.
     """
     # COLMAP leaves its file in write-ahead mode. Even to read such a file SQLite wants to write
     # beside it, unless told that the file does not change; a -wal file means someone is writing.
@@ -285,10 +268,7 @@ def find_photo_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def reconstruct(
-    folder: Path,
-    work: Path,
-    settings: SfmSettings,
-    progress: Progress = silent,
+    folder: Path, work: Path, settings: SfmSettings, progress: Progress = silent
 ) -> SfmReport:
     """Reconstruct every folder of photos below ``folder``.
 
@@ -301,9 +281,8 @@ def reconstruct(
     with quiet(require_pycolmap()):
         for number, (name, files) in enumerate(photos.items()):
             if len(files) < settings.min_images:
-                failed[name] = (
-                    f"{counted(len(files), 'photo')}; at least {settings.min_images} are needed"
-                )
+                found = counted(len(files), "photo")
+                failed[name] = f"{found}; at least {settings.min_images} are needed"
                 continue
 
             def advance(stage: str, start: int = number * len(STAGES), name: str = name) -> None:
@@ -327,24 +306,20 @@ def _reconstruct_scene(
     files: Sequence[Path], work: Path, settings: SfmSettings, advance: Callable[[str], None]
 ) -> list[Path]:
     images, names = files[0].parent, [p.name for p in files]
-    stored = asdict(settings)
-    if settings.mapper == "incremental":  # folders of earlier versions do not name the mapper
-        del stored["mapper"]
-    inputs = {"settings": stored, "photos": photo_facts(images, files)}
     database, sparse = work / DATABASE, work / SPARSE
+    following = settings.following if len(names) > settings.following else 0
+    stages: dict[str, Callable[[], object]] = {
+        "features": lambda: extract_sift(
+            database, images, names, settings.max_size, settings.keypoints, settings.seed
+        ),
+        "matches": lambda: match_sift(database, settings.seed, following),
+        "models": lambda: build_models(database, images, sparse, settings),
+    }
+    inputs = {"settings": asdict(settings), "photos": photo_facts(images, files)}
     with WorkFolder(work, inputs) as state, failures_explained(work):
-        advance("features")
-        if not state.has("features"):
-            size, most = settings.max_size, settings.keypoints
-            extract_sift(database, images, names, size, most, settings.seed)
-            state.add("features")
-        advance("matches")
-        if not state.has("matches"):
-            following = settings.following if len(names) > settings.following else 0
-            match_sift(database, settings.seed, following)
-            state.add("matches")
-        advance("models")
-        if not state.has("models"):
-            build_models(database, images, sparse, settings)
-            state.add("models")
+        for stage, run in stages.items():
+            advance(stage)
+            if not state.has(stage):
+                run()
+                state.add(stage)
     return usable_models(sparse, settings.min_images)

@@ -1,8 +1,8 @@
 """Patch sets from any folder of photographs, without a 3D reconstruction.
 
 Each photo is rendered under random homographies with changed light and sensor. For
-:func:`build_from_photos` a frame detected in the photo is carried into every rendering, and the
-patches cut by it show the same surface point. For :func:`build_from_detections` keypoints are
+:func:`patches_of_photo` a frame detected in the photo is carried into every rendering, and the
+patches cut by it show the same surface point. For :func:`patches_of_views` keypoints are
 detected in every rendering independently, and those that lie where the homography puts a keypoint
 of the photograph show the same point. The frames then have the errors of a real detector, which no
 random jitter imitates well.
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -46,12 +45,11 @@ PhotoProgress = Callable[[int, int, str | None], None]
 class PhotoSettings:
     """What the set is made of; stored beside it in ``set.json``.
 
-    Photos are shrunk to ``max_size`` first, because stock photos are soft at full size and a
-    blurred patch teaches nothing. A patch has ``min_std`` grey levels of contrast and
-    ``min_detail`` of fine contrast, see :func:`informative`. ``affine_share`` of the views are cut
-    by the true affine frame; the others keep a similarity frame, as DoG would give. ``jitter`` is a
-    multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to this. ``wear`` is
-    the strength of the changes of light and sensor; 1 is gentle.
+    Photos are shrunk to ``max_size``, because stock photos are soft at full size. A patch has
+    ``min_std`` grey levels of contrast and ``min_detail`` of fine contrast. ``affine_share`` of the
+    views are cut by the true affine frame, the others by a similarity, as DoG would give.
+    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to
+    this. ``wear`` is the strength of the changes of light and sensor.
     """
 
     points: int = 500
@@ -88,8 +86,7 @@ class PhotoPatches(Rows):
 def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
     """Corresponding patches of one photo; None if the file cannot be read as an image.
 
-    ``name`` identifies the photo in its folder and seeds its random numbers, so that its patches do
-    not depend on the other photos.
+    Its ``name`` seeds the random numbers, so its patches do not depend on the other photos.
     """
     try:
         image, _ = shrink(to_grey(read_image(path)), settings.max_size)
@@ -151,41 +148,27 @@ def keep_pairs(rows: Sequence[PhotoPatches]) -> PhotoPatches:
 
 
 def build_from_photos(
-    folder: Path,
+    folders: Sequence[Path],
     output: Path,
-    settings: PhotoSettings,
+    settings: PhotoSettings | DetectionSettings,
     workers: int,
     progress: PhotoProgress = silent,
 ) -> BuildReport:
-    """Build a patch set in the Brown format from the photos below ``folder``.
+    """Build a patch set in the Brown format from the photos below some folders.
 
     The set does not depend on the number of ``workers``, which are processes.
     """
-    about = {"builder": "photos", "settings": asdict(settings)}
-    cut = partial(patches_of_photo, settings=settings)
-    return write_photos([folder], output, cut, settings.views + 1, about, workers, progress)
-
-
-def write_photos(
-    folders: Sequence[Path],
-    output: Path,
-    cut: Callable[[Path, str], PhotoPatches | None],
-    images: int,
-    about: Mapping[str, Any],
-    workers: int,
-    progress: PhotoProgress,
-) -> BuildReport:
-    """Write the patches that ``cut`` (picklable) makes from the path and name of each photo.
-
-    ``images`` is the number of views of each photo; ``about``, stored in ``set.json``, says how the
-    set was made, and includes the settings.
-    """
+    cut: Callable[..., PhotoPatches | None] = patches_of_photo
+    builder, images = "photos", settings.views + 1
+    if isinstance(settings, DetectionSettings):
+        cut, builder = patches_of_views, "detections"
+        images *= len(settings.windows) * len(KINDS)
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        for k, result in enumerate(map_processes(partial(_cut_job, cut), jobs, workers)):
-            name = jobs[k][1]
+        cutting = map_processes(partial(_cut_job, cut, settings), jobs, workers)
+        for k, (result, (_, name)) in enumerate(zip(cutting, jobs, strict=True)):
             if result is None:
                 skipped.append(name)
             elif len(result.points):
@@ -193,16 +176,17 @@ def write_photos(
                 writer.add(result.patches, points, k, result.images + k * images)
                 next_point = int(points[-1]) + 1
             progress(k + 1, len(jobs), name if result is None else None)
-        text = json.dumps({**about, "photos": [n for _, n in jobs], "skipped": skipped}, indent=1)
-        settings = about["settings"]
-        size = writer.finish(settings["pairs"], settings["seed"], {"set.json": text + "\n"})
+        about = {"builder": builder, "settings": asdict(settings)}
+        about |= {"photos": [name for _, name in jobs], "skipped": skipped}
+        text = json.dumps(about, indent=1) + "\n"
+        size = writer.finish(settings.pairs, settings.seed, {"set.json": text})
     return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
 def _cut_job(
-    cut: Callable[[Path, str], PhotoPatches | None], job: tuple[Path, str]
+    cut: Callable[..., PhotoPatches | None], settings: object, job: tuple[Path, str]
 ) -> PhotoPatches | None:
-    return cut(*job)
+    return cut(*job, settings)
 
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
@@ -213,8 +197,7 @@ KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
 class Tolerances:
     """How far a detection may be from the expected frame.
 
-    In place, in half-sizes of the frame; in size, log2; in orientation; in shape, log2 of the ratio
-    of the axes.
+    ``shift`` in half-sizes, ``octaves`` of size, ``stretch`` as log2 of the ratio of the axes.
     """
 
     shift: float = 0.25
@@ -228,13 +211,11 @@ class DetectionSettings(Tolerances):
     """What the set is made of; stored beside it in ``set.json``.
 
     At most ``points`` keypoints of each of the :data:`KINDS` are taken from a photo and looked for
-    in ``views`` renderings of it. A share ``still`` of the views changes the light only; a share
-    ``turned`` is rotated by any angle, and upright frames are not used there; the others are
-    rotated by up to ``level`` degrees, like cameras held upright. ``light`` is the strength of the
-    change of light in three quarters of the views. If a keypoint is not found again in a view, its
-    frame is carried there with probability ``carried``, so that views in which detectors fail are
-    represented too. Patches are cut in each of the ``windows``, in sigmas of the keypoint; each
-    window gives points of its own.
+    in ``views`` renderings of it. A share ``still`` of these changes the light only, a share
+    ``turned`` is rotated by any angle (without upright frames), the others by up to ``level``
+    degrees. ``light`` is the strength of the change of light in three quarters of them. A keypoint
+    that is not found again is carried over with probability ``carried``, so that views in which
+    detectors fail are represented too. Each of the ``windows``, in sigmas, gives points of its own.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -265,8 +246,8 @@ def detect(image: Pixels, keypoints: int) -> list[Frames]:
 def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     """(N,) for each carried frame the detection that shows the same spot, or -1.
 
-    ``carried`` (N, 2, 3) is where the frames of one view should be in another, ``found`` (M, 2, 3)
-    what was detected there. A detection is assigned to the frame that it fits best.
+    ``carried`` (N, 2, 3) is where frames should be, ``found`` (M, 2, 3) what was detected. A
+    detection is assigned to the frame that it fits best.
     """
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
@@ -325,8 +306,18 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     for kind, (frames, first) in enumerate(zip(seeds, first_point, strict=False)):
         cut(grey, frames, np.arange(len(frames)) + first, kind * stride)
     for view in range(1, stride):
-        homography, turned = _random_move(width, height, settings, rng)
-        picture = _random_picture(render(photo, homography), settings, rng)
+        motion, turned = rng.random(), False
+        homography: Floats = np.eye(3)
+        if motion >= settings.still:
+            turned = motion < settings.still + settings.turned
+            most_turn = 180.0 if turned else settings.level
+            homography = random_homography(width, height, rng, most_turn)
+        rendered = render(photo, homography)
+        if settings.light and rng.random() < 0.75:
+            lit = random_light(rendered, rng, settings.light * rng.uniform(0.3, 1.0))
+            picture = random_sensor(np.asarray(lit, np.float32) / np.float32(255), rng)
+        else:
+            picture = random_light_and_sensor(to_grey(rendered), rng)
         for kind, found in enumerate(detect(picture, settings.keypoints)):
             if turned and KINDS[kind].endswith("upright"):
                 continue
@@ -341,37 +332,3 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
             for frames, point in ((found[match[hit]], hit), (shape, carry)):
                 cut(picture, frames, point + first_point[kind], kind * stride + view)
     return keep_pairs(rows)
-
-
-def _random_move(
-    width: int, height: int, settings: DetectionSettings, rng: np.random.Generator
-) -> tuple[Floats, bool]:
-    kind = rng.random()
-    if kind < settings.still:
-        return np.eye(3), False
-    turned = kind < settings.still + settings.turned
-    return random_homography(width, height, rng, 180.0 if turned else settings.level), turned
-
-
-def _random_picture(photo: Pixels, settings: DetectionSettings, rng: np.random.Generator) -> Pixels:
-    if settings.light and rng.random() < 0.75:
-        grey = random_light(photo, rng, settings.light * rng.uniform(0.3, 1.0))
-        return random_sensor(np.asarray(grey, np.float32) / np.float32(255), rng)
-    return random_light_and_sensor(to_grey(photo), rng)
-
-
-def build_from_detections(
-    folders: Sequence[Path],
-    output: Path,
-    settings: DetectionSettings,
-    workers: int,
-    progress: PhotoProgress = silent,
-) -> BuildReport:
-    """Build a patch set in the Brown format from folders of photographs, searched recursively.
-
-    The set does not depend on the number of ``workers``, which are processes.
-    """
-    about = {"builder": "detections", "settings": asdict(settings)}
-    cut = partial(patches_of_views, settings=settings)
-    images = len(settings.windows) * len(KINDS) * (settings.views + 1)
-    return write_photos(folders, output, cut, images, about, workers, progress)

@@ -54,10 +54,7 @@ NARROWEST = 8.0
 class SequenceSettings:
     """What the set is made of; stored in its ``set.json`` (W1BS) or ``.set.json``.
 
-    Attributes:
-        limit: most frames per sequence, the strongest.
-        window: side of the measurement window in sigmas of the keypoint.
-        seed: of the noise, together with the name of the sequence; W1BS has no noise.
+    ``limit`` is the most frames per sequence, the strongest; ``window`` is in sigmas.
     """
 
     limit: int = MAX_FRAMES
@@ -67,21 +64,18 @@ class SequenceSettings:
 
 @dataclass(frozen=True)
 class SequenceReport:
-    """What a builder made from sequences: name in the set -> patches of the reference."""
+    """What was made: name in the set -> patches of the reference, or why it is not there."""
 
     counts: Mapping[str, int]
     skipped: Mapping[str, str]
-    """Sequence -> why it is not in the set."""
 
 
 def cut_sequence(
     sequence: Sequence, settings: SequenceSettings
 ) -> tuple[Pixels, dict[str, list[Pixels]]]:
-    """Cut the patches of a sequence; the same seed gives the same patches.
+    """(N, 65, 65) patches of the reference; per noise level those of the first five targets.
 
-    Returns:
-        (N, 65, 65) patches of the reference, and for each level of noise the (N, 65, 65) patches of
-        each of the first five targets; row i shows the same spot in every array.
+    Row i shows the same spot in every array.
     """
     image = to_grey(read_image(sequence.reference))
     targets = [(to_grey(read_image(t.image)), t.homography) for t in sequence.targets[:TARGETS]]
@@ -134,19 +128,13 @@ def cut_pair(image: Pixels, frames: Frames, target: Target, limit: int) -> tuple
 
 
 def camera_moves(sequence: Sequence) -> bool:
-    """Whether the viewpoint changes: some homography moves an image corner noticeably.
-
-    A sequence whose homographies are (nearly) the identity shows a change of light, blur or
-    compression instead.
-    """
+    """Whether some homography moves an image corner noticeably; else light or blur changes."""
     height, width = read_image(sequence.reference).shape[:2]
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
-    for target in sequence.targets:
-        motion = np.linalg.norm(project(target.homography, corners) - corners, axis=1)
-        # A corner behind the second camera is NaN: nothing moves further than that.
-        if not (motion <= STILL_CAMERA * np.hypot(width, height)).all():
-            return True
-    return False
+    moves = [project(target.homography, corners) - corners for target in sequence.targets]
+    # A corner behind the second camera is NaN: nothing moves further than that.
+    still = np.linalg.norm(moves, axis=-1) <= STILL_CAMERA * np.hypot(width, height)
+    return not still.all()
 
 
 def hpatches_name(sequence: Sequence) -> str:
@@ -163,9 +151,9 @@ def build_from_sequences(
     workers: int,
     progress: Steps = silent,
 ) -> SequenceReport:
-    """Build a patch set in the HPatches layout; sequences of fewer than 5 targets are skipped.
+    """Build a patch set in the HPatches layout, of sequences with 5 targets or more.
 
-    Of more targets the first 5 are used. The set does not depend on the number of ``workers``.
+    The set does not depend on the number of ``workers``.
     """
     every = list(sequences)
     skipped = {
@@ -180,8 +168,7 @@ def build_from_sequences(
             "shorter ones can be written in the W1BS layout"
         )
     names = [name for name, _ in jobs]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise HardnetError(f"two sequences would be called {', '.join(twice)}: rename a folder")
     noise = {"shift": SHIFT, "zoom": ZOOM, "turn": TURN, "stretch": STRETCH}
     about = {
@@ -190,8 +177,7 @@ def build_from_sequences(
         "settings": asdict(settings),
         "noise": {**noise, "levels": dict(NOISE_LEVELS)},
     }
-    write = partial(_write_sequence, settings=settings)
-    return _write_set(output, jobs, write, workers, about, skipped, progress)
+    return _write_set(output, _write_sequence, jobs, settings, workers, about, skipped, progress)
 
 
 def build_photo_pairs(
@@ -208,27 +194,23 @@ def build_photo_pairs(
     move, to "photometric".
     """
     every, chosen = list(sequences), dict(subsets or {})
-    if unknown := sorted(chosen.keys() - {s.name for s in every}):
-        raise HardnetError(
-            f"no sequence called {', '.join(unknown)}; there are {', '.join(s.name for s in every)}"
-        )
+    names = [s.name for s in every]
+    if unknown := sorted(chosen.keys() - set(names)):
+        raise HardnetError(f"no sequence called {', '.join(unknown)}; there are {', '.join(names)}")
     jobs = [
         (chosen.get(s.name) or ("viewpoint" if camera_moves(s) else "photometric"), s)
         for s in every
     ]
-    about = {
-        "builder": "sequences",
-        "layout": "w1bs",
-        "settings": {"limit": settings.limit, "window": settings.window},
-    }
-    write = partial(_write_pairs, settings=settings)
-    return _write_set(output, jobs, write, workers, about, {}, progress)
+    own = {"limit": settings.limit, "window": settings.window}
+    about = {"builder": "sequences", "layout": "w1bs", "settings": own}
+    return _write_set(output, _write_pairs, jobs, settings, workers, about, {}, progress)
 
 
 def _write_set(
     output: Path,
-    jobs: list[tuple[str, Sequence]],
     write: Callable[..., dict[str, int | str]],
+    jobs: list[tuple[str, Sequence]],
+    settings: SequenceSettings,
     workers: int,
     about: dict[str, Any],
     skipped: dict[str, str],
@@ -237,13 +219,10 @@ def _write_set(
     """Run ``write`` on each job; it returns name -> number of patches, or why there are none."""
     counts: dict[str, int] = {}
     with NewFolder(output) as new:
-        each = map_processes(partial(write, folder=new.path), jobs, workers)
-        for done, written in enumerate(each, 1):
-            for name, count in written.items():
-                if isinstance(count, str):
-                    skipped[name] = count
-                else:
-                    counts[name] = count
+        writing = partial(write, folder=new.path, settings=settings)
+        for done, written in enumerate(map_processes(writing, jobs, workers), 1):
+            counts |= {name: n for name, n in written.items() if isinstance(n, int)}
+            skipped |= {name: why for name, why in written.items() if isinstance(why, str)}
             progress(done, len(jobs))
         if not counts:
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,7 @@ DETECTED = 100_000
 def references(model: Model, tracks: Tracks) -> Ints:
     """(M,) for every observation, the row of its point's reference observation.
 
-    The reference sees the point at the median size (focal length over depth): carrying its frame
-    into the others changes the scale least.
+    It sees the point at the median size: carrying its frame into the others scales it least.
     """
     focal = np.array([view.camera.mean_focal_length() for view in model.views])
     size = focal[tracks.view] / tracks.depth
@@ -69,9 +69,10 @@ def references(model: Model, tracks: Tracks) -> Ints:
 
 
 def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | None:
-    """(M, 2, 3) frames of COLMAP's keypoints; None if its database has positions only."""
+    """(M, 2, 3) frames of COLMAP's keypoints; None if it has no database, or one of positions."""
     path = model.scene.database
-    assert path is not None
+    if path is None:
+        return None
     frames = np.zeros((len(tracks), 2, 3), np.float32)
     with open_database(path) as database:
         for number, view in enumerate(model.views):
@@ -82,9 +83,8 @@ def database_frames(model: Model, tracks: Tracks, window: float) -> Frames | Non
                 points_from_colmap(keypoints[:, :2]), view.keypoints, atol=SAME_POSITION, rtol=1e-5
             )
             if not same:
-                raise HardnetError(
-                    f"{path}: other keypoints than {model.scene.model} in {view.name}"
-                )
+                other = f"other keypoints than {model.scene.model} in {view.name}"
+                raise HardnetError(f"{path}: {other}")
             if keypoints.shape[1] == 2:
                 return None
             rows = tracks.view == number
@@ -103,17 +103,14 @@ def carried_frames(
 ) -> Frames:
     """(M, 2, 3) frames by geometry; NaN if no keypoint is detected at the reference.
 
-    The surface is assumed to face the reference camera, because its normal is not known. The
-    frame's centre is the observation itself, which is more exact than the projected point.
-    ``affine`` keeps the affine map between the views; otherwise only its scale and rotation count.
+    The surface is assumed to face the reference camera. The centre of a frame is the observation
+    itself, which is more exact than the projected point.
     """
     frames = np.full((len(tracks), 2, 3), np.nan)
     roots = np.unique(reference)
-    jobs = []
     groups = by_value(tracks.view[roots], roots)
-    for rows in groups:
-        view = model.views[tracks.view[rows[0]]]
-        jobs.append((view.path, view.size, tracks.xy[rows]))
+    views = [model.views[tracks.view[rows[0]]] for rows in groups]
+    jobs = [(v.path, v.size, tracks.xy[rows]) for v, rows in zip(views, groups, strict=True)]
     found = map_processes(partial(_detect_again, window=window), jobs, workers)
     for done, (rows, shapes) in enumerate(zip(groups, found, strict=True)):
         frames[rows, :, :2], frames[rows, :, 2] = shapes, tracks.xy[rows]
@@ -148,14 +145,11 @@ def similar(shapes: Floats) -> Floats:
 
 
 def _carry(source: View, target: View, frames: Floats, depth: Floats) -> Floats:
-    shapes = np.empty((len(frames), 2, 2))
-    for axis in (0, 1):
-        ends = [
-            target.project(source.lift(frames[:, :, 2] + sign * frames[:, :, axis], depth))
-            for sign in (1, -1)
-        ]
-        shapes[:, :, axis] = (ends[0] - ends[1]) / 2
-    return shapes
+    def there(places: Floats) -> Floats:
+        return target.project(source.lift(places, depth))
+
+    centre, axes = frames[:, :, 2], (frames[:, :, 0], frames[:, :, 1])
+    return np.stack([(there(centre + axis) - there(centre - axis)) / 2 for axis in axes], 2)
 
 
 def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> Floats:
@@ -163,8 +157,6 @@ def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> F
     path, size, xy = job
     detected, _ = dog.detect(read_photo(path, size), DETECTED)
     shapes = np.full((len(xy), 2, 2), np.nan)
-    if not len(detected):
-        return shapes
     index, distance = nearest(xy, centres(detected))
     good = distance <= SAME_KEYPOINT
     shapes[good] = detected[index[good], :, :2] * (window / WINDOW_SIGMAS)
@@ -173,16 +165,15 @@ def _detect_again(job: tuple[Path, tuple[int, int], Floats], window: float) -> F
 
 def nearest(xy: Floats, others: NDArray[np.float32]) -> tuple[NDArray[np.intp], Floats]:
     """Index of and distance to the nearest of ``others``; of equals the first (strongest)."""
-    index, distance = np.empty(len(xy), np.intp), np.empty(len(xy))
+    index, distance = np.full(len(xy), -1, np.intp), np.full(len(xy), np.inf)
     order = np.argsort(others[:, 0], kind="stable")
     # Search a narrow band only: a photo has tens of thousands of keypoints.
     low = np.searchsorted(others[order, 0], xy[:, 0] - SAME_KEYPOINT)
     high = np.searchsorted(others[order, 0], xy[:, 0] + SAME_KEYPOINT, "right")
-    for i in range(len(xy)):
+    for i in np.flatnonzero(high > low):
         band = np.sort(order[low[i] : high[i]])
         away = np.linalg.norm(others[band] - xy[i], axis=1)
-        k = int(away.argmin()) if len(band) else -1
-        index[i], distance[i] = (band[k], away[k]) if k >= 0 else (-1, np.inf)
+        index[i], distance[i] = band[away.argmin()], away.min()
     return index, distance
 
 
@@ -193,11 +184,10 @@ def long_enough(point: Ints, length: int) -> NDArray[np.bool_]:
 
 
 def drop_twins(tracks: Observations, frames: Frames) -> NDArray[np.bool_]:
-    """(M,) whether the observation's point stays when one of each two on the same spot is dropped.
+    """(M,) whether the observation's point stays.
 
     COLMAP makes two points of a keypoint with two orientations, and no descriptor can tell them
-    apart. A point is dropped if in any photo its window overlaps that of a point with a longer
-    track.
+    apart: a point goes if in any photo its window overlaps that of a point with a longer track.
     """
     _, group, count = np.unique(tracks.point, return_inverse=True, return_counts=True)
     length = count[group]
@@ -261,11 +251,8 @@ SHARED = 20
 class DetectedSettings:
     """How frames are detected and paired; stored in ``set.json``.
 
-    In each photo ``keypoints`` of each kind (see :data:`KINDS`) are detected, and at most ``seeds``
-    of them searched for in other photos. If one is not found in a photo, its frame is carried there
-    with probability ``carried``, so that photos in which detectors fail are represented too.
-    Patches are cut in each of the ``windows``, in sigmas of the keypoint; each window gives points
-    of its own.
+    Of ``keypoints`` of each kind in each photo at most ``seeds`` are searched for in other photos;
+    see :class:`.DetectionSettings` for the rest.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -279,8 +266,7 @@ class DetectedSettings:
 class Detected(Observations):
     """Observations of points whose reference is the first.
 
-    ``frames`` are (M, 2, 3), ``kind`` is a number into :data:`KINDS`; ``carried``: not detected,
-    but carried there.
+    ``frames`` are (M, 2, 3), ``kind`` is a number into :data:`KINDS`; ``carried``: not detected.
     """
 
     kind: Ints
@@ -300,8 +286,8 @@ def detect_tracks(
 ) -> Detected:
     """Detect keypoints in the photos of a model and pair them by its geometry.
 
-    ``tracks`` are trusted observations; photos without any are not used. The 3D points around a
-    keypoint may miss an affine map by ``max_error`` pixels.
+    Only photos of the trusted ``tracks`` are used. The 3D points around a keypoint may miss an
+    affine map by ``max_error`` pixels.
     """
     seen = [np.unique(tracks.point[tracks.view == k]) for k in range(len(model.views))]
     used = [k for k, points in enumerate(seen) if len(points)]
@@ -311,25 +297,18 @@ def detect_tracks(
     for done, (k, frames) in enumerate(zip(used, detecting, strict=True), 1):
         found[k] = frames
         progress(done, len(used))
-    search = _Search(model, seen, found, settings, max_error, rng)
-    for view in used:
-        for kind in range(len(KINDS)):
-            search.follow(view, partners(seen, view, max_track - 1), kind)
-    every = Detected.join(search.parts)
-    return every[np.argsort(every.point, kind="stable")]
+    return _grow(model, seen, found, settings, max_track, max_error, rng)
 
 
 def _detect(job: tuple[Path, tuple[int, int]], keypoints: int) -> list[Frames]:
     path, size = job
-    found = detect(read_photo(path, size), keypoints)
-    return [frames[inside(frames, *size)] for frames in found]
+    return [f[inside(f, *size)] for f in detect(read_photo(path, size), keypoints)]
 
 
 def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
     """At most ``limit`` photos that share 3D points with ``view``, from many to few of them.
 
-    ``seen`` are the 3D points of each photo. Where more photos share enough, near and far ones are
-    taken evenly.
+    Of more, near and far ones are taken evenly. ``seen`` are the 3D points of each photo.
     """
     shared = [len(np.intersect1d(points, seen[view])) for points in seen]
     enough = [k for k, count in enumerate(shared) if k != view and count >= SHARED]
@@ -342,13 +321,11 @@ def partners(seen: list[Ints], view: int, limit: int) -> list[int]:
 def local_maps(
     source: Floats, target: Floats, frames: Frames, max_error: float
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """How the surroundings of frames are mapped to another photo, by 3D points around them.
+    """(N, 2, 3) affine maps of frames to another photo, and (N,) whether they can be trusted.
 
-    ``source`` and ``target`` are (C, 2) projections of the points in the photo of the frames and in
-    the other. Returns (N, 2, 3) the affine map of least squares over the :data:`NEIGHBOURS` nearest
-    points at the frame's centre, and (N,) whether it can be trusted: not if the points miss it by
-    more than ``max_error`` pixels (root mean square), as at the border of an object, nor if their
-    arrangement does not determine it.
+    ``source`` and ``target`` are (C, 2) projections of 3D points in both photos. A map is that of
+    least squares over the :data:`NEIGHBOURS` nearest of them. It is not trusted if they miss it by
+    more than ``max_error`` pixels (root mean square), or do not determine it.
     """
     if len(source) < NEIGHBOURS or not len(frames):
         return np.zeros((len(frames), 2, 3)), np.zeros(len(frames), bool)
@@ -371,65 +348,63 @@ def local_maps(
     return maps, good
 
 
-class _Search:
-    """Points that grow from the keypoints of one photo after the other.
-
-    A keypoint belongs to one point at most: one claimed by an earlier photo starts no new point.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        seen: list[Ints],
-        found: list[list[Frames]],
-        settings: DetectedSettings,
-        max_error: float,
-        rng: np.random.Generator,
-    ) -> None:
-        self._model, self._seen, self._found = model, seen, found
-        self._settings, self._max_error, self._rng = settings, max_error, rng
-        self._free = [[np.ones(len(frames), bool) for frames in kinds] for kinds in found]
-        self._points = 0
-        none = np.zeros(0, np.int64)
-        self.parts = [Detected(none, none, none, empty_frames(), np.zeros(0, bool))]
-
-    def follow(self, view: int, others: list[int], kind: int) -> None:
-        """Look for keypoints of ``view`` in other photos; those found in one become points."""
-        start, free = self._found[view][kind], self._free[view][kind]
-        most = self._settings.seeds
-        seeds = np.flatnonzero(free)[: 6 * most]
+def _grow(
+    model: Model,
+    seen: list[Ints],
+    found: list[list[Frames]],
+    settings: DetectedSettings,
+    max_track: int,
+    max_error: float,
+    rng: np.random.Generator,
+) -> Detected:
+    """Points grow from the keypoints of one photo after the other; a keypoint has one at most."""
+    frees = [[np.ones(len(frames), bool) for frames in kinds] for kinds in found]
+    none = np.zeros(0, np.int64)
+    parts = [Detected(none, none, none, empty_frames(), np.zeros(0, bool))]
+    points = 0
+    used = [k for k, each in enumerate(seen) if len(each)]
+    others = {view: partners(seen, view, max_track - 1) for view in used}
+    for view, kind in product(used, range(len(KINDS))):
+        start, free = found[view][kind], frees[view][kind]
+        seeds = np.flatnonzero(free)[: 6 * settings.seeds]
         seeds = seeds[apart(start[seeds])]
-        seeds = seeds[np.sort(self._rng.permutation(len(seeds))[:most])]
+        seeds = seeds[np.sort(rng.permutation(len(seeds))[: settings.seeds])]
         rows: list[tuple[Ints, int, Frames, bool]] = []
-        for other in others:
-            number, true = self._carry(view, other, kind, start[seeds])
-            candidates = np.flatnonzero(self._free[other][kind])
-            there = self._found[other][kind][candidates]
-            match = pair_frames(true, there, self._settings.tolerances)
+        for other in others[view]:
+            common = model.xyz[np.intersect1d(seen[view], seen[other])]
+            source, target = (model.views[k].project(common) for k in (view, other))
+            number, true = _carried(source, target, start[seeds], KINDS[kind], max_error)
+            candidates = np.flatnonzero(frees[other][kind])
+            there = found[other][kind][candidates]
+            match = pair_frames(true, there, settings.tolerances)
             hit = match >= 0
-            self._free[other][kind][candidates[match[hit]]] = False
+            frees[other][kind][candidates[match[hit]]] = False
             rows.append((number[hit], other, there[match[hit]], False))
-            carry = ~hit & (self._rng.random(len(match)) < self._settings.carried)
+            carry = ~hit & (rng.random(len(match)) < settings.carried)
             shape = true[carry] if "affine" in KINDS[kind] else forget_affine_shape(true[carry])
-            shape = jitter(shape, self._rng, amount=0.5)
-            whole = inside(shape, *self._model.views[other].size)
+            shape = jitter(shape, rng, amount=0.5)
+            whole = inside(shape, *model.views[other].size)
             rows.append((number[carry][whole], other, shape[whole], True))
-        again = np.unique(np.concatenate([np.zeros(0, np.int64), *(row[0] for row in rows)]))
+        again = np.unique(np.concatenate([none, *(row[0] for row in rows)]))
         free[seeds[again]] = False
         for number, where, shapes, carried in [(again, view, start[seeds[again]], False), *rows]:
-            point, ones = np.searchsorted(again, number) + self._points, np.ones_like(number)
+            point, ones = np.searchsorted(again, number) + points, np.ones_like(number)
             part = Detected(point, where * ones, kind * ones, shapes, np.full(len(ones), carried))
-            self.parts.append(part)
-        self._points += len(again)
+            parts.append(part)
+        points += len(again)
+    every = Detected.join(parts)
+    return every[np.argsort(every.point, kind="stable")]
 
-    def _carry(self, view: int, other: int, kind: int, frames: Frames) -> tuple[Ints, Frames]:
-        common = self._model.xyz[np.intersect1d(self._seen[view], self._seen[other])]
-        source, target = (self._model.views[k].project(common) for k in (view, other))
-        maps, good = local_maps(source, target, frames, self._max_error)
-        upright = KINDS[kind].endswith("upright")
-        if upright:
-            turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
-            good &= np.abs(np.rad2deg(turn)) <= LEVEL
-        shape = maps[good, :, :2] @ frames[good, :, :2]
-        true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
-        return np.flatnonzero(good), orientation.upright_form(true) if upright else true
+
+def _carried(
+    source: Floats, target: Floats, frames: Frames, kind: str, max_error: float
+) -> tuple[Ints, Frames]:
+    """Numbers of the frames that can be carried, and what they become; see :func:`local_maps`."""
+    maps, good = local_maps(source, target, frames, max_error)
+    upright = kind.endswith("upright")
+    if upright:
+        turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
+        good &= np.abs(np.rad2deg(turn)) <= LEVEL
+    shape = maps[good, :, :2] @ frames[good, :, :2]
+    true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
+    return np.flatnonzero(good), orientation.upright_form(true) if upright else true

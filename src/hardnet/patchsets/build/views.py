@@ -30,10 +30,7 @@ log2 of the scale, degrees, log2 of the anisotropy (along a random direction).""
 def random_homography(
     width: int, height: int, rng: np.random.Generator, most_turn: float = 40.0
 ) -> Floats:
-    """A view of the picture plane from elsewhere: turn, zoom, tilt; (3, 3) source -> target.
-
-    ``most_turn`` is in degrees, to either side.
-    """
+    """(3, 3) source -> target: turn by up to ``most_turn`` degrees, zoom, tilt."""
     turn = np.deg2rad(rng.uniform(-most_turn, most_turn))
     zoom = 2 ** rng.uniform(-0.6, 0.5)
     stretch = 2 ** rng.uniform(0, 0.7)  # a tilted plane is foreshortened in one direction
@@ -49,10 +46,7 @@ def random_homography(
 
 
 def render(image: Pixels, homography: Floats) -> Pixels:
-    """The picture, grey or RGB, under a homography, on a canvas of the same size.
-
-    It is smoothed before it is shrunk, to avoid aliasing.
-    """
+    """The picture, grey or RGB, under a homography, on a canvas of the same size."""
     height, width = image.shape[:2]
     scale = np.sqrt(abs(np.linalg.det(homography[:2, :2])))
     if scale < 1:
@@ -64,10 +58,7 @@ def render(image: Pixels, homography: Floats) -> Pixels:
 
 
 def random_light_and_sensor(image: Pixels, rng: np.random.Generator, wear: float = 1.0) -> Pixels:
-    """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels.
-
-    ``wear`` scales the ranges of all of them; the worst JPEG quality is 20 at 1 and 8 at 2.
-    """
+    """Gamma, contrast, a shading ramp, blur, noise and JPEG, without saturating pixels."""
     height, width = image.shape
     x = image.astype(np.float32) / 255
     x = x ** np.float32(2 ** rng.uniform(-0.6 * wear, 0.6 * wear))
@@ -101,10 +92,7 @@ def random_sensor(x: NDArray[np.float32], rng: np.random.Generator, wear: float 
 
 
 def jitter(frames: Frames, rng: np.random.Generator, amount: Floats | float = 1.0) -> Frames:
-    """Frames (N, 2, 3) as an imperfect detector would find them: random noise up to the easy one.
-
-    ``amount`` multiplies the noise, for all frames or (N,) for each.
-    """
+    """Frames with random noise up to ``amount`` (for all, or (N,) for each) times the easy one."""
     n = len(frames)
     angle = amount * np.deg2rad(rng.uniform(-TURN, TURN, n))
     octaves = amount * rng.uniform(-ZOOM, ZOOM, n)
@@ -115,10 +103,9 @@ def jitter(frames: Frames, rng: np.random.Generator, amount: Floats | float = 1.
 
 
 def add_noise(frames: Frames, draw: Floats, factor: float) -> Frames:
-    """Frames with a wrong place, size, orientation and shape, relative to their own size.
+    """Frames with ``factor`` times the easy noise.
 
-    ``draw`` (N, 6), in [-1, 1], is the shift in x and y, scale, turn, stretch and its direction,
-    and ``factor`` a multiple of the easy noise.
+    ``draw`` (N, 6), in [-1, 1], is the shift in x and y, scale, turn, stretch and its direction.
     """
     shift_x, shift_y, zoom, turn, stretch = factor * draw[:, :5].T
     return disturb(
@@ -150,10 +137,7 @@ _DARKEST = np.float32(0.004)  # one grey level: logarithms need a floor
 
 
 def random_grey(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
-    """(H, W) grey with random weights of red, green and blue, as sensors and filters differ.
-
-    At strength 0 these are the usual ones; at 1, any weights that sum to 1.
-    """
+    """(H, W) grey with random weights of red, green and blue, as sensors and filters differ."""
     drawn = rng.dirichlet((1, 1, 1)).astype(np.float32)
     share = np.float32(min(strength, 1.0))
     return np.asarray(image @ ((1 - share) * LUMINANCE + share * drawn), np.float32)
@@ -162,9 +146,8 @@ def random_grey(image: Image, rng: np.random.Generator, strength: float = 1.0) -
 def relight(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
     """Other brightness of the large areas, with the texture of the surfaces kept.
 
-    Log-luminance is split into a base that follows strong edges and the detail on top of it. The
-    base goes through a random tone curve that need not be monotone: a wall that was darker than the
-    sky may become brighter. The detail gets one random gain.
+    The base of log-luminance, which follows strong edges, goes through a tone curve that need not
+    be monotone: a wall that was darker than the sky may become brighter. The detail gets a gain.
     """
     bright = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
     base = smooth_keeping_edges(bright, max(image.shape[0] // 40, 3), 0.15)
@@ -193,8 +176,7 @@ def smooth_keeping_edges(
 ) -> NDArray[np.float32]:
     """The guided filter of an (H, W) image by itself (He, Sun and Tang, 2010).
 
-    Variations within a window of ``radius`` pixels that are well below ``contrast`` are smoothed
-    away, edges well above it stay.
+    Variations within ``radius`` pixels well below ``contrast`` go, edges well above it stay.
     """
     side = (2 * radius + 1, 2 * radius + 1)
     mean = cv2.blur(image, side)
@@ -225,8 +207,7 @@ def cast_shadows(image: Image, rng: np.random.Generator, strength: float = 1.0) 
 def expose(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
     """Over- or underexposure with real clipping, then the noise of the sensor.
 
-    Light is scaled in linear space, so that bright areas are lost for good. Photons make noise in
-    the bright parts, the electronics in the dark ones.
+    Photons make noise in the bright parts, the electronics in the dark ones.
     """
     gain = 2 ** rng.uniform(-2.0 * strength, 1.6 * strength)
     linear = np.minimum(image**2.2 * np.float32(gain), 1)
@@ -269,8 +250,8 @@ def night(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Imag
 def rake(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image:
     """Light from another side: slopes that face it become brighter, those behind darker.
 
-    The relief is not known; log-luminance, smoothed at a random scale, takes its place. That is
-    wrong for paint and roughly right for stone, plaster, leaves and other things with a shape.
+    Log-luminance takes the place of the unknown relief: wrong for paint, roughly right for stone,
+    plaster and leaves.
     """
     relief = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
     relief = cv2.GaussianBlur(relief, (0, 0), 2 ** rng.uniform(0, 2.5))
@@ -320,10 +301,7 @@ def random_light(pixels: Pixels, rng: np.random.Generator, strength: float = 1.0
 
 
 def draw_changes(pixels: Pixels, columns: int = 4, seed: int = 0, width: int = 240) -> Pixels:
-    """(H, W, 3) a picture of what the changes do to an RGB photograph: a row for each, and all.
-
-    The first of the ``columns`` shows the photograph itself; ``width`` is that of each picture.
-    """
+    """(H, W, 3) picture of what the changes do to an RGB photograph: a row for each, and all."""
     height = round(width * pixels.shape[0] / pixels.shape[1])
     small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     image: Image = np.asarray(small, np.float32) / np.float32(255)
