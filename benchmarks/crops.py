@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from copies import crop
 from measuring import finish
 
-from hardnet.bench.copies import crop
 from hardnet.images import Pixels, read_image
 from hardnet.retrieval.index import Index
 

@@ -110,12 +110,12 @@ def _tasks(folder: Path) -> list[Any]:
     name = folder.resolve().name
     if (folder / "images").is_dir():
         _must_choose(name)
-        return [_Pose(pair) for pair in pose.read_pose_scene(folder).pairs]
+        return [_Pose(pair) for _, _, pair in pose.read_pose_scene(folder).pairs]
     try:
         sequences = find_sequences([folder])
     except HardnetError:
         _must_choose(name)
-        return [_Plane("light", a, b, np.eye(3)) for a, b in read_camera(folder).pairs]
+        return [_Plane("light", a, b, np.eye(3)) for a, b, _ in read_camera(folder).pairs]
     for sequence in sequences:
         _must_choose(sequence.name)
     return [

@@ -16,9 +16,10 @@ import numpy as np
 import typer
 from measuring import finish, median_seconds
 from numpy.typing import NDArray
+from repeatability import MAX_DISTANCE, repeatability
 
 from hardnet import detectors
-from hardnet.bench.pairs import MAX_DISTANCE, MAX_OVERLAP_ERROR, RADIUS, repeatability
+from hardnet.bench.ratio import MAX_OVERLAP_ERROR, RADIUS
 from hardnet.frames import Frames
 from hardnet.images import read_image, to_grey
 from hardnet.patchsets.sequences import find_sequences

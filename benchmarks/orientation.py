@@ -22,8 +22,8 @@ import numpy as np
 import typer
 from measuring import finish
 
-from hardnet.bench.development import Extractor
-from hardnet.bench.pose import PoseScene, estimate_pose, maa, pose_error, read_pose_scene
+from hardnet.bench.development import Extractor, Scene
+from hardnet.bench.pose import PosePair, estimate_pose, maa, pose_error, read_pose_scene
 from hardnet.cli.bench_output import parse_specs
 from hardnet.descriptors import load
 from hardnet.features import Features, extract
@@ -59,9 +59,8 @@ def main(
         entrants[rival.label] = (_turning(find_code(rival.spec), keypoints), "upright")
     rows = []
     for scene in read:
-        views = sorted({v.path for pair in scene.pairs for v in (pair.a, pair.b)})
         found = {
-            (of, quarters): {path: of(path, quarters) for path in views}
+            (of, quarters): {path: of(path, quarters) for path in scene.photos}
             for of in dict.fromkeys(of for of, _ in entrants.values())
             for quarters in {0, *map(int, turns.split(","))}
         }
@@ -91,17 +90,14 @@ def _turning(extractor: Extractor, keypoints: int) -> Found:
 
 
 def _measure(
-    scene: PoseScene,
+    scene: Scene[PosePair],
     level: dict[Path, Features],
     turned: dict[Path, Features],
     degrees: int,
     way: str,
 ) -> dict[str, Any]:
     """One row: a scene, a rotation, a method."""
-    found = [
-        (pair, match(_as(level[pair.a.path], way), _as(turned[pair.b.path], way)))
-        for pair in scene.pairs
-    ]
+    found = [(pair, match(_as(level[a], way), _as(turned[b], way))) for a, b, pair in scene.pairs]
     row: dict[str, Any] = {
         "scene": scene.name,
         "pairs": len(found),

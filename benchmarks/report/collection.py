@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardnet.bench.report.table import Column, Results, Table, column
+from hardnet.bench.report.table import MISSING, Column, Results, Table, column
 
 GROWTH_STAGES = {
     "he": "Hamming embedding",
@@ -58,6 +58,64 @@ def crops(results: Results) -> list[Table]:
         "tuned on other photos."
     )
     return [Table(title, columns, note)]
+
+
+def groups(results: Results) -> list[Table]:
+    """Recall per edit, wrong groups, sweeps, and the kinds of views of a scene."""
+    edits, methods, rules = results["edits"], results["methods"], results["rules"]
+    settings, photos = results["provenance"]["settings"], results["photos"]
+    hashes = f"hashes: {rules['hash']} ({settings['distance']})"
+    recall = Table(
+        f"Copies of {photos['sources']} photographs found among {photos['all']} photos",
+        [
+            column("edit", edits, "edit"),
+            column("kind", edits, "kind"),
+            column("hardnet groups", edits, "hardnet", "{:.3f}"),
+            column("of the right kind", edits, "kind_right", "{:.3f}"),
+            column("corner error (%)", edits, "map_error", "{:.2f}"),
+            column("pHash", edits, "phash", "{:.3f}"),
+            column("dHash", edits, "dhash", "{:.3f}"),
+        ],
+        f"Found: {rules['found']}; {hashes}. Corner error: {rules['map']}.",
+    )
+    wrong = Table(
+        f"Wrong groups per 1,000 photos, among {photos['all']}",
+        [
+            column("method", methods, "method"),
+            column("pairs", methods, "pairs", "{}"),
+            column("groups", methods, "groups", "{}"),
+            column("false copies", methods, "false_copies_per_1000", "{:.1f}"),
+            column("false groups", methods, "false_groups_per_1000", "{:.1f}"),
+            column("same object", methods, "same_object", "{:.3f}"),
+        ],
+        f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
+        f"Same object: {rules['same object']}.",
+    )
+    sweeps, scenes = results.get("sweeps", []), results.get("scenes", [])
+    swept = Table(
+        "Camera sweeps found as panoramas",
+        [
+            column("neighbours share (%)", sweeps, "shared", "{}"),
+            column("sweeps", sweeps, "sweeps", "{}"),
+            column("found", sweeps, "found", "{:.2f}"),
+            column("in order", sweeps, "ordered", "{:.2f}"),
+        ],
+        f"Found: {rules['sweep']}. False panoramas: {methods[0]['false_panoramas_per_1000']:.1f} "
+        f"per 1,000 photos ({rules['false panoramas']}).",
+    )
+    kinds = [", ".join(f"{n} {kind}" for kind, n in row["pairs"].items()) for row in scenes]
+    views = Table(
+        "Photos of one scene",
+        [
+            column("scene", scenes, "scene"),
+            column("photos", scenes, "photos", "{}"),
+            Column("pairs", [each or MISSING for each in kinds]),
+            column("in the largest group", scenes, "together", "{:.2f}"),
+            column("kind of group", scenes, "group"),
+        ],
+        f"In the largest group: {rules['together']}.",
+    )
+    return [recall, wrong, *([swept] if sweeps else []), *([views] if scenes else [])]
 
 
 def groups_growth(results: Results) -> list[Table]:

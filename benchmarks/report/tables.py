@@ -56,6 +56,7 @@ TABLES: Mapping[str, Callable[[Results], list[Table]]] = {
         matching.start_up,
         collection.assign_words,
         collection.crops,
+        collection.groups,
         collection.groups_growth,
         collection.retrieval_growth,
         collection.retrieval_speed,

@@ -14,11 +14,12 @@ from hardnet.bench.development import (
     Contestant,
     Photos,
     Remembered,
-    Scores,
+    Scene,
     Setup,
     contestants,
     correct_at_precision,
-    mean_over_scenes,
+    resampled,
+    summary,
 )
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
@@ -151,9 +152,8 @@ def test_the_same_frame_twice_is_perfect(tmp_path: Path, camera: np.ndarray) -> 
 
 
 def test_an_interval_draws_photos_not_pairs() -> None:
-    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
-    scores = Scores([0.0, 0.3, 0.9], pairs)
-    drawn = scores.resampled(seed=4, resamples=50)
+    pairs, values = [("a", "b"), ("a", "c"), ("b", "c")], [0.0, 0.3, 0.9]
+    drawn = resampled(values, [(Path(a), Path(b)) for a, b in pairs], seed=4, resamples=50)
     rng = np.random.default_rng(4)
     for mean in drawn:
         times = dict(zip("abc", rng.multinomial(3, [1 / 3] * 3), strict=True))
@@ -161,19 +161,26 @@ def test_an_interval_draws_photos_not_pairs() -> None:
         if sum(weights) == 0:
             assert np.isnan(mean)
         else:
-            expected = sum(w * v for w, v in zip(weights, scores.values, strict=True))
+            expected = sum(w * v for w, v in zip(weights, values, strict=True))
             assert mean == pytest.approx(expected / sum(weights))
-    mean, (low, high) = mean_over_scenes([scores, Scores([0.5, 0.5, 0.5], pairs)])
-    assert mean == pytest.approx((0.4 + 0.5) / 2)
-    assert low is not None
-    assert high is not None
-    assert 0.25 <= low < mean < high <= 0.7
-    assert mean_over_scenes([]) == (None, (None, None))
+
+
+def test_means_over_the_scenes_of_each_role() -> None:
+    pairs = tuple((Path(a), Path(b), None) for a, b in ("ab", "ac", "bc"))
+    scenes = [Scene(name, pairs) for name in ("one", "two", "empty")]
+    values = {"one": [0.0, 0.3, 0.9], "two": [0.5, None, 0.5], "empty": [None] * 3}
+    entry = summary(scenes, "ap", values, {name: {"more": 1} for name in values})
+    assert entry["report"]["ap"] == pytest.approx((0.4 + 0.5) / 2)
+    low, high = entry["report"]["interval"]
+    assert 0.25 <= low < entry["report"]["ap"] < high <= 0.7
+    assert entry["choose"] == {"ap": None, "interval": (None, None)}
+    assert entry["scenes"]["two"] == {"role": "report", "ap": 0.5, "more": 1}
+    assert list(entry["scenes"]) == ["one", "two"]
 
 
 def test_real_frames_are_matched_better_than_chance(data: Path) -> None:
     camera = light.read_camera(data / "webcam" / "mexico")
-    few = light.Camera("mexico", camera.frames[:3])
+    few = Scene("mexico", camera.pairs[:2])
     both = {name: load(name) for name in ("rootsift", "pixels")}
     good, poor = light.compare([few], contestants(both, [Setup(upright=True, keypoints=300)]))
     assert (good["setup"], good["descriptor"]) == ("dog upright", "rootsift")

@@ -11,7 +11,7 @@ import pytest
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.bench import pose
-from hardnet.bench.development import Setup, contestants
+from hardnet.bench.development import Scene, Setup, contestants
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
 from hardnet.features import Features
@@ -112,26 +112,28 @@ def test_correct_matches_of_a_pair(pair: pose.PosePair, world: np.ndarray) -> No
         frames[:, :, :2], frames[:, :, 2] = np.eye(2), xy
         return Features(frames, np.ones(len(xy), np.float32), rows, (WIDTH, HEIGHT), "test")
 
-    found = pose.score_pairs(pose.PoseScene("box", (pair,), ""), extract, (1.0,))
+    found = pose.score_pair(extract(pair.a.path), extract(pair.b.path), pair)
     by_chance = int(pose.agrees(pair, a[40:], b[40:]).sum())
-    assert found.correct == [40 + by_chance]  # all are taken: 80 % of 50
-    assert found.errors[1.0][0] < 1
-    again = found.repeated(1.0)
-    assert np.shape(again) == (1, pose.REPEATS)
-    assert again == found.repeated(1.0)
-    for k, error in enumerate(again[0]):
-        order = np.random.default_rng(k).permutation(len(found.matched[0].ratios))
-        xy_a, xy_b = found.matched[0].xy_a[order], found.matched[0].xy_b[order]
+    assert found.correct == 40 + by_chance  # all are taken: 80 % of 50
+    assert found.errors[1.0] < 1
+    again = found.matched.repeated(1.0)
+    assert len(again) == pose.REPEATS
+    assert again == found.matched.repeated(1.0)
+    for k, error in enumerate(again):
+        order = np.random.default_rng(k).permutation(len(found.matched.ratios))
+        xy_a, xy_b = found.matched.xy_a[order], found.matched.xy_b[order]
         assert error == pose.pose_error(pose.estimate_pose(pair, xy_a, xy_b), pair.truth)
 
 
 def test_a_score_is_the_mean_over_estimates_of_a_pair(pair: pose.PosePair) -> None:
-    class Fixed(pose.PairScores):
-        def repeated(self, ratio: float) -> list[list[float]]:
-            return [[0.5] * 5 + [180.0] * 5]  # lucky half of the time
+    class Lucky(pose.Matched):
+        def repeated(self, ratio: float) -> list[float]:
+            return [0.5] * 5 + [180.0] * 5  # half of the time
 
-    scores = Fixed({0.9: [0.5]}, [7], [])
-    entry = pose.summarise([pose.PoseScene("church", (pair,), "")], {"church": scores})
+    nothing = np.zeros((0, 2), np.float32)
+    one = pose.PairScore(Lucky(pair, nothing, nothing, nothing[:, 0]), {0.9: 0.5}, 7)
+    scene = Scene("church", ((pair.a.path, pair.b.path, pair),))
+    entry = pose.summarise([scene], {"church": [one]})
     assert entry["report"]["maa"] == pytest.approx(0.5)
     assert entry["scenes"]["church"]["curve"][0] == pytest.approx(0.5)
     assert entry["scenes"]["church"]["correct"] == 7
@@ -206,8 +208,9 @@ def test_pairs_of_a_model_see_enough_from_different_places(
     for each in views:
         cv2.imwrite(str(scene / "images" / each.name), np.zeros((HEIGHT, WIDTH), np.uint8))
     found = pose.read_pose_scene(scene)
-    assert [(p.a.name, p.b.name) for p in found.pairs] == [("1.png", "3.png"), ("2.png", "3.png")]
-    rotation, translation = found.pairs[0].truth
+    names = [(a.name, b.name) for a, b, _ in found.pairs]
+    assert names == [("1.png", "3.png"), ("2.png", "3.png")]
+    rotation, translation = found.pairs[0][2].truth
     expected = pose.PosePair(views[0], views[2]).truth
     np.testing.assert_allclose(rotation, expected[0], atol=1e-9)
     np.testing.assert_allclose(translation, expected[1], atol=1e-9)
@@ -245,9 +248,8 @@ def test_a_folder_without_cameras_is_named(tmp_path: Path) -> None:
 def test_neighbours_of_the_fountain_are_found_to_a_degree(data: Path) -> None:
     scene = pose.read_pose_scene(data / "sfm" / "fountain-P11")
     assert len(scene.pairs) == pose.MAX_PAIRS
-    by_name = {view.name: view for pair in scene.pairs for view in (pair.a, pair.b)}
+    by_name = {view.name: view for _, _, pair in scene.pairs for view in (pair.a, pair.b)}
     close = pose.PosePair(by_name["0004.jpg"], by_name["0006.jpg"])
-    few = pose.PoseScene("fountain", (close,), "")
     (one,) = contestants({"rootsift": load("rootsift")}, [Setup(keypoints=1000)])
-    errors = pose.score_pairs(few, one.features, (0.85,)).errors
-    assert errors[0.85][0] < 1
+    a, b = (one.features(view.path) for view in (close.a, close.b))
+    assert pose.score_pair(a, b, close).errors[0.85] < 1

@@ -38,7 +38,7 @@ CAMERA = """2759.48 0 1520.69
 def test_a_camera_file(tmp_path: Path) -> None:
     path = tmp_path / "0000.jpg.camera"
     path.write_text(CAMERA)
-    pose = read_camera(path)
+    pose, _, _ = read_camera(path)
     # The file turns from the camera into the world: its x axis points along the world's y.
     np.testing.assert_array_equal(pose.rotation @ (0, 1, 0), (1, 0, 0))
     np.testing.assert_array_equal(pose.centre, (-7, -8, 0.5))

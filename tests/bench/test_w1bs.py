@@ -163,7 +163,7 @@ def test_evaluate_on_real_patches_against_a_loop(real_set: W1BS):
     describe = load("rootsift")
     get, keys = through(describe)
     calls = []
-    found = w1bs.evaluate(get, real_set, "rootsift", lambda *state: calls.append(state))
+    found = w1bs.compare({"rootsift": get}, real_set, lambda *state: calls.append(state))
     assert calls == [(1, 3), (2, 3), (3, 3)]
     assert sorted(keys) == sorted(
         f"{p.subset}/{side}/{p.name}" for p in real_set.pairs for side in (1, 2)
@@ -192,7 +192,7 @@ def test_evaluate_on_real_patches_against_a_loop(real_set: W1BS):
 
 
 def test_the_total_curve_is_the_mean_of_the_subsets(real_set: W1BS):
-    curves = w1bs.evaluate(through(load("sift"))[0], real_set, "sift")["curves"]
+    curves = w1bs.compare({"sift": through(load("sift"))[0]}, real_set)["curves"]
     recall = {c["subset"]: np.array(c["recall"]) for c in curves}
     assert list(recall) == ["G", "L", "Total"]
     assert all(len(each) == 100 for each in recall.values())
@@ -215,4 +215,4 @@ def test_compare_is_the_body_of_a_results_file(real_set: W1BS):
 def test_a_pair_with_one_patch_is_an_error():
     pair = W1BSPair("A", "lonely", Path("A/1/lonely.bmp"), Path("A/2/lonely.bmp"), 1)
     with pytest.raises(HardnetError, match=r"lonely\.bmp"):
-        w1bs.evaluate(through(load("pixels"))[0], W1BS("set", Path(), (pair,)), "pixels")
+        w1bs.compare({"pixels": through(load("pixels"))[0]}, W1BS("set", Path(), (pair,)))

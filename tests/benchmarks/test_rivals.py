@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs hardnet[train]")
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "rivals.py"
-SPEC = importlib.util.spec_from_file_location("rivals", FILE)
-assert SPEC is not None
-assert SPEC.loader is not None
-rivals = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(rivals)
+import rivals
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report import growth
+from report import tables as shown
 
 ROOT = Path(__file__).parents[2]
-
-
-sys.path.insert(0, str(ROOT / "benchmarks"))  # where the scripts find it too
-growth = importlib.import_module("report.growth")
-shown = importlib.import_module("report.tables")
 
 
 def stored(kind: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from copies import crop, resize
 from typer.testing import CliRunner
 
-from hardnet.bench.copies import crop, resize
 from hardnet.cli.app import app
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.index import Index

@@ -5,8 +5,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from repeatability import repeatability
 
-from hardnet.bench.pairs import repeatability
 from hardnet.detectors import affine
 from hardnet.frames import centres
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from copies import border, crop, mirror, resize, turn
 
-from hardnet.bench.copies import border, crop, mirror, resize, turn
 from hardnet.images import read_image, write_image
 from hardnet.retrieval.groups import Groups, Pair, find_groups
 from hardnet.retrieval.index import Index

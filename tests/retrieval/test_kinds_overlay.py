@@ -7,8 +7,8 @@ import math
 import cv2
 import numpy as np
 import pytest
+from copies import EDITS, QUALITY, Edit
 
-from hardnet.bench.copies import EDITS, QUALITY, Edit
 from hardnet.images import Pixels
 from hardnet.retrieval.kinds import Thresholds, corners, inverse, is_border, lay
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,19 +20,20 @@ from hardnet import detectors
 from hardnet.bench.metrics import (
     MEAN_RESAMPLES,
     Floats,
-    Interval,
     interval,
     multiplicities,
     precision_recall,
 )
 from hardnet.bench.store import Predictions
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.frames import windows_of
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
 
+Truth = TypeVar("Truth")
+Scored = TypeVar("Scored")
 
 CHOOSING = frozenset(
     {"fountain-P11", "lund-door", "mexico", "panorama", "graf", "wall", "bikes", "trees", "ubc"}
@@ -46,7 +47,6 @@ showed that edges of light were not learnt, and has chosen since.)"""
 
 SAME_PLACE = 3.0
 """Pixels: a keypoint this close to its true place is correct."""
-
 
 PRECISION = 0.8
 """The precision at which correct matches are counted."""
@@ -63,6 +63,22 @@ def role(scene: str) -> str:
     return "choose" if scene in CHOOSING else "report"
 
 
+@dataclass(frozen=True, eq=False)
+class Scene(Generic[Truth]):
+    """Pairs of photos of one scene: two files, and what is known about the pair.
+
+    ``origin`` says where the truth comes from.
+    """
+
+    name: str
+    pairs: tuple[tuple[Path, Path, Truth], ...]
+    origin: str = ""
+
+    @property
+    def photos(self) -> list[Path]:
+        return list(dict.fromkeys(path for pair in self.pairs for path in pair[:2]))
+
+
 @dataclass(frozen=True)
 class Setup:
     """How keypoints are found."""
@@ -74,7 +90,6 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """``dog``, or ``dog upright``."""
         return label_of(self.detector) + (" upright" if self.upright else "")
 
 
@@ -91,17 +106,17 @@ class Photos:
     """
 
     def __init__(self, setup: Setup, kept: int | None = None) -> None:
-        self.setup = setup
-        self._detector = detectors.load(setup.detector)
-        self.found = lru_cache(kept)(self._find)
+        detector = detectors.load(setup.detector)
 
-    def _find(self, path: Path) -> Found:
-        prepared = prepare(path, self.setup.max_size)
-        return find(prepared, self._detector, self.setup.keypoints, self.setup.upright)
+        @lru_cache(kept)
+        def found(path: Path) -> Found:
+            prepared = prepare(path, setup.max_size)
+            return find(prepared, detector, setup.keypoints, setup.upright)
+
+        self._found = found
 
     def features(self, path: Path, descriptor: Descriptor) -> Features:
-        """The features of a photo by one descriptor."""
-        return describe(self.found(path), descriptor)
+        return describe(self._found(path), descriptor)
 
 
 Extractor = Callable[[Path, int], Features]
@@ -115,11 +130,6 @@ class Contestant:
     setup: str
     label: str
     features: Callable[[Path], Features]
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The names in a results file."""
-        return {"setup": self.setup, "descriptor": self.label}
 
 
 def contestants(
@@ -159,6 +169,27 @@ class Remembered:
         return self._predictions.get(key, lambda: pixels)
 
 
+def compare(
+    scenes: Sequence[Scene[Truth]],
+    entrants: Iterable[Contestant],
+    score: Callable[[Features, Features, Truth], Scored],
+    summarise: Callable[[Mapping[str, list[Scored]]], dict[str, Any]],
+    advance: Callable[[], None] = silent,
+) -> list[dict[str, Any]]:
+    """One entry per contestant: its names, and the summary of scene -> scores of its pairs."""
+    entries = []
+    for one in entrants:
+        found: dict[str, list[Scored]] = {}
+        for scene in scenes:
+            features = {path: one.features(path) for path in scene.photos}
+            found[scene.name] = []
+            for a, b, truth in scene.pairs:
+                found[scene.name].append(score(features[a], features[b], truth))
+                advance()
+        entries.append({"setup": one.setup, "descriptor": one.label} | summarise(found))
+    return entries
+
+
 def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
     """The most correct matches up to any ratio at which a share ``PRECISION`` is correct."""
     hit = np.asarray(correct, bool)
@@ -169,44 +200,54 @@ def correct_at_precision(ratios: ArrayLike, correct: ArrayLike) -> int:
     return int(counts[shares >= PRECISION - 1e-12].max(initial=0))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """One number for every pair of photos of a scene, and the names of the two."""
+def resampled(
+    values: Sequence[float],
+    pairs: Sequence[tuple[Path, Path]],
+    seed: int = 0,
+    resamples: int = MEAN_RESAMPLES,
+) -> Floats:
+    """(R,) means over pairs of bootstrap samples of the photos; NaN if no pair is left.
 
-    values: Sequence[float]
-    pairs: Sequence[tuple[str, str]]
-
-    @property
-    def mean(self) -> float:
-        """Over the pairs."""
-        return float(np.mean(self.values))
-
-    def resampled(self, seed: int = 0, resamples: int = MEAN_RESAMPLES) -> Floats:
-        """(R,) means of bootstrap samples of the photos; NaN if no pair is left.
-
-        Pairs share photos: a pair counts as often as its first photo times its second.
-        """
-        names = sorted({name for pair in self.pairs for name in pair})
-        first, second = (np.array([names.index(pair[k]) for pair in self.pairs]) for k in (0, 1))
-        drawn = multiplicities(len(names), resamples, seed)
-        weights = drawn[:, first] * drawn[:, second]
-        with np.errstate(invalid="ignore"):
-            return np.asarray(weights @ np.asarray(self.values, np.float64) / weights.sum(1))
+    Pairs share photos: a pair counts as often as its first photo times its second.
+    """
+    names = sorted({name for pair in pairs for name in pair})
+    first, second = (np.array([names.index(pair[k]) for pair in pairs]) for k in (0, 1))
+    drawn = multiplicities(len(names), resamples, seed)
+    weights = drawn[:, first] * drawn[:, second]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(weights @ np.asarray(values, np.float64) / weights.sum(1))
 
 
-def mean_over_scenes(scenes: Iterable[Scores]) -> tuple[float | None, Interval]:
-    """The mean of the scenes' means and its 95% interval; photos are resampled per scene."""
-    each = list(scenes)
-    if not each:
-        return None, (None, None)
-    drawn = [scores.resampled(seed) for seed, scores in enumerate(each)]
-    return float(np.mean([scores.mean for scores in each])), interval(np.mean(drawn, axis=0))
+def summary(
+    scenes: Sequence[Scene[Any]],
+    field: str,
+    scores: Mapping[str, Sequence[float | None]],
+    facts: Mapping[str, Mapping[str, Any]],
+    key: str = "scenes",
+) -> dict[str, Any]:
+    """The mean, called ``field``, over the scenes of each role with its interval; every scene.
 
-
-def totals(scenes: Mapping[str, Scores], field: str) -> dict[str, dict[str, Any]]:
-    """The mean, called ``field``, over the scenes that choose, and over those that report."""
-    found = {}
-    for wanted in ("choose", "report"):
-        mean, reach = mean_over_scenes(s for name, s in scenes.items() if role(name) == wanted)
-        found[wanted] = {field: mean, "interval": reach}
-    return found
+    ``scores``: scene -> a number per pair, None if the pair has none; a scene without numbers is
+    left out. ``facts``: what else is told about a scene.
+    """
+    means: dict[str, float] = {}
+    drawn: dict[str, list[Floats]] = {"choose": [], "report": []}
+    for scene in scenes:
+        known = [(v, pair[:2]) for v, pair in zip(scores[scene.name], scene.pairs, strict=True)]
+        values = [v for v, _ in known if v is not None]
+        if values:
+            places = drawn[role(scene.name)]
+            pairs = [pair for v, pair in known if v is not None]
+            places.append(resampled(values, pairs, len(places)))
+            means[scene.name] = float(np.mean(values))
+    entry: dict[str, Any] = {}
+    for wanted, each in drawn.items():
+        chosen = [mean for name, mean in means.items() if role(name) == wanted]
+        entry[wanted] = {
+            field: float(np.mean(chosen)) if chosen else None,
+            "interval": interval(np.mean(each, axis=0)) if each else (None, None),
+        }
+    entry[key] = {
+        name: {"role": role(name), field: mean, **facts[name]} for name, mean in means.items()
+    }
+    return entry

@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ RESULTS = "results.json"
 SETTINGS = "experiment.json"
 SCORE = "score.json"
 LOCK = "lock"
+CONVENTION = f"ap_{protocol.PAPER_CONVENTION['matching']}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,6 @@ class Tests:
 
     @property
     def folders(self) -> list[Path]:
-        """All sets."""
         return [*self.brown, *([self.hpatches] if self.hpatches else [])]
 
     def open(self, size: int, progress: Steps = silent) -> HeldOut:
@@ -82,7 +82,6 @@ class Tests:
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 """(N, S, S) patches -> (N, D) descriptors."""
-CONVENTION = f"ap_{protocol.PAPER_CONVENTION['matching']}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,26 +100,24 @@ class HeldOut:
         rows = [brown.evaluate(lambda _, patches: describe(patches()), s, "") for s in self.brown]
         kept = ("set", "pairs", "fpr95", "low", "high")
         scores = [{key: row[key] for key in kept} for row in rows]
-        return {"brown": scores, "matching": self._match(describe) if self.hpatches else None}
-
-    def _match(self, describe: Describe) -> dict[str, Any]:
-        assert self.hpatches is not None
+        if self.hpatches is None:
+            return {"brown": scores, "matching": None}
         patches = self.hpatches.patches
         # The reference is used at each noise level: describe every strip once.
         described = {strip: describe(np.asarray(patches[r])) for strip, r in self.strips.items()}
         counts = {name: len(r) for (name, tag), r in self.strips.items() if tag == "ref"}
         tasks = prepare("full", tuple(counts), counts, chosen=("matching",))
         rows, mean = protocol.matching(lambda *strip: described[strip], tasks)
-        return {
-            "set": self.hpatches.name,
-            **mean,
-            "noise": {noise: _mean(rows, "noise", noise) for noise in LEVELS},
-            "sequences": {name: _mean(rows, "sequence", name) for name in counts},
-        }
+
+        def means(key: str, values: Iterable[str]) -> dict[str, float]:
+            ap = {v: [row[CONVENTION] for row in rows if row[key] == v] for v in values}
+            return {value: float(np.mean(each)) for value, each in ap.items()}
+
+        by = {"noise": means("noise", LEVELS), "sequences": means("sequence", counts)}
+        return {"brown": scores, "matching": {"set": self.hpatches.name, **mean, **by}}
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One training run: a cell with one seed, in the folder ``CELL`` or ``CELL-seedK``."""
 
     cell: Cell
@@ -128,8 +125,7 @@ class Run:
     recipe: Recipe
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Progress: ``done`` of ``total`` steps of the run ``name``."""
 
     name: str
@@ -160,17 +156,13 @@ class Experiment:
             )
         self.grid, self.base, self.folder, self.tests = grid, base, folder, tests
         # Every cell with the first seed, then every cell with the next one.
-        self._all = [
-            Run(
-                cell,
-                folder / (f"{cell.name}-seed{seed}" if seed else cell.name),
-                cell_recipe(base, cell, seed),
-            )
-            for seed in range(seeds)
-            for cell in grid.cells
-        ]
-        chosen = [cell.name for cell in grid.choose(cells)]
-        self.runs = [run for run in self._all if run.cell.name in chosen]
+        self._all = []
+        for seed in range(seeds):
+            for cell in grid.cells:
+                name = f"{cell.name}-seed{seed}" if seed else cell.name
+                self._all.append(Run(cell, folder / name, cell_recipe(base, cell, seed)))
+        chosen = grid.choose(cells)
+        self.runs = [run for run in self._all if run.cell in chosen]
         begin(folder, self.settings())
 
     def settings(self) -> dict[str, Any]:
@@ -198,13 +190,21 @@ class Experiment:
         """How many of the chosen runs are finished, by any process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
-    def run(self, report: Listener | None = None, opening: Steps = silent) -> list[Run]:
+    def run(self, report: Listener = silent, opening: Steps = silent) -> list[Run]:
         """Do all chosen runs that are free; return those another process is working on."""
+        from hardnet.learn.batches import PairSampler
+        from hardnet.learn.losses import Objective
         from hardnet.nets import find_net
 
         size = find_net(self.base.net).patch_size  # an unknown name fails first
         train_set = open_sets(self.base.data, size, opening)
-        _check(self.runs, train_set)
+        cell, _, recipe = max(self.runs, key=lambda run: run.recipe.batch)
+        try:
+            PairSampler(train_set.points, recipe.batch, 0, train_set.sets, recipe.weights)
+        except HardnetError as error:
+            raise HardnetError(f"cell {cell.name}: {error}") from None
+        for run in self.runs:
+            Objective(**run.recipe.axes)
         held_out = self.tests.open(size, opening)
         taken = []
         for run in self.runs:
@@ -222,10 +222,11 @@ class Experiment:
 
         Processes write one after the other, so that the last one sees all cells.
         """
-        tests = [_folder(str(folder)).name for folder in self.tests.folders]
+        trained = " + ".join(Path(name).name for name in self.base.data)
+        tested = " + ".join(_folder(str(folder)).name for folder in self.tests.folders)
         training = (
             f"{self.base.net} with a budget of {self.base.pairs:,} pairs per cell (the paper: "
-            f"50,000,000) on {_joined(self.base.data)}, tested on {_joined(tests)}"
+            f"50,000,000) on {trained}, tested on {tested}"
         )
         with locked(self.folder, wait=True):
             scores: dict[str, dict[str, Any]] = {}
@@ -248,37 +249,15 @@ def _named(name: str) -> str:
     return f"{folder.resolve().name}{split} {data_digest(folder).sha256[:12]}"
 
 
-def _joined(names: Sequence[str]) -> str:
-    return " + ".join(Path(name).name for name in names)
-
-
-def _check(runs: Sequence[Run], train_set: PatchSet) -> None:
-    from hardnet.learn.batches import PairSampler
-    from hardnet.learn.losses import Objective
-
-    largest = max(runs, key=lambda run: run.recipe.batch)
-    try:
-        PairSampler(
-            train_set.points, largest.recipe.batch, 0, train_set.sets, largest.recipe.weights
-        )
-    except HardnetError as error:
-        raise HardnetError(f"cell {largest.cell.name}: {error}") from None
-    for run in runs:
-        Objective(**run.recipe.axes)
-
-
-def _train_and_test(
-    run: Run, train_set: PatchSet, held_out: HeldOut, report: Listener | None
-) -> None:
+def _train_and_test(run: Run, train_set: PatchSet, held_out: HeldOut, report: Listener) -> None:
     from hardnet.learn.run import CHECKPOINT
     from hardnet.learn.trainer import Trainer
 
-    name, recipe = run.folder.name, run.recipe
-    trainer = Trainer(recipe, train_set, run.folder, resume=(run.folder / CHECKPOINT).exists())
+    _, folder, recipe = run
+    trainer = Trainer(recipe, train_set, folder, resume=(folder / CHECKPOINT).exists())
 
     def tell(done: int, info: str) -> None:
-        if report:
-            report(Event(name, done, recipe.steps, info))
+        report(Event(folder.name, done, recipe.steps, info))
 
     score: dict[str, Any] = {"seed": recipe.seed, "batch": recipe.batch}
     tell(trainer.step, "first step")
@@ -288,26 +267,23 @@ def _train_and_test(
         )
     except DivergedError as error:
         score["failed"] = str(error)
-    score |= _training(run.folder, recipe.batch)
+    # The log survives a killed process.
+    with (folder / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    pairs = len(rows) * recipe.batch
+    seconds = sum(recipe.batch / float(row["pairs_per_second"]) for row in rows)
+    last = [float(row["loss"]) for row in rows[-max(1, len(rows) // 10) :]]
+    score |= {
+        "steps": len(rows),
+        "pairs": pairs,
+        "seconds": round(seconds, 1),
+        "pairs_per_second": round(pairs / seconds, 1) if seconds else 0.0,
+        "loss": float(np.mean(last)) if last else float("nan"),
+    }
     if "failed" not in score:
         tell(recipe.steps, "testing")
         score |= held_out.score(trainer.describe)
-    _write_json(run.folder / SCORE, score)
-
-
-def _training(folder: Path, batch: int) -> dict[str, float]:
-    """Steps, seconds, speed and final loss, from the log, which survives a killed process."""
-    with (folder / "log.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    seconds = sum(batch / float(row["pairs_per_second"]) for row in rows)
-    last = [float(row["loss"]) for row in rows[-max(1, len(rows) // 10) :]]
-    return {
-        "steps": len(rows),
-        "pairs": len(rows) * batch,
-        "seconds": round(seconds, 1),
-        "pairs_per_second": round(len(rows) * batch / seconds, 1) if seconds else 0.0,
-        "loss": float(np.mean(last)) if last else float("nan"),
-    }
+    _write_json(folder / SCORE, score)
 
 
 @contextmanager
@@ -337,7 +313,7 @@ def begin(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def read_score(folder: Path) -> dict[str, Any] | None:
-    """The scores of a run; None until it is finished."""
+    """None until the run is finished."""
     try:
         score: dict[str, Any] = json.loads((folder / SCORE).read_text())
     except FileNotFoundError:
@@ -350,7 +326,3 @@ def read_score(folder: Path) -> dict[str, Any] | None:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> float:
-    return float(np.mean([row[CONVENTION] for row in rows if row[key] == value]))

@@ -7,7 +7,6 @@ place, and nothing has to be estimated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardnet.bench import development
 from hardnet.bench.development import (
     CORRECT_MATCHES,
     SAME_PLACE,
     Contestant,
-    Scores,
+    Scene,
     correct_at_precision,
-    role,
-    totals,
 )
 from hardnet.bench.metrics import average_precision_at_hits
 from hardnet.errors import HardnetError, silent
@@ -43,19 +41,6 @@ RULES = {
 """How frames are compared, in words, for the results file."""
 
 
-@dataclass(frozen=True)
-class Camera:
-    """The frames of a fixed camera."""
-
-    name: str
-    frames: tuple[Path, ...]
-
-    @property
-    def pairs(self) -> list[tuple[Path, Path]]:
-        """Every frame with every later one."""
-        return list(combinations(self.frames, 2))
-
-
 class LightScore(NamedTuple):
     """What one descriptor found between two frames, see ``RULES``.
 
@@ -67,15 +52,16 @@ class LightScore(NamedTuple):
     possible: int
 
 
-def read_camera(folder: Path) -> Camera:
-    """The camera whose frames are in a folder."""
+def read_camera(folder: Path) -> Scene[None]:
+    """The frames of a fixed camera in a folder, every one with every later one."""
     frames = list_images(folder)
     if len(frames) < 2:
         raise HardnetError(f"{folder} holds one image: a camera needs two frames or more")
-    return Camera(folder.resolve().name, tuple(frames))
+    pairs = tuple((a, b, None) for a, b in combinations(frames, 2))
+    return Scene(folder.resolve().name, pairs)
 
 
-def score_pair(a: Features, b: Features) -> LightScore:
+def score_pair(a: Features, b: Features, truth: None = None) -> LightScore:
     """Judge the mutual nearest neighbours of two frames."""
     if a.image_size != b.image_size:
         raise HardnetError(
@@ -84,9 +70,8 @@ def score_pair(a: Features, b: Features) -> LightScore:
         )
     indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
     moved = np.linalg.norm(a.xy[indices[:, 0]] - b.xy[indices[:, 1]], axis=1)
-    correct = moved <= SAME_PLACE
+    correct, ratios = moved <= SAME_PLACE, 1 - scores
     possible = int(has_partner(a.xy, b.xy).sum())
-    ratios = 1 - scores
     return LightScore(
         average_precision_at_hits(ratios, correct, possible) if possible else 0.0,
         correct_at_precision(ratios, correct),
@@ -101,44 +86,26 @@ def has_partner(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
 
 
 def compare(
-    cameras: Sequence[Camera],
+    cameras: Sequence[Scene[None]],
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: scores over the cameras of each role, and of every camera."""
 
-    def measure(camera: Camera, extract: Callable[[Path], Features]) -> list[LightScore]:
-        features = {path: extract(path) for path in camera.frames}
-        scores = []
-        for a, b in camera.pairs:
-            scores.append(score_pair(features[a], features[b]))
-            advance()
-        return scores
-
-    return [
-        one.names | summarise(cameras, {c.name: measure(c, one.features) for c in cameras})
-        for one in entrants
-    ]
-
-
-def summarise(
-    cameras: Iterable[Camera], scores: Mapping[str, Sequence[LightScore]]
-) -> dict[str, Any]:
-    """The entry of one descriptor and setup; see :func:`compare`."""
-    pairs = {c.name: [(a.name, b.name) for a, b in c.pairs] for c in cameras}
-    ap = {name: Scores([s.ap for s in each], pairs[name]) for name, each in scores.items()}
-    correct = {n: Scores([s.correct for s in each], pairs[n]) for n, each in scores.items()}
-    entry: dict[str, Any] = dict(totals(ap, "ap"))
-    for wanted, found in totals(correct, "correct").items():
-        entry[wanted]["correct"] = found["correct"]
-    entry["cameras"] = {
-        name: {
-            "role": role(name),
-            "ap": ap[name].mean,
-            "correct": correct[name].mean,
-            "possible": float(np.mean([s.possible for s in each])),
-            "pairs": [[round(s.ap, 5), s.correct, s.possible] for s in each],
+    def summarise(found: Mapping[str, list[LightScore]]) -> dict[str, Any]:
+        ap = {name: [score.ap for score in scores] for name, scores in found.items()}
+        facts = {
+            name: {
+                "correct": float(np.mean([s.correct for s in scores])),
+                "possible": float(np.mean([s.possible for s in scores])),
+                "pairs": [[round(s.ap, 5), s.correct, s.possible] for s in scores],
+            }
+            for name, scores in found.items()
         }
-        for name, each in scores.items()
-    }
-    return entry
+        entry = development.summary(cameras, "ap", ap, facts, "cameras")
+        for wanted in ("choose", "report"):
+            means = [c["correct"] for c in entry["cameras"].values() if c["role"] == wanted]
+            entry[wanted]["correct"] = float(np.mean(means)) if means else None
+        return entry
+
+    return development.compare(cameras, entrants, score_pair, summarise, advance)

@@ -118,13 +118,12 @@ def _accepted(
     needed = math.ceil(recall * len(true) - 1e-9)
     threshold = np.partition(true, needed - 1)[needed - 1]
     accepted = false <= threshold if ties == "within" else false < threshold
-    return (int(np.count_nonzero(accepted)), len(false), int(np.count_nonzero(true <= threshold)))
+    return int(np.count_nonzero(accepted)), len(false), int(np.count_nonzero(true <= threshold))
 
 
 def _two_kinds(
     distances: ArrayLike, is_match: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Distances of the true and of the false pairs, both copies; ValueError if a kind is absent."""
     distance, match = _check(distances, is_match)
     true, false = distance[match], distance[~match]
     if not len(true) or not len(false):
@@ -135,7 +134,6 @@ def _two_kinds(
 def _check(
     distances: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-    """Both as flat arrays of one length, or ValueError; float32 stays float32."""
     distance, label = np.asarray(distances), np.asarray(labels).astype(bool, copy=False)
     if distance.dtype not in (np.float32, np.float64):
         distance = distance.astype(np.float64)
@@ -169,14 +167,14 @@ def multiplicities(groups: int, resamples: int, seed: int = 0) -> Ints:
     return rng.multinomial(groups, np.full(groups, 1 / groups), size=resamples)
 
 
-def interval(scores: ArrayLike, level: float = LEVEL) -> Interval:
-    """The middle ``level`` of (R,) scores of resamples; NaN (nothing to score) does not count."""
+def interval(scores: ArrayLike) -> Interval:
+    """The middle ``LEVEL`` of (R,) scores of resamples; NaN (nothing to score) does not count."""
     values = np.asarray(scores, np.float64)
     values = values[~np.isnan(values)]
     if not len(values):
         return None, None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
 
 
 def mean_interval(
@@ -205,7 +203,6 @@ class Similarity:
     translation: Floats
 
     def __call__(self, points: ArrayLike) -> Floats:
-        """(N, 3) -> (N, 3)."""
         moved: Floats = self.scale * np.asarray(points, np.float64) @ self.rotation.T
         return moved + self.translation
 
@@ -235,8 +232,7 @@ def rotation_angle(a: ArrayLike, b: ArrayLike) -> Floats:
     relative = np.asarray(a, np.float64) @ np.swapaxes(np.asarray(b, np.float64), -1, -2)
     # From the chord, not the trace: the cosine of a small angle has no digits left.
     chord = np.linalg.norm(relative - np.eye(3), axis=(-2, -1))
-    angle: Floats = np.rad2deg(2 * np.arcsin(np.clip(chord / np.sqrt(8), 0, 1)))
-    return angle
+    return np.asarray(np.rad2deg(2 * np.arcsin(np.clip(chord / np.sqrt(8), 0, 1))))
 
 
 def share_within(errors: ArrayLike, thresholds: ArrayLike) -> Floats:
@@ -294,18 +290,16 @@ def symmetric_distance(fundamental: Floats, a: Floats, b: Floats) -> Floats:
     The measure of the WxBS set (Hartley and Zisserman, 11.10), without the square, as in its
     published errors.
     """
-    lines_b = _homogeneous(a) @ fundamental.T
-    lines_a = _homogeneous(b) @ fundamental
-    algebraic = (_homogeneous(b) * lines_b).sum(1)
-    in_a, in_b = (np.maximum((line[:, :2] ** 2).sum(1), 1e-30) for line in (lines_a, lines_b))
-    distance: Floats = np.abs(algebraic) * np.sqrt(1 / in_a + 1 / in_b)
-    return distance
+    x, y = _homogeneous(a), _homogeneous(b)
+    lines = y @ fundamental, x @ fundamental.T
+    in_a, in_b = (np.maximum((line[:, :2] ** 2).sum(1), 1e-30) for line in lines)
+    return np.asarray(np.abs((y * lines[1]).sum(1)) * np.sqrt(1 / in_a + 1 / in_b))
 
 
 def _normaliser(points: Floats) -> Floats:
-    centre = points.mean(0)
-    scale = np.sqrt(2) / max(float(np.linalg.norm(points - centre, axis=1).mean()), 1e-12)
-    return np.array([[scale, 0, -scale * centre[0]], [0, scale, -scale * centre[1]], [0, 0, 1]])
+    x, y = points.mean(0)
+    scale = np.sqrt(2) / max(float(np.linalg.norm(points - (x, y), axis=1).mean()), 1e-12)
+    return np.array([[scale, 0, -scale * x], [0, scale, -scale * y], [0, 0, 1]])
 
 
 def _homogeneous(points: Floats) -> Floats:

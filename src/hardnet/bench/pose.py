@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,19 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardnet.bench import development
 from hardnet.bench.development import (
     CORRECT_MATCHES,
     SAME_PLACE,
     Contestant,
-    Scores,
+    Scene,
     correct_at_precision,
-    role,
-    totals,
 )
 from hardnet.bench.metrics import Floats, rotation_angle
 from hardnet.bench.sfm import CAMERAS, read_scene
 from hardnet.bench.sfm import MODEL as GROUND_TRUTH
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.features import Features
 from hardnet.frames import points_to_colmap
 from hardnet.images import read_image
@@ -110,16 +110,7 @@ class PosePair:
         return rotation, self.b.translation - rotation @ self.a.translation
 
 
-@dataclass(frozen=True, eq=False)
-class PoseScene:
-    """The pairs of one scene that are matched; ``origin`` says where the truth comes from."""
-
-    name: str
-    pairs: tuple[PosePair, ...]
-    origin: str
-
-
-def read_pose_scene(folder: Path) -> PoseScene:
+def read_pose_scene(folder: Path) -> Scene[PosePair]:
     """A scene: photos in ``images``, and a COLMAP model or Strecha's camera files beside them."""
     model = next((folder / name for name in MODELS if is_model(folder / name)), None)
     if model is not None:
@@ -135,8 +126,9 @@ def read_pose_scene(folder: Path) -> PoseScene:
     if not pairs:
         raise HardnetError(f"{folder}: no two photos share enough of the scene")
     turned = [-float(rotation_angle(pair.a.rotation, pair.b.rotation)) for pair in pairs]
-    widest = sorted(np.argsort(turned, kind="stable")[:MAX_PAIRS].tolist())
-    return PoseScene(folder.resolve().name, tuple(pairs[i] for i in widest), origin)
+    widest = [pairs[i] for i in sorted(np.argsort(turned, kind="stable")[:MAX_PAIRS].tolist())]
+    named = tuple((pair.a.path, pair.b.path, pair) for pair in widest)
+    return Scene(folder.resolve().name, named, origin)
 
 
 def directions(view: View, xy: ArrayLike) -> Floats:
@@ -209,51 +201,30 @@ class Matched(NamedTuple):
         kept = np.flatnonzero(self.ratios < ratio)
         if rng is not None:
             kept = rng.permutation(kept)
-        return pose_error(
-            estimate_pose(self.pair, self.xy_a[kept], self.xy_b[kept]), self.pair.truth
-        )
+        found = estimate_pose(self.pair, self.xy_a[kept], self.xy_b[kept])
+        return pose_error(found, self.pair.truth)
+
+    def repeated(self, ratio: float) -> list[float]:
+        """The errors of :data:`REPEATS` estimates."""
+        return map_threads(lambda k: self.error(ratio, np.random.default_rng(k)), range(REPEATS))
 
 
-class PairScores(NamedTuple):
-    """The scores of one contestant on the pairs of a scene, see ``RULES``."""
+class PairScore(NamedTuple):
+    """A pair: its matches, ratio -> error in degrees, and the number of correct matches."""
 
-    errors: dict[float, list[float]]
-    """Ratio -> the error of every pair, in degrees."""
-    correct: list[int]
-    """Correct matches of every pair."""
-    matched: list[Matched]
-    """Every pair."""
-
-    def repeated(self, ratio: float) -> list[list[float]]:
-        """The errors of :data:`REPEATS` estimates of every pair."""
-
-        def estimate_all(one: Matched) -> list[float]:
-            return [one.error(ratio, np.random.default_rng(k)) for k in range(REPEATS)]
-
-        return map_threads(estimate_all, self.matched)
+    matched: Matched
+    errors: dict[float, float]
+    correct: int
 
 
-def score_pairs(
-    scene: PoseScene,
-    extract: Callable[[Path], Features],
-    ratios: Sequence[float] = RATIOS,
-    advance: Callable[[], None] = lambda: None,
-) -> PairScores:
-    """Match every pair of a scene by the features that ``extract`` makes, and judge it."""
-    paths = {view.path for pair in scene.pairs for view in (pair.a, pair.b)}
-    features = {path: extract(path) for path in sorted(paths)}
-    found = PairScores({ratio: [] for ratio in ratios}, [], [])
-    for pair in scene.pairs:
-        a, b = features[pair.a.path], features[pair.b.path]
-        indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
-        one = Matched(pair, a.xy[indices[:, 0]], b.xy[indices[:, 1]], 1 - scores)
-        for ratio, error in zip(ratios, map_threads(one.error, ratios), strict=True):
-            found.errors[ratio].append(error)
-        hits = agrees(pair, one.xy_a, one.xy_b)
-        found.correct.append(correct_at_precision(one.ratios, hits))
-        found.matched.append(one)
-        advance()
-    return found
+def score_pair(a: Features, b: Features, pair: PosePair) -> PairScore:
+    """Match two photos and judge the matches, see ``RULES``."""
+    indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
+    one = Matched(pair, a.xy[indices[:, 0]], b.xy[indices[:, 1]], 1 - scores)
+    errors = dict(zip(RATIOS, map_threads(one.error, RATIOS), strict=True))
+    return PairScore(
+        one, errors, correct_at_precision(one.ratios, agrees(pair, one.xy_a, one.xy_b))
+    )
 
 
 def agrees(pair: PosePair, xy_a: ArrayLike, xy_b: ArrayLike) -> NDArray[np.bool_]:
@@ -283,39 +254,38 @@ def choose_ratios(errors: Mapping[str, Mapping[float, Sequence[float]]]) -> dict
 
 
 def compare(
-    scenes: Sequence[PoseScene],
+    scenes: Sequence[Scene[PosePair]],
     entrants: Iterable[Contestant],
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: mAA(10) over the scenes of each role, and every scene."""
-    return [
-        one.names
-        | summarise(scenes, {s.name: score_pairs(s, one.features, advance=advance) for s in scenes})
-        for one in entrants
-    ]
+    return development.compare(scenes, entrants, score_pair, partial(summarise, scenes), advance)
 
 
-def summarise(scenes: Iterable[PoseScene], found: Mapping[str, PairScores]) -> dict[str, Any]:
-    """The entry of one descriptor and setup; see :func:`compare`."""
-    errors = {name: each.errors for name, each in found.items()}
-    ratios = choose_ratios(errors)
-    chosen = {name: each.repeated(ratios[name]) for name, each in found.items()}
-    pairs = {scene.name: [(p.a.name, p.b.name) for p in scene.pairs] for scene in scenes}
-    scores = {n: Scores([maa(again) for again in each], pairs[n]) for n, each in chosen.items()}
-    entry: dict[str, Any] = dict(totals(scores, "maa"))
-    entry["scenes"] = {
-        name: {
-            "role": role(name),
-            "ratio": ratios[name],
-            "maa": scores[name].mean,
-            "correct": float(np.mean(found[name].correct)),
-            "curve": [round(float(share), 4) for share in shares_below(each, CURVE)],
-            "errors": {str(r): [round(error, 2) for error in e] for r, e in errors[name].items()},
-            "repeated": [[round(error, 2) for error in again] for again in each],
-        }
-        for name, each in chosen.items()
+def summarise(
+    scenes: Sequence[Scene[PosePair]], found: Mapping[str, Sequence[PairScore]]
+) -> dict[str, Any]:
+    """The entry of one contestant, from scene -> scores of its pairs; see :func:`compare`."""
+    errors = {
+        name: {ratio: [one.errors[ratio] for one in pairs] for ratio in pairs[0].errors}
+        for name, pairs in found.items()
     }
-    return entry
+    ratios = choose_ratios(errors)
+    again = {
+        name: [one.matched.repeated(ratios[name]) for one in pairs] for name, pairs in found.items()
+    }
+    facts = {
+        name: {
+            "ratio": ratios[name],
+            "correct": float(np.mean([one.correct for one in pairs])),
+            "curve": [round(float(share), 4) for share in shares_below(again[name], CURVE)],
+            "errors": {str(r): [round(error, 2) for error in e] for r, e in errors[name].items()},
+            "repeated": [[round(error, 2) for error in each] for each in again[name]],
+        }
+        for name, pairs in found.items()
+    }
+    scores = {name: [maa(each) for each in pairs] for name, pairs in again.items()}
+    return development.summary(scenes, "maa", scores, facts)
 
 
 def _seen_together(model: Path, images: Path) -> list[PosePair]:

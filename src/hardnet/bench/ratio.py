@@ -9,7 +9,7 @@ carried over by the truth would have none of a detector's noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.bench.development import SAME_PLACE, Contestant, Scores, role, totals
+from hardnet.bench import development
+from hardnet.bench.development import SAME_PLACE, Contestant, Scene
 from hardnet.bench.metrics import Floats, average_precision_at_hits
-from hardnet.bench.pairs import MAX_OVERLAP_ERROR, one_to_one, overlap_errors
 from hardnet.errors import silent
 from hardnet.features import Features
 from hardnet.frames import Frames, centres, transform
@@ -28,6 +28,11 @@ from hardnet.images import list_images
 from hardnet.matching.neighbours import distance_matrix
 from hardnet.patchsets.sequences import find_sequences, has_sequences
 
+MAX_OVERLAP_ERROR = 0.4
+"""Largest part of the union of two ellipses that is not in both."""
+RADIUS = 30.0
+"""Pixels; the size to which ellipses are scaled before they are compared."""
+_CHORDS = 50
 MAX_TURN = 30.0
 """Degrees between two frames of a pair: a descriptor cannot undo a wrong orientation."""
 REACH = 0.25
@@ -55,14 +60,6 @@ RULES = {
 
 
 @dataclass(frozen=True, eq=False)
-class PatchScene:
-    """Images of one scene: (reference, other, (3, 3) homography from the one to the other)."""
-
-    name: str
-    pairs: tuple[tuple[Path, Path, Floats], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Anchors:
     """The anchors of a reference image in another: (K,) rows of the frames of each.
 
@@ -74,16 +71,19 @@ class Anchors:
     negatives: NDArray[np.bool_]
 
 
-def read_patch_scenes(folder: Path | str) -> list[PatchScene]:
-    """The sequences of a folder (reference with every target), or its frames of a fixed camera."""
+def read_patch_scenes(folder: Path | str) -> list[Scene[Floats]]:
+    """The sequences of a folder (reference with every target), or its frames of a fixed camera.
+
+    The truth is the (3, 3) homography from the first image to the second.
+    """
     folder = Path(folder)
     if has_sequences(folder):
         return [
-            PatchScene(s.name, tuple((s.reference, t.image, t.homography) for t in s.targets))
+            Scene(s.name, tuple((s.reference, t.image, t.homography) for t in s.targets))
             for s in find_sequences([folder])
         ]
     frames = combinations(list_images(folder), 2)
-    return [PatchScene(folder.resolve().name, tuple((a, b, np.eye(3)) for a, b in frames))]
+    return [Scene(folder.resolve().name, tuple((a, b, np.eye(3)) for a, b in frames))]
 
 
 def pair_frames(a: Frames, b: Frames, homography: Floats) -> Anchors:
@@ -124,35 +124,22 @@ def score_pair(a: NDArray[Any], b: NDArray[Any], anchors: Anchors) -> float | No
 
 
 def compare(
-    scenes: Sequence[PatchScene],
+    scenes: Sequence[Scene[Floats]],
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
     """One entry per contestant: mean AP over the scenes of each role, and each scene."""
 
-    def measure(scene: PatchScene, extract: Callable[[Path], Features]) -> tuple[Scores, int]:
-        features = {path: extract(path) for pair in scene.pairs for path in pair[:2]}
-        values, names, count = [], [], 0
-        for a, b, homography in scene.pairs:
-            anchors = pair_frames(features[a].frames, features[b].frames, homography)
-            count += len(anchors.anchor)
-            score = score_pair(features[a].descriptors, features[b].descriptors, anchors)
-            if score is not None:
-                values.append(score)
-                names.append((a.name, b.name))
-            advance()
-        return Scores(values, names), count
+    def score(a: Features, b: Features, homography: Floats) -> tuple[float | None, int]:
+        anchors = pair_frames(a.frames, b.frames, homography)
+        return score_pair(a.descriptors, b.descriptors, anchors), len(anchors.anchor)
 
-    entries = []
-    for one in entrants:
-        found = {scene.name: measure(scene, one.features) for scene in scenes}
-        scores = {name: each for name, (each, _) in found.items() if each.values}
-        of_scenes = {
-            name: {"role": role(name), "ap": each.mean, "anchors": found[name][1]}
-            for name, each in scores.items()
-        }
-        entries.append(one.names | totals(scores, "ap") | {"scenes": of_scenes})
-    return entries
+    def summarise(found: Mapping[str, list[tuple[float | None, int]]]) -> dict[str, Any]:
+        ap = {name: [score for score, _ in each] for name, each in found.items()}
+        counts = {name: {"anchors": sum(n for _, n in each)} for name, each in found.items()}
+        return development.summary(scenes, "ap", ap, counts)
+
+    return development.compare(scenes, entrants, score, summarise, advance)
 
 
 def _turn(a: Frames, b: Frames) -> Floats:
@@ -161,3 +148,60 @@ def _turn(a: Frames, b: Frames) -> Floats:
     sine = relative[:, 1, 0] - relative[:, 0, 1]
     cosine = relative[:, 0, 0] + relative[:, 1, 1]
     return np.abs(np.rad2deg(np.arctan2(sine, cosine)))
+
+
+def overlap_errors(first: Frames, second: Frames) -> Floats:
+    """(N,) one minus intersection over union of pairs of ellipses, (N, 2, 3) each.
+
+    The first is scaled about its centre to the area of a circle of ``RADIUS`` pixels, the second
+    about its own by the same factor.
+    """
+    a, b = (frames[:, :, :2].astype(np.float64) for frames in (first, second))
+    shift = second[:, :, 2].astype(np.float64) - first[:, :, 2]
+    factor = RADIUS / np.sqrt(np.abs(np.linalg.det(a)))
+    # In the coordinates of the first frame, its ellipse is the unit circle.
+    inverse = np.linalg.inv(a)
+    shape = inverse @ b
+    centre = (inverse @ shift[:, :, None])[:, :, 0] / factor[:, None]
+    both = _circle_overlap(shape, centre)
+    area = np.pi * np.abs(np.linalg.det(shape))
+    return np.asarray(1 - both / (np.pi + area - both))
+
+
+def _circle_overlap(shape: Floats, centre: Floats) -> Floats:
+    """Area common to the unit circle and ellipses (N, 2, 2) at (N, 2), summed over chords."""
+    t = (np.arange(_CHORDS) + 0.5) * (np.pi / _CHORDS)
+    spread = shape @ shape.swapaxes(1, 2)
+    xx, xy = spread[:, 0, 0, None], spread[:, 0, 1, None]
+    det = np.linalg.det(spread)[:, None]
+    # Chords cover the common range and are denser at its ends, where the edges are steep.
+    left = np.maximum(centre[:, :1] - np.sqrt(xx), -1)
+    right = np.minimum(centre[:, :1] + np.sqrt(xx), 1)
+    reach = np.maximum(right - left, 0) / 2
+    x = (left + right) / 2 + reach * np.cos(t)
+    width = reach * np.sin(t) * (np.pi / _CHORDS)
+    edge = np.sqrt(np.maximum(1 - x * x, 0))
+    u = x - centre[:, :1]
+    # The ellipse above u: v = v0 +- h, from p^T spread^-1 p = 1.
+    middle = centre[:, 1:] + xy / xx * u
+    half = np.sqrt(np.maximum(det * (xx - u * u), 0)) / xx
+    top = np.minimum(middle + half, edge)
+    bottom = np.maximum(middle - half, -edge)
+    return np.asarray((np.maximum(top - bottom, 0) * width).sum(1))
+
+
+def one_to_one(
+    a: NDArray[np.intp], b: NDArray[np.intp], cost: Floats
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The pairs that remain if each index is used once, cheapest first, sorted by the first."""
+    used_a: set[int] = set()
+    used_b: set[int] = set()
+    kept = []
+    order = np.lexsort((b, a, cost))
+    for i, j in zip(a[order].tolist(), b[order].tolist(), strict=True):
+        if i not in used_a and j not in used_b:
+            used_a.add(i)
+            used_b.add(j)
+            kept.append((i, j))
+    table = np.array(sorted(kept), np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1]

@@ -215,18 +215,18 @@ def read_scene(folder: Path) -> Scene:
         raise HardnetError(f"{folder} is not a folder of photos")
     name = folder.resolve().name
     if (folder / CAMERAS).is_dir():
-        files = sorted((folder / CAMERAS).glob(f"*{CAMERA_SUFFIX}"))
-        truth = {file.name.removesuffix(CAMERA_SUFFIX): read_camera(file) for file in files}
-        return Scene(name, images, truth, "measured by laser scan", _known_camera(files, images))
+        truth, found = {}, set()
+        for file in sorted((folder / CAMERAS).glob(f"*{CAMERA_SUFFIX}")):
+            photo = file.name.removesuffix(CAMERA_SUFFIX)
+            truth[photo], k, size = read_camera(file)
+            found.add(pinhole(k, size, read_image(images / photo).shape[1]))
+        cameras = CameraSettings(single=True)
+        if len(found) == 1:
+            cameras = CameraSettings("PINHOLE", single=True, params=found.pop())
+        return Scene(name, images, truth, "measured by laser scan", cameras)
     if is_model(folder / MODEL):
         return Scene(name, images, read_poses(folder / MODEL), "COLMAP model of its own SIFT")
     return Scene(name, images, {}, "none")
-
-
-def read_camera(path: Path) -> Pose:
-    """The pose of a ``.camera`` file, whose R rotates from the camera to the world."""
-    k, rotation, centre, size = _parse_camera(path)
-    return Pose(rotation.T, centre, float(k[0, 0] / size[0]))
 
 
 def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, float]:
@@ -241,19 +241,12 @@ def pinhole(k: Floats, size: Floats, width: int) -> tuple[float, float, float, f
     return float(fx * factor), float(fy * factor), float(cx * factor), float(cy * factor)
 
 
-def _known_camera(files: Sequence[Path], images: Path) -> CameraSettings:
-    found = set()
-    for file in files:
-        k, _, _, size = _parse_camera(file)
-        width = read_image(images / file.name.removesuffix(CAMERA_SUFFIX)).shape[1]
-        found.add(pinhole(k, size, width))
-    if len(found) != 1:
-        return CameraSettings(single=True)
-    return CameraSettings("PINHOLE", single=True, params=found.pop())
+def read_camera(path: Path) -> tuple[Pose, Floats, Floats]:
+    """Pose, (3, 3) K and (2,) size of the photos of a ``.camera`` file.
 
-
-def _parse_camera(path: Path) -> tuple[Floats, Floats, Floats, Floats]:
-    """Three rows of K, one of distortion, three of R, the centre, the size: K, R, C and size."""
+    It has three rows of K, one of distortion, three of R (from the camera to the world), the
+    centre, the size.
+    """
     try:
         numbers = np.array(path.read_text().split(), np.float64)
         k, rotation = numbers[:9].reshape(3, 3), numbers[12:21].reshape(3, 3)
@@ -261,7 +254,8 @@ def _parse_camera(path: Path) -> tuple[Floats, Floats, Floats, Floats]:
         raise HardnetError(f"{path} is not a camera file: {error}") from error
     if len(numbers) < 26 or not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3):
         raise HardnetError(f"{path} is not a camera file: rows 5 to 7 must be a rotation")
-    return k, rotation, numbers[21:24], numbers[24:26]
+    size = numbers[24:26]
+    return Pose(rotation.T, numbers[21:24], float(k[0, 0] / size[0])), k, size
 
 
 def read_poses(model: Path) -> dict[str, Pose]:

@@ -85,9 +85,9 @@ def compare(
     One row per set, pair, detector and descriptor, with these names, the kind of ground truth and
     the fields of a Measurement. ``store``: folder of the cache; the user's by default.
     """
-    opened = list(sets)
     kept = Cache("stereo", store)
     digests = {label: descriptor_digest(each) for label, each in descriptors.items()}
+    todo = [(s.name, pair, label) for s in sets for pair in s.pairs for label in descriptors]
     rows = []
     for name in detector_names:
         setup = Setup(name, protocol.upright, protocol.keypoints, protocol.max_size)
@@ -97,15 +97,12 @@ def compare(
             "protocol": asdict(protocol),
             "versions": versions(PIPELINE),
         }
-        for each in opened:
-            for pair in each.pairs:
-                for label in descriptors:
-                    of_pair = {"pair": pair_digest(pair), "descriptor": digests[label]}
-                    make = partial(measured, pair, label)
-                    where = {"set": each.name, "pair": pair.name, "truth": pair.truth}
-                    who = {"detector": label_of(name), "descriptor": label}
-                    rows.append(where | who | kept.json(about | of_pair, make))
-                    advance()
+        for set_name, pair, label in todo:
+            of_pair = {"pair": pair_digest(pair), "descriptor": digests[label]}
+            found = kept.json(about | of_pair, partial(measured, pair, label))
+            where = {"set": set_name, "pair": pair.name, "truth": pair.truth}
+            rows.append(where | {"detector": label_of(name), "descriptor": label} | found)
+            advance()
     return rows
 
 
@@ -177,7 +174,6 @@ class Measurement:
 
 
 def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
-    """Judge the matches of a pair."""
     a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
     inliers = np.asarray(matches.inliers, bool)
     kind, model = matches.geometry.kind, matches.geometry.model
@@ -231,7 +227,6 @@ class Rule:
         return int(row["inliers"] if self.counts == "inliers" or correct is None else correct)
 
     def matched(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row (a Measurement's fields) is of a matched pair."""
         if self.counted(row) < self.needed or not self.geometry:
             return self.counted(row) >= self.needed
         if row["agreement"] is not None:
@@ -241,14 +236,13 @@ class Rule:
         return row["grid_error"] is not None and row["grid_error"] <= MAX_GRID_ERROR
 
 
-_CORRECT = f"inliers within {CORRECT_PIXELS:g} px of the ground truth"
+_ENOUGH = f"at least {MIN_CORRECT_INLIERS} inliers within {CORRECT_PIXELS:g} px of the ground truth"
 RULES = {
     "gt-15": Rule(
         MIN_CORRECT_INLIERS,
         "correct_inliers",
         False,
-        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}. An assumption: the paper does "
-        "not state its exact rule",
+        f"{_ENOUGH}. An assumption: the paper does not state its exact rule",
     ),
     "mods": Rule(
         15,
@@ -266,10 +260,10 @@ RULES = {
         MIN_CORRECT_INLIERS,
         "correct_inliers",
         True,
-        f"at least {MIN_CORRECT_INLIERS} {_CORRECT}, and a correct geometry: a homography "
-        f"within {MAX_GRID_ERROR:g} px of the true one on average over the common part, a "
-        f"fundamental matrix within {AGREEMENT_PIXELS} px (symmetric) of at least "
-        f"{MIN_AGREEMENT:.0%} of the hand-picked correspondences",
+        f"{_ENOUGH}, and a correct geometry: a homography within {MAX_GRID_ERROR:g} px of the true "
+        "one on average over the common part, a fundamental matrix within "
+        f"{AGREEMENT_PIXELS} px (symmetric) of at least {MIN_AGREEMENT:.0%} of the hand-picked "
+        "correspondences",
     ),
 }
 
@@ -298,22 +292,25 @@ def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:
         common = sorted(set.intersection(*matched.values()))
         for label, by_pair in by_descriptor.items():
             counted = {pair: rule.counted(row) for pair, row in by_pair.items()}
-            all_rows = list(by_pair.values())
-            correct = [row["correct"] for row in all_rows if row["correct"] is not None]
-            entry = {
-                "set": name,
-                "detector": detector,
-                "descriptor": label,
-                "pairs": len(by_pair),
-                "matched": len(matched[label]),
-                "mean_inliers": _mean([counted[pair] for pair in matched[label]]),
-                "common": len(common),
-                "mean_common": _mean([counted[pair] for pair in common]),
-                "common_interval": _interval({pair: counted[pair] for pair in common}),
-                "mean_tentative": _mean([row["tentative"] for row in all_rows]),
-                "mean_correct": _mean(correct),
-            }
-            entries.append(entry | _curves(all_rows))
+            both = {pair: counted[pair] for pair in common}
+            each = list(by_pair.values())
+            entries.append(
+                {
+                    "set": name,
+                    "detector": detector,
+                    "descriptor": label,
+                    "pairs": len(by_pair),
+                    "matched": len(matched[label]),
+                    "mean_inliers": _mean([counted[pair] for pair in matched[label]]),
+                    "common": len(common),
+                    "mean_common": _mean(list(both.values())),
+                    "common_interval": _interval(both),
+                    "mean_tentative": _mean([row["tentative"] for row in each]),
+                    "mean_correct": _mean([n for row in each if (n := row["correct"]) is not None]),
+                    **_areas(each),
+                    **{curve: _curve(each, curve) for curve in ("accuracy", "agreement")},
+                }
+            )
     return entries
 
 
@@ -327,22 +324,18 @@ def _mean(values: list[int]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _curves(rows: list[Row]) -> dict[str, Any]:
-    by_pair = {
+def _areas(rows: list[Row]) -> dict[str, Any]:
+    errors = {
         row["pair"]: np.inf if row["corner_error"] is None else row["corner_error"]
         for row in rows
         if row["has_corners"]
     }
-    errors = list(by_pair.values())
-    found: dict[str, Any] = {
-        "auc": {str(limit): auc_steps(errors, limit) for limit in AUC_PIXELS} if errors else None
-    }
-    found["auc_interval"] = {
-        str(limit): _interval({pair: auc_steps([e], limit) for pair, e in by_pair.items()})
-        for limit in AUC_PIXELS
-    }
-    for name in ("accuracy", "agreement"):
-        curves = [row[name] for row in rows if row[name] is not None]
-        means = np.mean(curves, axis=0).tolist() if curves else None
-        found[name] = means and [round(x, 6) for x in means]
-    return found
+    parts = {limit: {k: auc_steps([e], limit) for k, e in errors.items()} for limit in AUC_PIXELS}
+    areas = {str(limit): auc_steps(list(errors.values()), limit) for limit in AUC_PIXELS if errors}
+    ends = {str(limit): _interval(each) for limit, each in parts.items()}
+    return {"auc": areas or None, "auc_interval": ends}
+
+
+def _curve(rows: list[Row], name: str) -> list[float] | None:
+    curves = [row[name] for row in rows if row[name] is not None]
+    return [round(x, 6) for x in np.mean(curves, axis=0).tolist()] if curves else None

@@ -91,7 +91,6 @@ class OpenSet:
 
     @property
     def complete(self) -> bool:
-        """Whether all pairs are there; a set that is not known counts as complete."""
         return self.known is None or len(self.pairs) == self.known.pairs
 
     def summary(self) -> str:
@@ -125,7 +124,6 @@ def open_sets(specs: Sequence[str]) -> list[OpenSet]:
 
 
 def by_name(name: str) -> StereoSet:
-    """The set called ``name``, ignoring case."""
     for known in SETS:
         if name.lower() in (known.name.lower(), *known.folders):
             return known
@@ -134,7 +132,6 @@ def by_name(name: str) -> StereoSet:
 
 
 def by_folder(folder: Path) -> StereoSet | None:
-    """The set that a folder of this name holds; None if the name says nothing."""
     name = folder_name(folder).lower()
     return next((known for known in SETS if name in known.folders), None)
 

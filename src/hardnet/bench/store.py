@@ -44,7 +44,6 @@ class Predictions:
 
     @property
     def digest(self) -> str:
-        """Identifies these descriptors."""
         return "{descriptor} of {data}".format(**self._about)
 
     def get(self, key: str, patches: Callable[[], Pixels]) -> NDArray[Any]:

@@ -16,6 +16,8 @@ its W1BS protocol is that of the HPatches task).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,7 +37,7 @@ from hardnet.errors import HardnetError, Steps, silent
 from hardnet.matching.neighbours import two_nearest
 
 if TYPE_CHECKING:
-    from hardnet.patchsets.w1bs import W1BS, W1BSPair
+    from hardnet.patchsets.w1bs import W1BS
 
 Score = Literal["ratio", "distance", "difference"]
 SCORES: tuple[Score, ...] = ("ratio", "distance", "difference")
@@ -102,50 +104,36 @@ def score_pair(first: NDArray[Any], second: NDArray[Any]) -> tuple[dict[str, flo
     return measures, curves[PLOTTED]
 
 
-def evaluate(
-    describe: Describe, w1bs: W1BS, label: str, progress: Steps = silent, seed: int = 0
-) -> dict[str, list[dict[str, Any]]]:
-    """Run the benchmark for one descriptor; ``describe`` gets keys like ``SUBSET/1/NAME``.
-
-    Returns "rows" per pair, "means" per subset and in total with 95 % intervals, "curves" of the
-    plotted score, averaged like the areas.
-    """
-    rows: list[dict[str, Any]] = []
-    curves: dict[str, list[Curve]] = {}
-    for done, pair in enumerate(w1bs.pairs, 1):
-        measures, plotted = score_pair(*_described(describe, pair))
-        where = {"descriptor": label, "subset": pair.subset, "pair": pair.name}
-        rows.append(where | {"patches": pair.count} | measures)
-        curves.setdefault(pair.subset, []).append(plotted)
-        progress(done, len(w1bs.pairs))
-    return {"rows": rows, "means": _means(rows, label, seed), "curves": _curves(curves, label)}
-
-
 def compare(
-    contestants: Mapping[str, Describe], w1bs: W1BS, progress: Steps = silent, seed: int = 0
+    contestants: Mapping[str, Describe], w1bs: W1BS, progress: Steps = silent
 ) -> dict[str, Any]:
-    """The body of a results file for several descriptors."""
-    body: dict[str, Any] = {"rows": [], "means": [], "curves": []}
-    total = len(contestants) * len(w1bs.pairs)
-    for i, (label, describe) in enumerate(contestants.items()):
-        start = i * len(w1bs.pairs)
+    """The body of a results file; descriptors get keys like ``SUBSET/1/NAME``.
 
-        def count(done: int, _: int, start: int = start) -> None:
-            progress(start + done, total)
-
-        for part, found in evaluate(describe, w1bs, label, count, seed).items():
-            body[part] += found
+    "rows" per pair, "means" per subset and in total with 95 % intervals, "curves" of the plotted
+    score, averaged like the areas.
+    """
+    body: dict[str, list[dict[str, Any]]] = {"rows": [], "means": [], "curves": []}
+    steps, total = count(1), len(contestants) * len(w1bs.pairs)
+    for label, describe in contestants.items():
+        rows: list[dict[str, Any]] = []
+        curves: dict[str, list[Curve]] = {}
+        for pair in w1bs.pairs:
+            if pair.count < 2:
+                raise HardnetError(
+                    f"{pair.first}: matching needs at least 2 patches, found {pair.count}"
+                )
+            first = describe(f"{pair.subset}/1/{pair.name}", partial(pair.patches, 1))
+            second = describe(f"{pair.subset}/2/{pair.name}", partial(pair.patches, 2))
+            measures, plotted = score_pair(first, second)
+            where = {"descriptor": label, "subset": pair.subset, "pair": pair.name}
+            rows.append(where | {"patches": pair.count} | measures)
+            curves.setdefault(pair.subset, []).append(plotted)
+            progress(next(steps), total)
+        body["rows"] += rows
+        body["means"] += _means(rows, label)
+        body["curves"] += _curves(curves, label)
     counts = {"pairs": len(w1bs.pairs), "patches": len(w1bs)}
     return {"kind": "w1bs", "set": {"name": w1bs.name} | counts} | body
-
-
-def _described(describe: Describe, pair: W1BSPair) -> tuple[NDArray[Any], NDArray[Any]]:
-    if pair.count < 2:
-        raise HardnetError(f"{pair.first}: matching needs at least 2 patches, found {pair.count}")
-    return (
-        describe(f"{pair.subset}/1/{pair.name}", lambda: pair.patches(1)),
-        describe(f"{pair.subset}/2/{pair.name}", lambda: pair.patches(2)),
-    )
 
 
 def _finite(descriptors: NDArray[Any]) -> NDArray[Any]:
@@ -155,7 +143,7 @@ def _finite(descriptors: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isfinite(descriptors), descriptors, np.zeros_like(descriptors))
 
 
-def mean_of_subsets(subsets: Sequence[ArrayLike], seed: int = 0) -> tuple[float, Interval]:
+def mean_of_subsets(subsets: Sequence[ArrayLike]) -> tuple[float, Interval]:
     """Mean over subsets of the mean over the (P,) scores of each, and its 95 % interval.
 
     The bootstrap draws pairs within their subset; (None, None) if no subset has two.
@@ -165,13 +153,13 @@ def mean_of_subsets(subsets: Sequence[ArrayLike], seed: int = 0) -> tuple[float,
     if max(len(each) for each in scores) < 2:
         return value, (None, None)
     drawn = [
-        multiplicities(len(each), MEAN_RESAMPLES, seed + i) @ each / len(each)
-        for i, each in enumerate(scores)
+        multiplicities(len(each), MEAN_RESAMPLES, seed) @ each / len(each)
+        for seed, each in enumerate(scores)
     ]
     return value, interval(np.mean(drawn, axis=0))
 
 
-def _means(rows: list[dict[str, Any]], label: str, seed: int) -> list[dict[str, Any]]:
+def _means(rows: list[dict[str, Any]], label: str) -> list[dict[str, Any]]:
     means = []
     for measure in MEASURES:
         values: dict[str, list[float]] = {}
@@ -179,7 +167,7 @@ def _means(rows: list[dict[str, Any]], label: str, seed: int) -> list[dict[str, 
             values.setdefault(row["subset"], []).append(row[measure])
         parts = {subset: [each] for subset, each in values.items()} | {TOTAL: [*values.values()]}
         for subset, part in parts.items():
-            value, (low, high) = mean_of_subsets(part, seed)
+            value, (low, high) = mean_of_subsets(part)
             where = {"descriptor": label, "subset": subset, "score": measure}
             means.append(where | {"value": value, "low": low, "high": high})
     return means

@@ -266,7 +266,7 @@ def light(
     from hardnet.bench import light as benchmark
 
     chosen = [benchmark.read_camera(folder) for folder in cameras]
-    about = [{"name": c.name, "frames": len(c.frames), "pairs": len(c.pairs)} for c in chosen]
+    about = [{"name": c.name, "frames": len(c.photos), "pairs": len(c.pairs)} for c in chosen]
     contest.run(benchmark, chosen, cameras, {"cameras": about})
 
 

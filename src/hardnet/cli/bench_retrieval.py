@@ -1,16 +1,14 @@
-"""`hardnet bench retrieval` and `groups`: how well photographs of the same thing are found."""
+"""`hardnet bench retrieval`: how well photographs of the same thing are found."""
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hardnet.cli import options as shared
-from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
+from hardnet.cli.bench_output import Descriptors, StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
@@ -155,46 +153,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     return counts
 
 
-@reads_images
-def groups(
-    reported: Reported,
-    photos: list[Path] = argument("Folders: copies are made of some.", metavar="PHOTOS..."),
-    scenes: list[Path] | None = option(None, "A folder of photos of one scene; may be repeated."),
-    objects: list[Path] | None = option(None, "A folder like UKBench: four photos of each object."),
-    wide: list[Path] | None = option(None, "A folder of wide photos, to make sweeps of."),
-    sources: int = option(40, "Photos that copies are made of.", min=1),
-    size: int = option(640, "Longer side of all photos.", min=64),
-    keypoints: shared.Keypoints = 500,
-    descriptor: str | None = option(
-        None, "Descriptor of the index [that of `hardnet index build`]."
-    ),
-    words: int = option(2048, "Visual words of the index.", min=1),
-    most: int = option(400, "Most photos per folder of --scenes and --objects.", min=1),
-    pages: int = option(20, "Number of text pages, and of patterns.", min=0),
-    distance: int = option(8, "Largest distance of the hashes of copies, in bits.", min=0),
-    seed: int = option(0, "Seed of the edits.", min=0),
-    work: Path | None = option(
-        None, "Keep the copies and their index here: the same command continues."
-    ),
-) -> None:
-    """Copies, crops and scenes: recall per edit and wrong groups, compared with hashes.
-
-    Copies are made with known crops, turns, mirroring, scales, compression, text, colours and
-    borders; other photos, views of one scene, pages of text and patterns must not be joined.
-
-    Example: hardnet bench groups photos/val --objects data/ukbench -o groups.json
-    """
-    from hardnet.bench.groups import RULES, Given, GroupSettings, compare
-
-    settings = GroupSettings(**shared.given(GroupSettings, locals()))
-    read = [photos, scenes or [], objects or [], wide or []]
-    place: AbstractContextManager[Path | str] = nullcontext(work or "")
-    if work is None:
-        place = tempfile.TemporaryDirectory(prefix="hardnet-groups-")
-    with Stage(resumes=work is not None) as stage, place as folder:
-        found = compare(Given(*read), settings, Path(folder), stage)
-    body = {"kind": "groups", "rules": RULES, **found}
-    reported.finish(body, asdict(settings), [*chain(*read)])
-
-
-COMMANDS = (retrieval, groups)
+COMMANDS = (retrieval,)

@@ -468,7 +468,7 @@ def test_exported_lists_are_read_again(tmp_path):
     again = prepare("mine", NAMES, COUNTS, tmp_path / "tasks", pairs=50)
     assert set(again.origin.values()) == {"task files"}
     for ours, theirs in ((drawn.pairs, again.pairs), (drawn.retrieval, again.retrieval)):
-        for name, rows in vars(ours).items():
+        for name, rows in ours._asdict().items():
             np.testing.assert_array_equal(rows, getattr(theirs, name))
 
 

@@ -166,7 +166,7 @@ def test_a_perfect_descriptor_scores_one(perfect, tasks):
     # Published as they are: "different sequences" may be the same one, and even the same point.
     same = (tasks.pairs.inter[:, [0, 2]] == tasks.pairs.inter[:, [3, 5]]).all(1)
     assert 0 < same.sum() < 20
-    tasks = replace(tasks, pairs=replace(tasks.pairs, inter=tasks.pairs.inter[~same]))
+    tasks = replace(tasks, pairs=tasks.pairs._replace(inter=tasks.pairs.inter[~same]))
     for task in (protocol.verification, protocol.matching, protocol.retrieval):
         rows, mean = task(perfect, tasks, resamples=5)
         for row in rows:

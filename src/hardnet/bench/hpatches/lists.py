@@ -10,12 +10,12 @@ order of the draws is the protocol: do not reorder them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,42 +57,40 @@ Lookup = Callable[[str, str], NDArray[Any]]
 Lists = TypeVar("Lists", "PairLists", "RetrievalLists")
 
 
-@dataclass(frozen=True)
-class PairLists:
+class PairLists(NamedTuple):
     """The three lists of verification pairs, each (P, 6): s1, t1, idx1, s2, t2, idx2.
 
     s is the number of the sequence in the split's test list, t the image (0 is the reference, k the
-    target k at the noise level that is evaluated) and idx the patch.
+    target k at the noise level that is evaluated) and idx the patch. ``intra``: negatives from one
+    sequence; ``inter``: the second patch is from any sequence; as published, sometimes the same.
     """
 
     positive: Rows
     intra: Rows
-    """Negatives from one sequence."""
     inter: Rows
-    """Negatives whose second patch is from any sequence; as published, sometimes the same."""
 
 
-@dataclass(frozen=True)
-class RetrievalLists:
-    """Reference patches, each (N, 2): s, idx."""
+class RetrievalLists(NamedTuple):
+    """Reference patches, each (N, 2): s, idx; pools are cut from the front of the distractors."""
 
     queries: Rows
     distractors: Rows
-    """Their order matters: pools are cut from the front."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Everything the three tasks need to know about a split; the same for every descriptor."""
+    """Everything the three tasks need to know about a split; the same for every descriptor.
+
+    ``names``: test sequences, to which the lists refer by number; ``origin``: where "pairs" and
+    "retrieval" come from, in words.
+    """
 
     split: str
     names: tuple[str, ...]
-    """Test sequences; the lists refer to them by number."""
     counts: tuple[int, ...]
     pairs: PairLists
     retrieval: RetrievalLists
     origin: Mapping[str, str]
-    """Where "pairs" and "retrieval" come from, in words."""
 
     def facts(self) -> dict[str, Any]:
         """Sizes and origin of the lists, for the results file."""
@@ -161,7 +159,7 @@ def prepare(
 def _kept(kind: type[Lists], about: dict[str, Any], make: Callable[[], Lists]) -> Lists:
     def save(path: Path, lists: Lists) -> None:
         with path.open("wb") as stream:  # savez would add a suffix to a path
-            np.savez(stream, **asdict(lists))
+            np.savez(stream, **lists._asdict())
 
     def load(path: Path) -> Lists:
         with np.load(path) as stored:
@@ -215,46 +213,37 @@ def draw_retrieval(counts: Sequence[int], contrast: Contrast | None = None) -> R
         raise HardnetError(f"retrieval needs at least 3 reference patches, the set has {total}")
     limit = min(DISTRACTORS, 2 * wanted)
     rng = np.random.RandomState(SEED)
-    first = _draw_patches(rng, counts, QUERY_DRAWS * wanted)
-    drawn = np.concatenate([first, _draw_patches(rng, counts, DISTRACTOR_DRAWS * limit)])
-    flat = np.zeros(len(drawn), bool) if contrast is None else _flat(drawn, counts, contrast)
-    queries = _unique(first[~flat[: len(first)]])[:wanted]
-    others = _unique(drawn[len(first) :][~flat[len(first) :]])
-    others = others[~np.isin(_code(others), _code(queries))]
-    lists = RetrievalLists(queries, others[:limit])
-    if not len(lists.queries) or not len(lists.distractors):
+    candidates = []
+    for number in (QUERY_DRAWS * wanted, DISTRACTOR_DRAWS * limit):
+        sequence = rng.randint(0, len(counts), number)
+        patch = rng.randint(0, np.asarray(counts)[sequence])
+        candidates.append(np.stack([sequence, patch], 1).astype(np.int32))
+    drawn = np.concatenate(candidates)
+    flat = np.zeros(len(drawn), bool)
+    for k, count in enumerate(counts):
+        here = np.flatnonzero(drawn[:, 0] == k)
+        if contrast is not None and len(here):
+            values = contrast(k)
+            if len(values) != count:
+                raise ValueError(f"sequence {k}: {len(values)} contrasts, {count} patches")
+            flat[here] = values[drawn[here, 1]] <= MIN_CONTRAST
+    split = len(candidates[0])
+    queries = _unique(drawn[:split][~flat[:split]])[:wanted]
+    others = _unique(drawn[split:][~flat[split:]])
+    others = others[~np.isin(_code(others), _code(queries))][:limit]
+    if not len(queries) or not len(others):
         raise HardnetError(
             f"retrieval needs patches with a contrast above {MIN_CONTRAST:g} grey levels, "
-            f"found {len(lists.queries)} queries and {len(lists.distractors)} distractors"
+            f"found {len(queries)} queries and {len(others)} distractors"
         )
-    return lists
+    return RetrievalLists(queries, others)
 
 
 def contrasts(patches: Pixels) -> NDArray[np.float64]:
     """(N, S, S) -> (N,) standard deviations of the grey values."""
-    out = np.empty(len(patches))
-    for start in range(0, len(patches), _PATCHES_AT_ONCE):
-        part = slice(start, start + _PATCHES_AT_ONCE)
-        out[part] = patches[part].reshape(len(patches[part]), -1).std(1)
-    return out
-
-
-def _draw_patches(rng: np.random.RandomState, counts: Sequence[int], number: int) -> Rows:
-    sequence = rng.randint(0, len(counts), number)
-    patch = rng.randint(0, np.asarray(counts)[sequence])
-    return np.stack([sequence, patch], 1).astype(np.int32)
-
-
-def _flat(rows: Rows, counts: Sequence[int], contrast: Contrast) -> NDArray[np.bool_]:
-    flat = np.zeros(len(rows), bool)
-    for sequence, count in enumerate(counts):
-        here = np.flatnonzero(rows[:, 0] == sequence)
-        if len(here):
-            values = contrast(sequence)
-            if len(values) != count:
-                raise ValueError(f"sequence {sequence}: {len(values)} contrasts, {count} patches")
-            flat[here] = values[rows[here, 1]] <= MIN_CONTRAST
-    return flat
+    starts = range(0, len(patches), _PATCHES_AT_ONCE)
+    parts = [patches[start : start + _PATCHES_AT_ONCE] for start in starts]
+    return np.concatenate([np.zeros(0), *(part.reshape(len(part), -1).std(1) for part in parts)])
 
 
 def _unique(rows: Rows) -> Rows:
@@ -269,9 +258,7 @@ def _code(rows: Rows) -> Ints:
 
 def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Path]:
     """The files of a split, of ``PAIR_FILES`` or ``RETRIEVAL_FILES``; empty if there are none."""
-    if folder is None:
-        return []
-    paths = [folder / f"{stem}_split-{split}.csv" for stem in stems]
+    paths = [folder / f"{stem}_split-{split}.csv" for stem in stems] if folder else []
     missing = [path for path in paths if not path.is_file()]
     if 0 < len(missing) < len(paths):
         there = next(path for path in paths if path not in missing)
@@ -289,7 +276,6 @@ def read_pairs(
 def read_retrieval(
     paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
 ) -> RetrievalLists:
-    """The queries and distractors of a split; arguments as for :func:`read_pairs`."""
     return RetrievalLists(*(_read(path, PATCH_COLUMNS, names, counts, None) for path in paths))
 
 
@@ -303,62 +289,60 @@ def _read(
     number = {name: k for k, name in enumerate(names)}
     with path.open("rb") as head:
         refuse_stand_in(path, head.read(1024))
+
+    def numbers(row: list[str]) -> Iterator[int]:
+        """The values of a row; ValueError says what is wrong with it."""
+        if len(row) != len(columns):
+            raise ValueError(f"expected {len(columns)} columns, got {len(row)}")
+        for column, text in zip(columns, row, strict=True):
+            if column[0] == "s":
+                if text not in number:
+                    raise ValueError(f"{text} is not a test sequence of the split")
+                name, count = text, counts[number[text]]
+                yield number[text]
+                continue
+            try:
+                value = int(text)
+            except ValueError:
+                raise ValueError(f"{column} is not a number of a patch or image: {text}") from None
+            if column[0] == "t" and not 0 <= value <= TARGETS:
+                raise ValueError(f"image {value} is not 0 to 5")
+            if column[0] == "i" and not 0 <= value < count:
+                raise ValueError(
+                    f"patch {value} of {name}, which has {count} patches: is this the list of "
+                    "another set?"
+                )
+            yield value
+
+    def values(rows: Iterable[list[str]]) -> Iterator[int]:
+        for line, row in enumerate(rows, 2):
+            try:
+                yield from numbers(row)
+            except ValueError as error:
+                raise HardnetError(f"{path}, line {line}: {error}") from None
+
     with path.open(newline="") as stream:
         reader = csv.reader(stream)
         if tuple(next(reader, ())) != tuple(columns):
             raise HardnetError(f"{path} does not begin with the line {','.join(columns)}")
-        values = (
-            value
-            for line, row in enumerate(islice(reader, limit), 2)
-            for value in _numbers(f"{path}, line {line}", row, columns, number, counts)
-        )
-        rows: Rows = np.fromiter(values, np.int32).reshape(-1, len(columns))
+        rows: Rows = np.fromiter(values(islice(reader, limit)), np.int32).reshape(-1, len(columns))
     if not len(rows):
         raise HardnetError(f"{path} has no rows")
     return rows
 
 
-def _numbers(
-    where: str,
-    row: Sequence[str],
-    columns: Sequence[str],
-    number: Mapping[str, int],
-    counts: Sequence[int],
-) -> list[int]:
-    if len(row) != len(columns):
-        raise HardnetError(f"{where}: expected {len(columns)} columns, got {len(row)}")
-    found, name, count = [], "", 0
-    for column, text in zip(columns, row, strict=True):
-        if column[0] == "s":
-            if text not in number:
-                raise HardnetError(f"{where}: {text} is not a test sequence of the split")
-            name, count = text, counts[number[text]]
-            found.append(number[text])
-            continue
-        try:
-            value = int(text)
-        except ValueError:
-            raise HardnetError(
-                f"{where}: {column} is not a number of a patch or image: {text}"
-            ) from None
-        if column[0] == "t" and not 0 <= value <= TARGETS:
-            raise HardnetError(f"{where}: image {value} is not 0 to 5")
-        if column[0] == "i" and not 0 <= value < count:
-            raise HardnetError(
-                f"{where}: patch {value} of {name}, which has {count} patches: is this the list of "
-                "another set?"
-            )
-        found.append(value)
-    return found
-
-
 def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
     """Write the lists in the format of the official files; empty ones are left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    pairs = zip(PAIR_FILES, repeat(PAIR_COLUMNS), vars(tasks.pairs).values())
-    retrieval = zip(RETRIEVAL_FILES, repeat(PATCH_COLUMNS), vars(tasks.retrieval).values())
+    files = [
+        *((stem, PAIR_COLUMNS, rows) for stem, rows in zip(PAIR_FILES, tasks.pairs, strict=True)),
+        *(
+            (s, PATCH_COLUMNS, rows)
+            for s, rows in zip(RETRIEVAL_FILES, tasks.retrieval, strict=True)
+        ),
+    ]
     written = []
-    for stem, columns, rows in (*pairs, *retrieval):
+    for stem, columns, rows in files:
         if not len(rows):
             continue
         written.append(folder / f"{stem}_split-{tasks.split}.csv")

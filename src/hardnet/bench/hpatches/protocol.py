@@ -65,41 +65,29 @@ _THREADS = 4
 
 
 def verification(
-    lookup: Lookup,
-    tasks: Tasks,
-    progress: Progress = silent,
-    resamples: int = POOLED_RESAMPLES,
+    lookup: Lookup, tasks: Tasks, progress: Progress = silent, resamples: int = POOLED_RESAMPLES
 ) -> Result:
     """Rows per noise level and kind of negatives."""
     groups = len(tasks.names)
     drawn = multiplicities(groups, resamples) if groups > 1 else np.ones((0, groups))
     weights = np.concatenate([np.ones((1, groups)), drawn])  # the first is the score itself
-    scores = np.empty((len(LEVELS), len(NEGATIVES), len(weights), len(VERIFICATION_SCORES)))
-
-    lists = tasks.pairs.positive, tasks.pairs.intra, tasks.pairs.inter
-    steps = count(1)
-
-    def advance() -> None:
-        progress("verification", next(steps), len(LEVELS) * (len(lists) + len(NEGATIVES)))
-
-    for k, noise in enumerate(LEVELS):
+    rows, scores = [], []
+    steps, total = count(1), len(LEVELS) * (1 + 2 * len(NEGATIVES))
+    for noise in LEVELS:
         strips = Strips(lookup, tasks, noise)
-        found = []
-        for rows in lists:
-            found.append(distances(strips, rows))
-            advance()
-        for n in range(len(NEGATIVES)):
-            scores[k, n] = pooled_scores(found[0], lists[0], found[1 + n], lists[1 + n], weights)
-            advance()
-    rows_out = [
-        {"noise": noise, "negatives": negatives}
-        | dict(zip(VERIFICATION_SCORES, scores[k, n, 0].tolist(), strict=True))
-        for k, noise in enumerate(LEVELS)
-        for n, negatives in enumerate(NEGATIVES)
-    ]
-    hits = scores.reshape(-1, *scores.shape[2:]).mean(0)[:, VERIFICATION_SCORES.index("ap_hits")]
+        true = distances(strips, tasks.pairs.positive)
+        progress("verification", next(steps), total)
+        for negatives in NEGATIVES:
+            pairs = getattr(tasks.pairs, negatives)
+            false = distances(strips, pairs)
+            progress("verification", next(steps), total)
+            scores.append(pooled_scores(true, tasks.pairs.positive, false, pairs, weights))
+            named = dict(zip(VERIFICATION_SCORES, scores[-1][0].tolist(), strict=True))
+            rows.append({"noise": noise, "negatives": negatives} | named)
+            progress("verification", next(steps), total)
+    hits = np.mean(scores, axis=0)[:, VERIFICATION_SCORES.index("ap_hits")]
     low, high = interval(hits[1:])
-    return rows_out, {"value": float(hits[0]), "low": low, "high": high}
+    return rows, {"value": float(hits[0]), "low": low, "high": high}
 
 
 def distances(strips: Strips, rows: Rows) -> Floats:
@@ -160,10 +148,7 @@ MATCHING_SCORES = ("ap_trapezoid", "ap_hits", "success")
 
 
 def matching(
-    lookup: Lookup,
-    tasks: Tasks,
-    progress: Progress = silent,
-    resamples: int = MEAN_RESAMPLES,
+    lookup: Lookup, tasks: Tasks, progress: Progress = silent, resamples: int = MEAN_RESAMPLES
 ) -> Result:
     """Rows per sequence and noise level, means of the 5 targets."""
     rows = []
@@ -223,10 +208,7 @@ _STEP = 1e-10  # of |a|^2 + |b|^2: far above the noise of double precision, far 
 
 
 def retrieval(
-    lookup: Lookup,
-    tasks: Tasks,
-    progress: Progress = silent,
-    resamples: int = MEAN_RESAMPLES,
+    lookup: Lookup, tasks: Tasks, progress: Progress = silent, resamples: int = MEAN_RESAMPLES
 ) -> Result:
     """Rows per noise level and pool; the mean is of the last pool, with all distractors."""
     if len(tasks.names) < 2:
@@ -290,8 +272,7 @@ def average_precisions(
                 1,
             )
             right, wrong = comparable_distances(asked, answers, others)
-            before, within = _count_nearer(right, wrong, cuts)
-            trapezoid[part], hits[part] = _average(right, before, within)
+            trapezoid[part], hits[part] = _average(right, *_count_nearer(right, wrong, cuts))
             done += len(part)
             progress("retrieval", done, len(queries))
     return trapezoid, hits

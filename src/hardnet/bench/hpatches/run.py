@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +43,6 @@ def evaluate(
     Retrieval is left out on a set of one sequence, which has no distractors. The rows of a task
     that was not chosen are empty.
     """
-    unknown = [task for task in chosen if task not in TASKS]
-    if unknown:
-        raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(TASKS)}")
     results: dict[str, Any] = {
         "set": {"split": tasks.split, "sequences": len(tasks.names), "patches": sum(tasks.counts)},
         "lists": tasks.facts(),
@@ -88,7 +84,7 @@ def stored_scores(
     ``source`` says what made the descriptors, of which patches, under which label.
     """
     lists = hashlib.sha256()
-    for rows in (*vars(tasks.pairs).values(), *vars(tasks.retrieval).values()):
+    for rows in (*tasks.pairs, *tasks.retrieval):
         lists.update(np.ascontiguousarray(rows).data)
     about = {
         "source": source,
@@ -99,8 +95,7 @@ def stored_scores(
     return Cache("scores", folder).json(about, compute)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Descriptors of a set by strip, and a digest that identifies them."""
 
     lookup: Lookup
@@ -130,10 +125,7 @@ def open_source(spec: str, hpatches: HPatches, store: Path | None = None) -> Sou
 
 
 def describe_all(
-    source: Source,
-    names: Sequence[str],
-    progress: Steps,
-    csv: Path | None = None,
+    source: Source, names: Sequence[str], progress: Steps, csv: Path | None = None
 ) -> None:
     """Look up every strip of the sequences ``names`` once, so that missing ones are described.
 

@@ -46,7 +46,6 @@ KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], 
     "stereo": (stereo.tables, stereo.figures),
     "retrieval": (retrieval.tables, retrieval.figures),
     "w1bs": (patches.tables_of_w1bs, lambda _: {"curves": patches.draw_w1bs}),
-    "groups": (photos.tables_of_groups, lambda _: {}),
     **dict.fromkeys(
         ("pose", "light", "ratio"), (photos.tables_of_scenes, photos.figures_of_scenes)
     ),

@@ -1,4 +1,4 @@
-"""Benchmarks on photos: pairs, copies and scenes, reconstructions; pose, light, ratio of patches.
+"""Benchmarks on photos: pairs, reconstructions; pose, light, ratio of patches.
 
 The last three share one form of entry per setup (how keypoints are detected) and descriptor: a
 score over the held-out scenes ("report"), one over the tuning scenes ("choose"), and one per scene.
@@ -80,64 +80,6 @@ def draw_pairs(results: Results, path: Path) -> None:
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
         axes.set_ylabel("correct matches")
         legend_beside(figure)
-
-
-def tables_of_groups(results: Results) -> list[Table]:
-    """Recall per edit, wrong groups, sweeps, and the kinds of views of a scene."""
-    edits, methods, rules = results["edits"], results["methods"], results["rules"]
-    settings, photos = results["provenance"]["settings"], results["photos"]
-    hashes = f"hashes: {rules['hash']} ({settings['distance']})"
-    recall = Table(
-        f"Copies of {photos['sources']} photographs found among {photos['all']} photos",
-        [
-            column("edit", edits, "edit"),
-            column("kind", edits, "kind"),
-            column("hardnet groups", edits, "hardnet", "{:.3f}"),
-            column("of the right kind", edits, "kind_right", "{:.3f}"),
-            column("corner error (%)", edits, "map_error", "{:.2f}"),
-            column("pHash", edits, "phash", "{:.3f}"),
-            column("dHash", edits, "dhash", "{:.3f}"),
-        ],
-        f"Found: {rules['found']}; {hashes}. Corner error: {rules['map']}.",
-    )
-    wrong = Table(
-        f"Wrong groups per 1,000 photos, among {photos['all']}",
-        [
-            column("method", methods, "method"),
-            column("pairs", methods, "pairs", "{}"),
-            column("groups", methods, "groups", "{}"),
-            column("false copies", methods, "false_copies_per_1000", "{:.1f}"),
-            column("false groups", methods, "false_groups_per_1000", "{:.1f}"),
-            column("same object", methods, "same_object", "{:.3f}"),
-        ],
-        f"False copies: {rules['false copies']}. False groups: {rules['false groups']}. "
-        f"Same object: {rules['same object']}.",
-    )
-    sweeps, scenes = results.get("sweeps", []), results.get("scenes", [])
-    swept = Table(
-        "Camera sweeps found as panoramas",
-        [
-            column("neighbours share (%)", sweeps, "shared", "{}"),
-            column("sweeps", sweeps, "sweeps", "{}"),
-            column("found", sweeps, "found", "{:.2f}"),
-            column("in order", sweeps, "ordered", "{:.2f}"),
-        ],
-        f"Found: {rules['sweep']}. False panoramas: {methods[0]['false_panoramas_per_1000']:.1f} "
-        f"per 1,000 photos ({rules['false panoramas']}).",
-    )
-    kinds = [", ".join(f"{n} {kind}" for kind, n in row["pairs"].items()) for row in scenes]
-    views = Table(
-        "Photos of one scene",
-        [
-            column("scene", scenes, "scene"),
-            column("photos", scenes, "photos", "{}"),
-            Column("pairs", [each or MISSING for each in kinds]),
-            column("in the largest group", scenes, "together", "{:.2f}"),
-            column("kind of group", scenes, "group"),
-        ],
-        f"In the largest group: {rules['together']}.",
-    )
-    return [recall, wrong, *([swept] if sweeps else []), *([views] if scenes else [])]
 
 
 def tables_of_sfm(results: Results) -> list[Table]:

@@ -1,24 +1,30 @@
 """How well copies, crops and scenes are found among photographs, compared with perceptual hashes.
 
-Copies of photographs are made with every edit of :mod:`~hardnet.bench.copies`; photos of other
-things, views of the same scene, pages of text and repeated patterns must not count as copies. All
-methods see the same files.
+Copies of photographs are made with every edit of ``copies.py``; photos of other things, views of
+the same scene, pages of text and repeated patterns must not count as copies. All methods see the
+same files.
+
+Example: python benchmarks/find_copies.py photos/val --objects data/ukbench
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, combinations
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
+import typer
+from copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
+from measuring import finish
 
-from hardnet.bench.copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.bench.metrics import Floats
 from hardnet.errors import HardnetError, MissingExtraError, Progress
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour
@@ -40,6 +46,52 @@ RULES = {
     "same object": "share of photo pairs of one object that end up in one group",
     "together": "share of a scene's photos that are in its largest group",
 }
+
+
+def main(
+    photos: Annotated[list[Path], typer.Argument(help="Folders: copies are made of some.")],
+    scenes: Annotated[
+        list[Path] | None, typer.Option(help="A folder of photos of one scene; may be repeated.")
+    ] = None,
+    objects: Annotated[
+        list[Path] | None, typer.Option(help="A folder like UKBench: four photos of each object.")
+    ] = None,
+    wide: Annotated[
+        list[Path] | None, typer.Option(help="A folder of wide photos, to make sweeps of.")
+    ] = None,
+    sources: Annotated[int, typer.Option(help="Photos that copies are made of.", min=1)] = 40,
+    size: Annotated[int, typer.Option(help="Longer side of all photos.", min=64)] = 640,
+    keypoints: Annotated[int, typer.Option(help="Per photo.", min=1)] = 500,
+    descriptor: Annotated[str, typer.Option(help="Descriptor of the index.")] = DESCRIPTOR,
+    words: Annotated[int, typer.Option(help="Visual words of the index.", min=1)] = 2048,
+    most: Annotated[
+        int, typer.Option(help="Most photos per folder of --scenes and --objects.", min=1)
+    ] = 400,
+    pages: Annotated[int, typer.Option(help="Text pages, and as many patterns.", min=0)] = 20,
+    distance: Annotated[
+        int, typer.Option(help="Largest distance of the hashes of copies, in bits.", min=0)
+    ] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the edits.", min=0)] = 0,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Keep the copies and their index here: the same command continues."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups.json"),
+) -> None:
+    """Recall per edit and wrong groups, compared with hashes; writes a JSON file."""
+    settings = GroupSettings(
+        sources, size, keypoints, descriptor, words, most, pages, distance, seed
+    )
+    given = Given(photos, scenes or (), objects or (), wide or ())
+    with tempfile.TemporaryDirectory(prefix="hardnet-copies-") as temporary:
+        found = compare(given, settings, work or Path(temporary), _say)
+    data = chain(*vars(given).values())
+    finish("groups", {"rules": RULES, **found}, asdict(settings), data, output)
+
+
+def _say(what: str, done: int, total: int) -> None:
+    if done == total or not done % 50:
+        print(f"{what} {done}/{total}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -375,3 +427,7 @@ def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
         if copies or one.scene != other.scene:
             out.append([Path(a).stem, Path(b).stem, kind])
     return out
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+from copies import EDITS, FRAMES, SWEEP, Edit, pattern, sweep, text_page
 
-from hardnet.bench.copies import EDITS, FRAMES, SWEEP, Edit, pattern, sweep, text_page
 from hardnet.retrieval.kinds import moved
 
 DOT = (150.0, 110.0)

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from hardnet.bench.copies import EDITS, FRAMES
-from hardnet.bench.groups import (
-    RULES,
+from copies import EDITS, FRAMES
+from find_copies import (
     Given,
     GroupSettings,
     Made,
@@ -23,7 +21,7 @@ from hardnet.bench.groups import (
     scene_rows,
     sweep_rows,
 )
-from hardnet.bench.report import tables
+
 from hardnet.images import read_image, write_image
 
 CROP = next(edit for edit in EDITS if edit.name == "crop 50 %")
@@ -136,23 +134,3 @@ def test_hashes_find_recompression_and_no_crop(collection: list[Made]) -> None:
     by_name = {edit.name: edit for edit in EDITS}
     assert edit_row(by_name["JPEG 10"], collection, {"phash": method})["phash"] == 1
     assert edit_row(by_name["crop 25 %"], collection, {"phash": method})["phash"] == 0
-
-
-def test_tables_of_results() -> None:
-    row = {"edit": "crop", "kind": "crop", "hardnet": 1.0, "kind_right": 1.0, "map_error": 0.1}
-    results = {
-        "kind": "groups",
-        "rules": dict.fromkeys(RULES, "rule"),
-        "photos": {"sources": 1, "all": 9},
-        "edits": [row | {"phash": 0.0, "dhash": 0.0}],
-        "methods": [method_row("hardnet", Method({}, [], []), MADE)],
-        "provenance": {"settings": {"distance": 8}},
-    }
-    recall, wrong = tables(results)
-    sweep = {"shared": 60, "sweeps": 3, "found": 1.0, "ordered": 0.5}
-    assert "| 60 | 3 | 1.00 | 0.50 |" in tables(results | {"sweeps": [sweep]})[-1].markdown()
-    row = {"scene": "street", "photos": 2, "pairs": {"burst": 1}, "together": 1.0, "group": "burst"}
-    views = tables(results | {"scenes": [row]})[-1]
-    assert "| street | 2 | 1 burst | 1.00 | burst |" in views.markdown()
-    assert "| crop | crop | 1.000 | 1.000 | 0.10 | 0.000 | 0.000 |" in recall.markdown()
-    assert "| hardnet | 0 | 0 | 0.0 | 0.0 | 0.000 |" in wrong.markdown()
