@@ -8,16 +8,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from hardnet import provenance
+from hardnet.bench import report
 from hardnet.cli.options import option
 from hardnet.cli.output import console, say
-from hardnet.descriptors import names
+from hardnet.descriptors import Descriptor, load, names
 from hardnet.errors import HardnetError
 from hardnet.storage import replacing
-
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
 
 Descriptors = Annotated[
     str,
@@ -97,9 +96,6 @@ class Reported:
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
         """Write the results file and show the results."""
-        from hardnet import provenance
-        from hardnet.bench import report
-
         origin = provenance.collect(provenance.command_line(), settings, data)
         results = {**body, "provenance": origin}
         text = json.dumps(results, indent=1)
@@ -127,8 +123,6 @@ class Comparison(Reported):
 
     def load(self) -> dict[str, Descriptor]:
         """The descriptors by their labels."""
-        from hardnet.descriptors import load
-
         return {spec.label: load(spec.spec) for spec in self.specs}
 
     def finish(

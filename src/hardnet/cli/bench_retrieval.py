@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from hardnet.bench.groups import RULES, Given, GroupSettings, compare
+from hardnet.bench.retrieval import collections, features, run
+from hardnet.bench.retrieval.collections import PhotoCollection
 from hardnet.cli import options as shared
 from hardnet.cli.bench_output import Descriptors, Reported, StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
-
-if TYPE_CHECKING:
-    from hardnet.bench.retrieval.collections import PhotoCollection
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,6 @@ def retrieval(
 
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
-    from hardnet.bench.retrieval import features, run
-
     settings = run.RetrievalSettings(
         extraction=features.Extraction(detector, keypoints, upright, spread),
         longer_side=size or None,
@@ -126,8 +124,6 @@ def retrieval(
 def _read(
     data: Path, layout: str, labels_file: Path | None, objects: str | None
 ) -> PhotoCollection:
-    from hardnet.bench.retrieval import collections
-
     if objects is not None and layout != "ukbench":
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":
@@ -184,8 +180,6 @@ def groups(
 
     Example: hardnet bench groups photos/val --objects data/ukbench -o groups.json
     """
-    from hardnet.bench.groups import RULES, Given, GroupSettings, compare
-
     settings = GroupSettings(**shared.given(GroupSettings, locals()))
     read = [photos, scenes or [], objects or [], wide or []]
     place: AbstractContextManager[Path | str] = nullcontext(work or "")

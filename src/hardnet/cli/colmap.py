@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
@@ -13,9 +13,16 @@ from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
-
-if TYPE_CHECKING:
-    from hardnet.interop.colmap.reconstruction import ReconstructionReport
+from hardnet.images import list_images
+from hardnet.interop.colmap import CameraSettings, PairSettings, matching
+from hardnet.interop.colmap.mapping import MapperSettings
+from hardnet.interop.colmap.reconstruction import (
+    ReconstructionReport,
+    ReconstructionSettings,
+    reconstruct,
+)
+from hardnet.matching.matches import Strategy
+from hardnet.retrieval.comparing import similar_pairs, write_pairs
 
 
 @reads_images
@@ -77,12 +84,6 @@ def colmap(
 
                hardnet colmap photos -o work --pairs retrieval --index photos.index
     """
-    from hardnet.images import list_images
-    from hardnet.interop.colmap import CameraSettings, PairSettings, matching
-    from hardnet.interop.colmap.mapping import MapperSettings
-    from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
-    from hardnet.matching.matches import Strategy
-
     strategy = Strategy(**shared.given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
         raise HardnetError("--index works only with --pairs retrieval: add that, or omit --index")
@@ -125,9 +126,6 @@ def colmap(
 
 
 def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Path:
-    from hardnet.images import list_images
-    from hardnet.retrieval.comparing import similar_pairs, write_pairs
-
     if index is None:
         raise HardnetError(
             "--pairs retrieval needs --index: make one with `hardnet index build INDEX IMAGES`"

@@ -7,16 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from hardnet.cli.options import AsJson, argument, given, group, option, reads_images
 from hardnet.cli.output import Stage, say
+from hardnet.descriptors import split_windows
 from hardnet.errors import HardnetError, counted
+from hardnet.frames import WINDOW_SIGMAS
+from hardnet.interop.colmap.mapping import find_models
+from hardnet.patchsets.build import sequences as build
+from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
+from hardnet.patchsets.build.colmap_model import Scene, SfmSettings, find_database, reconstruct
+from hardnet.patchsets.build.photos import (
+    DetectionSettings,
+    PhotoSettings,
+    build_from_detections,
+    build_from_photos,
+)
+from hardnet.patchsets.build.tracks import DetectedSettings
+from hardnet.patchsets.sequences import find_sequences
+from hardnet.storage import refuse_existing
 from hardnet.threads import usable_cores
-
-if TYPE_CHECKING:
-    from hardnet.patchsets.build.colmap_model import Scene
-    from hardnet.patchsets.build.tracks import DetectedSettings
 
 Window = Annotated[
     float | None,
@@ -110,9 +121,6 @@ class ModelSet(BrownSet):
 
     def detected(self, **others: object) -> DetectedSettings | None:
         """How to detect frames, or None; excludes options that take frames from elsewhere."""
-        from hardnet.frames import WINDOW_SIGMAS
-        from hardnet.patchsets.build.tracks import DetectedSettings
-
         sigmas = _windows(self.windows)
         if not self.detections:
             if sigmas != (WINDOW_SIGMAS,):
@@ -139,8 +147,6 @@ class ModelSet(BrownSet):
         **more: Any,
     ) -> None:
         """Build the set from the models of scenes, and report what was made."""
-        from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
-
         settings = ColmapSettings(**given(ColmapSettings, vars(self) | more))
         report = build_from_colmap(
             scenes, self.output, settings, self.processes, stage, origin, detected
@@ -169,8 +175,6 @@ def photos(
 
     Example: hardnet data build photos ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import PhotoSettings, build_from_photos
-
     settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
     made.from_photos(build_from_photos, folder, settings)
 
@@ -197,8 +201,6 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import DetectionSettings, build_from_detections
-
     chosen = given(DetectionSettings, locals() | vars(made)) | {"windows": _windows(windows)}
     made.from_photos(build_from_detections, folders, DetectionSettings(**chosen))
 
@@ -220,9 +222,6 @@ def colmap(
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
-    from hardnet.interop.colmap.mapping import find_models
-    from hardnet.patchsets.build.colmap_model import Scene, find_database
-
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
@@ -255,9 +254,6 @@ def sfm(
 
     Example: hardnet data build sfm holiday -o sets/holiday
     """
-    from hardnet.patchsets.build.colmap_model import SfmSettings, reconstruct
-    from hardnet.storage import refuse_existing
-
     chosen = given(SfmSettings, locals()) | {"keypoints": keypoints or None, "seed": made.seed}
     how, output, detected = SfmSettings(**chosen), made.output, made.detected()
     refuse_existing(output)  # now, not after an hour of reconstruction
@@ -287,9 +283,6 @@ def sequences(
 
     Example: hardnet data build sequences oxford-affine -o sets/oxford
     """
-    from hardnet.patchsets.build import sequences as build
-    from hardnet.patchsets.sequences import find_sequences
-
     found = find_sequences(data)
     subsets: dict[str, str] = {}  # sequence -> subset
     for text in subset or []:
@@ -315,8 +308,6 @@ def sequences(
 
 def _windows(text: str) -> tuple[float, ...]:
     """``12+24+48`` -> (12, 24, 48)."""
-    from hardnet.descriptors import split_windows
-
     sigmas = split_windows(f"net@{text}")[1]
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from hardnet import provenance
+from hardnet.bench import grids
+from hardnet.bench.experiments import Event, Experiment, Tests
+from hardnet.bench.grids import Grid
+from hardnet.bench.report import experiment as report
+from hardnet.bench.report import figure
+from hardnet.bench.report.experiment import draw_training
 from hardnet.cli.options import argument, group, option, reads_images
 from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError, MissingExtraError, counted, install_command
-
-if TYPE_CHECKING:
-    from hardnet.bench.experiments import Event
-    from hardnet.bench.grids import Grid
-    from hardnet.learn.recipe import Recipe
+from hardnet.learn.recipe import Recipe, read_recipe
 
 app = group("experiment", "Repeat the paper's studies of the loss, the batch and the recipe.")
 
@@ -64,7 +67,6 @@ def ablation(
 
     The same command continues a stopped one, and a second process shares the work.
     """
-    from hardnet.bench import grids
 
     def grid(base: Recipe) -> Grid:
         base.epoch = -(-base.pairs // epochs)
@@ -89,8 +91,6 @@ def batch_size(
     Example: hardnet experiment batch-size recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 100000 -o runs/batch-size
     """
-    from hardnet.bench import grids
-
     run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 
@@ -102,8 +102,6 @@ def recipes(study: Study) -> None:
     Example: hardnet experiment recipes recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 200000 -o runs/recipes
     """
-    from hardnet.bench import grids
-
     run(study, lambda base: grids.recipes())
 
 
@@ -134,8 +132,6 @@ def curves(
 
     Example: hardnet experiment curves runs/a runs/b -o curves.png
     """
-    from hardnet.bench.report.experiment import draw_training
-
     draw_training(runs, output)
     print(output)
 
@@ -146,12 +142,6 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
         import torch
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet import provenance
-    from hardnet.bench.experiments import Experiment, Tests
-    from hardnet.bench.report import experiment as report
-    from hardnet.bench.report import figure
-    from hardnet.learn.recipe import read_recipe
-
     if study.threads:
         torch.set_num_threads(study.threads)
     overrides = study.set_ or []

@@ -7,15 +7,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
 from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import say
-from hardnet.descriptors import split_windows
+from hardnet.descriptors import load, resize_patches, split_windows
+from hardnet.descriptors import windows as joining
 from hardnet.errors import HardnetError, MissingExtraError, counted
+from hardnet.interop.onnx import photo_patches
+from hardnet.patches import PATCH_SIZE
+from hardnet.patchsets.brown import read_brown
+from hardnet.storage import OwnedFolder, file_digest, publish
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hardnet.nets import Net
 
 TOLERANCE = 1e-4
@@ -66,9 +72,6 @@ def export(
         from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors import load
-    from hardnet.storage import OwnedFolder, file_digest, publish
-
     own = None if net_ is None else (net_, find_net(net_))
     stored = read_checkpoint(checkpoint, own)
     net, metadata = load_net(checkpoint, own), stored.metadata
@@ -122,11 +125,6 @@ def export(
 
 
 def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
-    from hardnet.descriptors import load
-    from hardnet.descriptors import windows as joining
-    from hardnet.interop.onnx import photo_patches
-    from hardnet.storage import OwnedFolder, file_digest
-
     descriptor = joining.WindowsDescriptor(load(files[0]), sigmas)
     vectors = descriptor.side_by_side(photo_patches(photos, _STATISTICS, descriptor=descriptor))
     projection = joining.learn_projection(vectors, descriptor.dim)
@@ -138,10 +136,7 @@ def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -
 
 
 def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    import numpy as np
     import torch
-
-    from hardnet.descriptors import resize_patches
 
     resized = resize_patches(patches, net.patch_size)[:, None].astype(np.float32)
     with torch.inference_mode():
@@ -150,12 +145,6 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
 
 
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
-    import numpy as np
-
-    from hardnet.interop.onnx import photo_patches
-    from hardnet.patches import PATCH_SIZE
-    from hardnet.patchsets.brown import read_brown
-
     if not (folder / "info.txt").is_file():
         return photo_patches(folder, count)
     patches = read_brown(folder, PATCH_SIZE).patches
@@ -165,8 +154,5 @@ def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
 
 def _smooth_noise(count: int) -> NDArray[np.uint8]:
     """(count, 32, 32) patches of blurred noise, to check with when there are no real ones."""
-    import cv2
-    import numpy as np
-
     noise = np.random.default_rng(0).integers(0, 256, (count, 32, 32)).astype(np.uint8)
     return np.stack([cv2.GaussianBlur(patch, (0, 0), 1.5) for patch in noise])

@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hardnet.cli import options as shared
 from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
 from hardnet.cli.output import Stage, answer, finish, say, show
+from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
-
-if TYPE_CHECKING:
-    from hardnet.retrieval.photos import Describing as Describers
-    from hardnet.retrieval.photos import IndexSettings
+from hardnet.retrieval.build import build, form_for, write_vocabulary
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.photos import Describing as Describers
+from hardnet.retrieval.photos import IndexSettings, named_photos, path_of, shown, stored_settings
+from hardnet.retrieval.store.snapshot import open_snapshot, verify
+from hardnet.retrieval.vocabulary import load
 
 Folder = Annotated[Path, argument("Folder of the index.", metavar="INDEX")]
 
@@ -52,9 +55,6 @@ class Added:
 
     def index(self, start: float, settings: IndexSettings, **vocabulary: Any) -> None:
         """Index the photos and report what was done since ``start``."""
-        from hardnet.retrieval.build import build
-        from hardnet.retrieval.photos import named_photos, path_of, shown
-
         folder, workers, left_out = self.folder, self.workers, list[Path]()
         photos = named_photos(self.images, folder, hidden=self.hidden, left_out=left_out)
         with Stage(resumes=True) as stage, describing_on(self.cluster, settings, workers) as by:
@@ -121,11 +121,6 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.retrieval.build import form_for
-    from hardnet.retrieval.photos import IndexSettings
-    from hardnet.retrieval.vocabulary import load
-
     start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
     form = form_for(added.folder, how.descriptor, known)
@@ -142,9 +137,6 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     Example:  hardnet index add photos.index new/ one.jpg
     """
-    from hardnet.retrieval.photos import stored_settings
-    from hardnet.retrieval.store.snapshot import open_snapshot
-
     start = time.perf_counter()
     folder = added.folder
     added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
@@ -167,10 +159,6 @@ def _vocabulary(
 
     Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
-    from hardnet.descriptors import for_photos
-    from hardnet.retrieval.build import write_vocabulary
-    from hardnet.retrieval.photos import IndexSettings
-
     start = time.perf_counter()
     settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
@@ -199,8 +187,6 @@ def _remove(
 
                hardnet index remove photos.index --gone
     """
-    from hardnet.retrieval.index import Index
-
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
     index = Index(folder)
@@ -227,8 +213,6 @@ def _restore(
 
     Example:  hardnet index restore photos.index photos/blurred.jpg
     """
-    from hardnet.retrieval.index import Index
-
     index = Index(folder)
     restored = index.restore(images or index.removed())
     facts = {"index": str(folder), "restored": restored, "images": len(index)}
@@ -242,8 +226,6 @@ def _compact(folder: Folder) -> None:
 
     Example:  hardnet index compact photos.index
     """
-    from hardnet.retrieval.index import Index
-
     index = Index(folder)
     before = index.info()
     with Stage() as stage:
@@ -261,8 +243,6 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 
     Example:  hardnet index info photos.index
     """
-    from hardnet.retrieval.index import Index
-
     found = Index(folder).info()
     if as_json:
         print(json.dumps(found))
@@ -303,9 +283,6 @@ def _list(
 
                hardnet index list photos.index --without-features
     """
-    from hardnet.retrieval.index import Index
-    from hardnet.retrieval.photos import shown
-
     found = Index(folder).features()
     chosen = {path: count for path, count in found.items() if not (without_features and count)}
     if as_json:
@@ -324,8 +301,6 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
     Example:  hardnet index verify photos.index
     """
-    from hardnet.retrieval.store.snapshot import verify
-
     with Stage() as stage:
         report = verify(folder, stage)
     facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}

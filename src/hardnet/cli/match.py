@@ -6,23 +6,23 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from hardnet.cli.options import AsJson, Describing, argument, given, option, reads_images
 from hardnet.cli.output import console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
+from hardnet.features import DescribeSettings, Features, extract_together
+from hardnet.image_files import require_regular_file
+from hardnet.images import check_picture_name
+from hardnet.matching import matches
+from hardnet.matching.geometry import check_cameras
+from hardnet.matching.matches import Matches
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from hardnet.features import Features
-    from hardnet.matching.matches import Matches
-
-    Intrinsics = NDArray[np.float64]
-
+Intrinsics = NDArray[np.float64]
 find = partial(option, None, rich_help_panel="How matches are found")
 verify = partial(option, None, rich_help_panel="How matches are verified")
 PIXELS = "PIXELS"
@@ -89,11 +89,6 @@ def match(
 
                hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
     """
-    # Imported here so that --help does not wait for OpenCV.
-    from hardnet.features import DescribeSettings, extract_together
-    from hardnet.images import check_picture_name
-    from hardnet.matching import matches
-
     refuse_inputs(output, [image_a, image_b, *(camera or [])])
     asked = given(matches.Strategy, locals())
     if output is not None:
@@ -138,11 +133,6 @@ def _given_cameras(essential: bool, files: list[Path], focal: float | None) -> l
 
 def _read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas count as spaces."""
-    import numpy as np
-
-    from hardnet.image_files import require_regular_file
-    from hardnet.matching.geometry import check_cameras
-
     try:
         require_regular_file(path)
         words = path.read_text(errors="replace").replace(",", " ").split()
@@ -158,8 +148,6 @@ def _read_camera(path: Path) -> Intrinsics:
 
 
 def _middle(features: Features, focal: float) -> Intrinsics:
-    import numpy as np
-
     width, height = features.image_size
     return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
 
