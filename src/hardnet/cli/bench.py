@@ -24,8 +24,7 @@ for module in (bench_patches, bench_images, bench_retrieval):
 
 @app.command()
 def report(
-    results: ResultsFile,
-    output: Path = option(..., "Folder to write.", "--output", "-o"),
+    results: ResultsFile, output: Path = option(..., "Folder to write.", "--output", "-o")
 ) -> None:
     """Write all tables (Markdown, LaTeX) and figures (PNG, SVG) of a results file.
 

@@ -88,7 +88,6 @@ def stereo(
         False,
         "Only check whether the sets are complete (exit code 1 if not); without a folder, list "
         "what each set should contain.",
-        "--check",
     ),
 ) -> None:
     """Image pairs matched and inliers per matched pair, for descriptors x detectors.
@@ -178,25 +177,19 @@ class Contest(StoredComparison):
     """The options of `pose`, `light` and `ratio`."""
 
     detectors: Detectors = "dog"
-    upright: Annotated[
-        bool | None,
-        option(
-            ...,
-            "Upright frames, or frames in their dominant orientation [both are measured].",
-            "--upright/--oriented",
-            show_default=False,
-        ),
-    ] = None
+    upright: bool | None = option(
+        None,
+        "Upright frames, or frames in their dominant orientation [both are measured].",
+        "--upright/--oriented",
+        show_default=False,
+    )
     keypoints: Keypoints = 2048
-    extractors: Annotated[
-        str,
-        option(
-            ...,
-            "Rivals with a detector of their own: functions that make hardnet.Features from "
-            "(photo, most keypoints). Not for ratio, whose frames are shared.",
-            metavar="LABEL=MODULE:FUNCTION,...",
-        ),
-    ] = ""
+    extractors: str = option(
+        "",
+        "Rivals with a detector of their own: functions that make hardnet.Features from "
+        "(photo, most keypoints). Not for ratio, whose frames are shared.",
+        metavar="LABEL=MODULE:FUNCTION,...",
+    )
 
     def run(
         self, benchmark: Any, scenes: Sequence[Any], folders: Sequence[Path], about: dict[str, Any]
@@ -250,9 +243,7 @@ def pose(
 @reads_images
 def light(
     contest: Contest,
-    cameras: list[Path] = argument(
-        "Folders, each with the frames of a camera.", metavar="CAMERA..."
-    ),
+    cameras: list[Path] = argument("Folders, each with frames of one camera.", metavar="CAMERA..."),
 ) -> None:
     """Changes of light: frames of fixed cameras, where a right match stays where it is.
 

@@ -71,10 +71,8 @@ def parse_specs(text: str) -> list[Spec]:
 class Reported:
     """The options of every benchmark: where its results go."""
 
-    output: Annotated[
-        Path | None, option(..., "Write the numbers and their origin as JSON.", "--output", "-o")
-    ] = None
-    as_json: Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")] = False
+    output: Path | None = option(None, "Write numbers and their origin as JSON.", "--output", "-o")
+    as_json: bool = option(False, "Print the JSON instead of tables.", "--json")
 
     def __post_init__(self) -> None:
         """Fail before the work if the results file cannot be written."""
@@ -136,7 +134,4 @@ class Comparison(Reported):
 class StoredComparison(Comparison):
     """A comparison that keeps descriptors for the next run."""
 
-    store: Annotated[
-        Path | None,
-        option(..., "Folder that keeps descriptors for the next run [the user's cache]."),
-    ] = None
+    store: Path | None = option(None, "Keep descriptors for the next run here [the user's cache].")

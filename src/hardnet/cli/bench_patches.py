@@ -32,8 +32,7 @@ class PatchComparison(StoredComparison):
 
 @reads_images
 def brown(
-    rivals: PatchComparison,
-    sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout."),
+    rivals: PatchComparison, sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout.")
 ) -> None:
     """Patch verification: FPR95 (and FDR95, ROC AUC) on the pairs of each set, as in Table 1.
 
@@ -80,9 +79,7 @@ def hpatches(
     splits: Path | None = option(
         None, "The split file [splits.json of the set, of TASKS or of TASKS/splits]."
     ),
-    tasks: Path | None = option(
-        None, "Folder with the official task lists; missing lists are drawn."
-    ),
+    tasks: Path | None = option(None, "Folder of official task lists; missing ones are drawn."),
     only: str = option("verification,matching,retrieval", "Tasks to run, separated by commas."),
     pairs: int = option(1_000_000, "Rows of each verification list; the benchmark has 1M.", min=5),
     csv: Path | None = option(

@@ -31,7 +31,7 @@ def retrieval(
     rivals: RetrievalComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
     vocabulary_images: list[Path] = option(
-        ..., "Folders of other photographs, on which visual words are trained."
+        ..., "Folders of other photos to train visual words on."
     ),
     layout: Literal["ukbench", "oxford", "revisited", "labels"] = option(
         "ukbench",
@@ -54,11 +54,9 @@ def retrieval(
     upright: shared.Upright = False,
     spread: shared.Spread = False,
     distractors: list[Path] | None = option(
-        None, "Folders of photographs that no query should find; cut into crops."
+        None, "Folders of photos that no query should find, as crops."
     ),
-    counts: str = option(
-        "100,300,1000", "Numbers of distractors for the curve, separated by commas."
-    ),
+    counts: str = option("100,300,1000", "Numbers of distractors for the curve, comma-separated."),
     seed: int = option(0, "Seed of the vocabulary.", min=0),
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
@@ -161,17 +159,13 @@ def groups(
     sources: int = option(40, "Photos that copies are made of.", min=1),
     size: int = option(640, "Longer side of all photos.", min=64),
     keypoints: shared.Keypoints = 500,
-    descriptor: str | None = option(
-        None, "Descriptor of the index [that of `hardnet index build`]."
-    ),
+    descriptor: str | None = option(None, "Descriptor of the index [as in `hardnet index build`]."),
     words: int = option(2048, "Visual words of the index.", min=1),
     most: int = option(400, "Most photos per folder of --scenes and --objects.", min=1),
     pages: int = option(20, "Number of text pages, and of patterns.", min=0),
     distance: int = option(8, "Largest distance of the hashes of copies, in bits.", min=0),
     seed: int = option(0, "Seed of the edits.", min=0),
-    work: Path | None = option(
-        None, "Keep the copies and their index here: the same command continues."
-    ),
+    work: Path | None = option(None, "Keep the copies and their index here; the command resumes."),
 ) -> None:
     """Copies, crops and scenes: recall per edit and wrong groups, compared with hashes.
 

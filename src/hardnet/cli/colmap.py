@@ -38,30 +38,20 @@ def colmap(
         "exhaustive", "Match all pairs, photos close in sequence, or similar photos."
     ),
     pairs_file: Path | None = option(None, "Match these pairs instead: two photo names per line."),
-    overlap: int = option(
-        10, "Sequential: match each photo with this many of the next ones.", min=1
-    ),
+    overlap: int = option(10, "Sequential: number of following photos to match each with.", min=1),
     quadratic: bool = option(True, "Sequential: also match photos that are 2, 4, 8, ... apart."),
     loop: int = option(
-        0, "Sequential: also match every n-th photo with every other n-th; 0: none.", min=0
+        0, "Sequential: also match all n-th photos with each other; 0: none.", min=0
     ),
-    index: Path | None = option(
-        None, "Retrieval: index of the photos, from `hardnet index build`."
-    ),
-    similar: int = option(
-        20, "Retrieval: match each photo with this many of the most similar ones.", min=1
-    ),
+    index: Path | None = option(None, "Retrieval: index of the photos from `hardnet index build`."),
+    similar: int = option(20, "Retrieval: match each photo with this many similar ones.", min=1),
     ratio: float | None = option(None, "Ratio test: smaller is stricter.", min=0.01, max=1),
-    guided: bool = option(
-        False, "Search for more matches that fit the estimated geometry.", "--guided"
-    ),
+    guided: bool = option(False, "Search for more matches that fit the geometry."),
     verification: Literal["colmap", "hardnet"] = option(
         "colmap", "Verify matches with COLMAP and its cameras, or as `hardnet match` does."
     ),
     camera_model: str = option("SIMPLE_RADIAL", "COLMAP's camera model."),
-    single_camera: bool = option(
-        False, "All photos were taken with one camera and one zoom.", "--single-camera"
-    ),
+    single_camera: bool = option(False, "All photos were taken with one camera and one zoom."),
     focal: float | None = option(None, "Focal length in pixels for photos without one in EXIF."),
     camera_params: str | None = option(
         None, "Comma-separated parameters of a calibrated camera; kept fixed."

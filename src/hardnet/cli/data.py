@@ -82,9 +82,7 @@ def fetch(
         None, "Folder with the multi-view scenes of the source list, if you have them."
     ),
     repositories: Path | None = option(
-        None,
-        "Folder with bare git copies (OWNER+NAME) of the repositories of the source list, "
-        "if you have them.",
+        None, "Folder with bare git copies (OWNER+NAME) of the source list's repositories, if any."
     ),
     cache: Path | None = option(None, "Where archives are kept [OUTPUT/archives]."),
     as_json: AsJson = False,

@@ -50,9 +50,9 @@ app = group("build", "Build a patch set.")
 class NewSet:
     """The options of every new set."""
 
-    output: Annotated[Path, option(..., "The set to write.", "--output", "-o")]
-    seed: Annotated[int, option(..., "Same seed and photos, same bytes.")] = 0
-    workers: Annotated[int, option(..., "Processes; 0 for all cores.", min=0)] = 0
+    output: Path = option(..., "The set to write.", "--output", "-o")
+    seed: int = option(0, "Same seed and photos, same bytes.")
+    workers: int = option(0, "Processes; 0 for all cores.", min=0)
     as_json: AsJson = False
 
     @property
@@ -71,7 +71,7 @@ class NewSet:
 class BrownSet(NewSet):
     """The options of a set in the Brown format."""
 
-    pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
+    pairs: int = option(100_000, "Rows of the test pair file.", min=2)
 
     def from_photos(self, build: Callable[..., Any], photos: object, settings: object) -> None:
         """Build a set by a function of ``patchsets.build.photos``, and report what was made."""
@@ -95,28 +95,18 @@ class BrownSet(NewSet):
 class ModelSet(BrownSet):
     """The options of a set made from the points of COLMAP models."""
 
-    detections: Annotated[
-        bool,
-        option(
-            ...,
-            "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
-            "around them, whether or not SIFT matched them.",
-            "--detections",
-        ),
-    ] = False
+    detections: bool = option(
+        False,
+        "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
+        "around them, whether or not SIFT matched them.",
+    )
     carried: Carried = 0.1
     windows: Windows = "12"
-    noise: Annotated[
-        float, option(..., "Disturb frames by this multiple of HPatches' easy noise.", min=0)
-    ] = 0.0
-    upright: Annotated[
-        bool, option(..., "Patch-up is image-up; rotated photos are left out.", "--upright")
-    ] = False
-    min_track: Annotated[int, option(..., "Photos that must see a point.", min=2)] = 2
-    max_track: Annotated[int, option(..., "Most patches of one point.", min=2)] = 12
-    max_error: Annotated[
-        float, option(..., "Largest distance to the projected point, in pixels.")
-    ] = 2.0
+    noise: float = option(0.0, "Disturb frames by this multiple of HPatches' easy noise.", min=0)
+    upright: bool = option(False, "Patch-up is image-up; rotated photos are left out.")
+    min_track: int = option(2, "Photos that must see a point.", min=2)
+    max_track: int = option(12, "Most patches of one point.", min=2)
+    max_error: float = option(2.0, "Largest distance to the projected point, in pixels.")
     window: Window = None
 
     def detected(self, **others: object) -> DetectedSettings | None:
@@ -189,9 +179,7 @@ def detections(
     max_size: LongSide = 720,
     keypoints: int = option(1000, "Keypoints to detect in a view."),
     light: float = option(1.0, "Strength of the changes of light.", min=0, max=2),
-    still: float = option(
-        0.25, "Share of the views in which only the light changes.", min=0, max=1
-    ),
+    still: float = option(0.25, "Share of views in which only the light changes.", min=0, max=1),
     turned: float = option(0.2, "Share of the views rotated by any angle.", min=0, max=1),
     level: float = option(15.0, "Largest rotation of the other views, in degrees.", min=0, max=90),
     carried: Carried = 0.1,
@@ -211,11 +199,9 @@ def colmap(
     made: ModelSet,
     models: list[Path] = argument("COLMAP models, or folders of them.", metavar="MODEL..."),
     images: Path = option(..., "Folder of the photos the models name."),
-    database: Path | None = option(
-        None, "COLMAP's database; by default database.db near the model."
-    ),
-    geometry: bool = option(False, "No database: carry keypoints by the cameras.", "--geometry"),
-    affine: bool = option(False, "Carry the affine shape too, not only a similarity.", "--affine"),
+    database: Path | None = option(None, "COLMAP's database [database.db near the model]."),
+    geometry: bool = option(False, "No database: carry keypoints by the cameras."),
+    affine: bool = option(False, "Carry the affine shape too, not only a similarity."),
     points: int = option(0, "Most points of a model; 0 for all.", min=0),
 ) -> None:
     """Make patches of the 3D points of COLMAP models, in the Brown format.
@@ -240,9 +226,7 @@ def colmap(
 def sfm(
     made: ModelSet,
     folder: Path = argument("Photos; a scene per folder.", metavar="PHOTOS"),
-    work: Path | None = option(
-        None, "Where models are kept, to continue from; by default OUTPUT.sfm."
-    ),
+    work: Path | None = option(None, "Where models are kept, to resume [OUTPUT.sfm]."),
     max_size: int = option(1600, "Find keypoints at this long side."),
     keypoints: int = option(0, "Most keypoints of a photo; 0 for COLMAP's default.", min=0),
     following: int = option(0, "Match each photo with the next N by name; 0 for all pairs.", min=0),
@@ -273,9 +257,7 @@ def sequences(
     layout: Literal["hpatches", "w1bs"] = option(
         "hpatches", "hpatches: 5 targets with noise; w1bs: pairs without noise."
     ),
-    subset: list[str] | None = option(
-        None, "w1bs only: NAME=SEQUENCE,... puts sequences into a subset."
-    ),
+    subset: list[str] | None = option(None, "w1bs only: NAME=SEQUENCE,... forms a subset."),
     limit: int = option(1000, "Most frames per sequence or pair.", min=2),
     window: Window = None,
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
@@ -30,28 +30,18 @@ app = group("experiment", "Repeat the paper's studies of the loss, the batch and
 class Study:
     """The options of all studies."""
 
-    recipe: Annotated[Path, argument("A recipe of `train`, the basis of all cells.")]
-    output: Annotated[Path, option(..., "Folder of the experiment.", "--output", "-o")]
-    budget: Annotated[int, option(..., "Pairs per cell; the lr reaches zero there.", min=1)] = (
-        100_000
-    )
-    brown: Annotated[
-        list[Path] | None, option(..., "Test FPR95 on this set; may be repeated.", "--brown")
-    ] = None
-    hpatches: Annotated[
-        Path | None, option(..., "Test matching mAP on this set.", "--hpatches")
-    ] = None
-    cells: Annotated[str, option(..., "Only these cells, separated by commas.")] = ""
-    seeds: Annotated[int, option(..., "Runs per cell; their range is reported.", min=1)] = 1
-    test_pairs: Annotated[int, option(..., "Pairs of each --brown set; 0 for all.", min=0)] = 0
-    strip_patches: Annotated[
-        int, option(..., "Patches per --hpatches strip; 0 for all.", min=0)
-    ] = 0
-    set_: Annotated[
-        list[str] | None, option(..., "Override a key of the recipe: key=value.", "--set")
-    ] = None
-    threads: Annotated[int, option(..., "CPU threads; 0 for all cores.", min=0)] = 0
-    results: Annotated[Path | None, option(..., "Also write the results file here.")] = None
+    recipe: Path = argument("A recipe of `train`, the basis of all cells.")
+    output: Path = option(..., "Folder of the experiment.", "--output", "-o")
+    budget: int = option(100_000, "Pairs per cell; the lr reaches zero there.", min=1)
+    brown: list[Path] | None = option(None, "Test FPR95 on this set; may be repeated.")
+    hpatches: Path | None = option(None, "Test matching mAP on this set.")
+    cells: str = option("", "Only these cells, separated by commas.")
+    seeds: int = option(1, "Runs per cell; their range is reported.", min=1)
+    test_pairs: int = option(0, "Pairs of each --brown set; 0 for all.", min=0)
+    strip_patches: int = option(0, "Patches per --hpatches strip; 0 for all.", min=0)
+    set_: list[str] | None = option(None, "Override a key of the recipe: key=value.", "--set")
+    threads: int = option(0, "CPU threads; 0 for all cores.", min=0)
+    results: Path | None = option(None, "Also write the results file here.")
 
 
 @app.command()
@@ -82,9 +72,7 @@ def batch_size(
     equal: Literal["pairs", "steps"] = option(
         "pairs", "pairs: as in the paper; steps: those of batch 512 for all."
     ),
-    scale_lr: bool = option(
-        False, "lr in proportion to the batch; the paper keeps it.", "--scale-lr"
-    ),
+    scale_lr: bool = option(False, "lr in proportion to the batch; the paper keeps it."),
 ) -> None:
     """Figure 3: batches of 16, 32, ... 2048 pairs.
 
@@ -107,9 +95,7 @@ def recipes(study: Study) -> None:
 
 @app.command()
 @reads_images
-def gradients(
-    output: Path = option(..., "The figure, .png or .svg.", "--output", "-o"),
-) -> None:
+def gradients(output: Path = option(..., "The figure, .png or .svg.", "--output", "-o")) -> None:
     """The paper's figure of gradient magnitudes, from our losses: positive against negative.
 
     Example: hardnet experiment gradients -o gradients.png

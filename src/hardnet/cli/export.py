@@ -35,17 +35,13 @@ _STATISTICS = 20 * 1024
 def export(
     checkpoint: Path = argument("Weights: .safetensors, .pth, .params."),
     output: Path = option(..., "Folder to write to.", "--output", "-o"),
-    int8: bool = option(False, "Also in 8-bit integers (hardnet*); needs --calibration.", "--int8"),
-    calibration: Path | None = option(
-        None, "Patch set or folder of photographs to calibrate with."
-    ),
+    int8: bool = option(False, "Also in 8-bit integers (hardnet*); needs --calibration."),
+    calibration: Path | None = option(None, "Patch set or folder of photos to calibrate with."),
     average: list[Path] = option(
-        [], "Export the mean of CHECKPOINT and these weights; needs --calibration.", "--average"
+        [], "Export the mean of CHECKPOINT and these weights; needs --calibration."
     ),
     windows: str = option(
-        "",
-        "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS.",
-        "--windows",
+        "", "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS."
     ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,

@@ -18,13 +18,11 @@ def extract(
     how: Describing,
     images: Photos,
     output: Path = option(
-        ..., "A .h5 file, or a folder for one .npz file per photo.", "--output", "-o"
+        ..., "An .h5 file, or a folder for one .npz file per photo.", "--output", "-o"
     ),
-    half: bool = option(
-        False, "Store descriptors as float16: half the size, three digits.", "--half"
-    ),
+    half: bool = option(False, "Store descriptors as float16: half the size, three digits."),
     workers: Workers = None,
-    overwrite: bool = option(False, "Start over and replace the existing output.", "--overwrite"),
+    overwrite: bool = option(False, "Start over and replace the existing output."),
     as_json: AsJson = False,
 ) -> None:
     """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.

@@ -35,7 +35,7 @@ def groups(
         None, "Show only these kinds, separated by commas: copy,crop,rotated,..."
     ),
     mirrored: bool = option(True, "Also find mirror images; describes every photo a second time."),
-    fresh: bool = option(False, "Compare all photos again and store nothing.", "--fresh"),
+    fresh: bool = option(False, "Compare all photos again and store nothing."),
     descriptor: KnownDescriptor = None,
     listed: bool = option(False, "Print the removable copies, one path per line.", "--list"),
     as_csv: bool = option(False, "Print the pairs as comma-separated values.", "--csv"),

@@ -46,9 +46,7 @@ class Added:
 
     folder: Folder
     images: Photos
-    hidden: Annotated[
-        bool, option(..., "Include hidden folders and files, and thumbnails.", "--hidden")
-    ] = False
+    hidden: bool = option(False, "Include hidden folders and files, and thumbnails.")
     workers: Workers = None
     cluster: shared.Cluster = None
     as_json: AsJson = False
@@ -173,9 +171,7 @@ def _vocabulary(
 @app.command("remove")
 def _remove(
     folder: Folder,
-    images: list[Path] | None = argument(
-        "Photos, or folders of photos.", default=None, metavar="IMAGES..."
-    ),
+    images: list[Path] | None = argument("Photos or folders of photos.", None, metavar="IMAGES..."),
     gone: bool = option(False, "Also remove photos whose files no longer exist.", "--gone"),
     as_json: AsJson = False,
 ) -> None:
@@ -201,9 +197,7 @@ def _remove(
 @reads_images
 def _restore(
     folder: Folder,
-    images: list[Path] | None = argument(
-        "Photos [all removed photos].", default=None, metavar="[IMAGES]..."
-    ),
+    images: list[Path] | None = argument("Photos [all removed ones].", None, metavar="[IMAGES]..."),
     as_json: AsJson = False,
 ) -> None:
     """Undo the removal of photos.

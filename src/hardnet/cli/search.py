@@ -36,16 +36,14 @@ def search(
         "Search for this part of the query, in pixels; one per QUERY, in order.",
         metavar="X,Y,W,H",
     ),
-    views: bool = option(
-        False, "Treat all QUERY images as views of one object: one query.", "--views"
-    ),
+    views: bool = option(False, "Treat all QUERY images as views of one object: one query."),
     k: int = option(10, "Largest number of hits.", "-k", min=1),
     mode: str | None = option(
         None,
         "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words (bow) or Hamming "
         "embedding (he); sv: geometric verification; qe, hqe: query expansion.",
     ),
-    verified: bool = option(False, "Show only verified hits.", "--verified"),
+    verified: bool = option(False, "Show only verified hits."),
     min_inliers: int = option(0, "Show only hits with at least this many inliers.", min=0),
     output: Path | None = option(None, "Write a picture of the hits here.", "--output", "-o"),
     descriptor: KnownDescriptor = None,

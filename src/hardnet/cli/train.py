@@ -33,12 +33,8 @@ OUR_PROCESSES = "HARDNET_PROCESSES"
 def train(
     recipe: Path = argument("YAML file, or the name of a recipe: post-nips."),
     output: Path | None = option(None, "Folder of the run [runs/RECIPE].", "--output", "-o"),
-    set_: list[str] | None = option(
-        None, "Override a key of the recipe: key=value. Repeatable.", "--set"
-    ),
-    resume: bool = option(
-        False, "Continue from the last checkpoint, to the same bits as one run.", "--resume"
-    ),
+    set_: list[str] | None = option(None, "Override a key of the recipe: key=value.", "--set"),
+    resume: bool = option(False, "Continue from the last checkpoint, to the same bits as one run."),
     minutes: float | None = option(
         None,
         "Train for about this long: measures the speed and sets the recipe's pairs so "

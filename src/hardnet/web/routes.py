@@ -343,8 +343,7 @@ def groups(state: Shared) -> dict[str, Any]:
 
 @router.post("/groups", response_model=objects.JobFacts, status_code=202)
 def find_groups(
-    state: Shared,
-    mirrored: Annotated[bool, Query(description="Also find mirror images.")] = True,
+    state: Shared, mirrored: Annotated[bool, Query(description="Also find mirror images.")] = True
 ) -> Job:
     """Compare all photos with each other; after the first time, only new ones."""
     collection = state.collection
