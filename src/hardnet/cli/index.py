@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from hardnet.cli import options as shared
 from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
@@ -121,8 +122,8 @@ def _build(
     """
     start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
-    form = form_for(added.folder, how.descriptor, known)
-    settings = IndexSettings(**how.asked(descriptor=form))
+    descriptor = form_for(added.folder, how.descriptor, known)
+    settings = IndexSettings(**how.asked(descriptor=descriptor))
     added.index(start, settings, vocabulary=known, words=words)
 
 
@@ -135,8 +136,7 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     Example:  hardnet index add photos.index new/ one.jpg
     """
-    start = time.perf_counter()
-    folder = added.folder
+    start, folder = time.perf_counter(), added.folder
     added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
 
 
@@ -186,9 +186,7 @@ def _remove(
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
     index = Index(folder)
-    removed = index.remove(images) if images else 0
-    if gone:
-        removed += index.remove_gone()
+    removed = (index.remove(images) if images else 0) + (index.remove_gone() if gone else 0)
     facts = {"index": str(folder), "removed": removed, "images": len(index)}
     answer(as_json, facts, f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
 
@@ -210,8 +208,8 @@ def _restore(
     index = Index(folder)
     restored = index.restore(images or index.removed())
     facts = {"index": str(folder), "restored": restored, "images": len(index)}
-    done = f"{folder}: {counted(restored, 'photo')} restored"
-    answer(as_json, facts, f"{done}, {len(index)} photos now")
+    line = f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now"
+    answer(as_json, facts, line)
 
 
 @app.command("compact")
@@ -227,7 +225,7 @@ def _compact(folder: Folder) -> None:
     after = index.info()
     say(
         f"{folder}: from {counted(before['segments'], 'segment')} to {after['segments']}, "
-        f"from {_megabytes(before['bytes'])} to {_megabytes(after['bytes'])}"
+        f"from {decimal(before['bytes'])} to {decimal(after['bytes'])}"
     )
 
 
@@ -242,10 +240,10 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
         print(json.dumps(found))
         return
     settings, vocabulary = found["settings"], found["vocabulary"]
-    size = f"{_megabytes(found['bytes'])} in {counted(found['segments'], 'segment')}"
+    size = f"{decimal(found['bytes'])} in {counted(found['segments'], 'segment')}"
     if found["features"]:
         size += f", {found['bytes_per_feature']} bytes per feature"
-    words = f"{vocabulary['fingerprint']}, {_megabytes(vocabulary['bytes'])}"
+    words = f"{vocabulary['fingerprint']}, {decimal(vocabulary['bytes'])}"
     flags = [name for name in ("upright", "spread") if settings.get(name)]
     most = settings["max_size"]
     rows = {
@@ -299,13 +297,9 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
         report = verify(folder, stage)
     facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
     if as_json or report.ok:
-        files = f"{counted(report.files, 'file')}, {_megabytes(report.bytes)}"
+        files = f"{counted(report.files, 'file')}, {decimal(report.bytes)}"
         answer(as_json, facts, f"{folder}: {files}, all intact")
     for problem in report.problems:
         say(f"damaged: {problem}", error=True)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

@@ -100,11 +100,8 @@ class Guard:
             lane.busy -= 1
 
     def _refusal(self, request: Request, limit: int) -> Response | None:
-        headers, path, host = (
-            request.headers,
-            request.scope["path"],
-            request.headers.get("host", ""),
-        )
+        headers, path = request.headers, request.scope["path"]
+        host = headers.get("host", "")
         if not self._is_ours(host):
             return _error(421, f"this server is not called {host!r}: open the address it printed")
         if not _is_own_page(request, host):
@@ -122,9 +119,8 @@ class Guard:
             answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", path="/")
             return answer
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(bearer.strip()):
-            return None
-        if self._is_token(request.cookies.get(COOKIE, "")):
+        by_header = kind.lower() == "bearer" and self._is_token(bearer.strip())
+        if by_header or self._is_token(request.cookies.get(COOKIE, "")):
             return None
         words = "a token is needed: open the address that `hardnet serve` printed"
         if path == "/":
@@ -148,8 +144,7 @@ class Guard:
 
 def _is_own_page(request: Request, host: str) -> bool:
     """Whether a request comes from our page, a person or a program, not from another site."""
-    headers = request.headers
-    origin = headers.get("origin")
+    headers, origin = request.headers, request.headers.get("origin")
     # An origin is exactly SCHEME://HOST, and need not even be an address.
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
         return False

@@ -62,20 +62,22 @@ class StoredResults:
             except (HardnetError, KeyError, TypeError, ValueError):  # some other JSON file
                 continue
             if facts["tables"]:
-                found.append(facts | {"title": facts["tables"][0]["title"]})
+                found.append(facts)
         return found
 
     def get(self, name: str) -> dict[str, Any]:
         """The tables and figures of one file."""
         results = self._read(name)
+        tables = [
+            {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
+            for t in report.tables(results)
+        ]
         return {
             "name": name,
             "kind": str(results.get("kind", "speed")),
+            "title": tables[0]["title"] if tables else "",
             "command": (results.get("provenance") or {}).get("command"),
-            "tables": [
-                {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
-                for t in report.tables(results)
-            ],
+            "tables": tables,
             "figures": _figures(results),
         }
 
