@@ -93,7 +93,6 @@ class Reported:
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
-        """Write the results file and show the results."""
         origin = provenance.collect(provenance.command_line(), settings, data)
         results = {**body, "provenance": origin}
         text = json.dumps(results, indent=1)

@@ -60,7 +60,6 @@ class NewSet:
         return self.workers or usable_cores()
 
     def say(self, counts: Mapping[str, Any], line: str) -> None:
-        """Report what was made."""
         if self.as_json:
             print(json.dumps({"set": str(self.output), **counts}))
         else:

@@ -67,7 +67,6 @@ class Guard:
         self._hosts = {host.lower() for host in settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -188,7 +187,6 @@ class _Body:
         return message
 
     async def drain(self) -> None:
-        """Read everything and discard it."""
         with suppress(HTTPException):
             while not self._whole:
                 await self()
